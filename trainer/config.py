@@ -1,0 +1,303 @@
+"""RunConfig: everything a person chose for a run; frozen, JSON in and out."""
+
+import json
+import re
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import ConfigError
+from trainer.options import build_options, option, to_values, unknown_name
+
+FORMAT = 1
+_INTERVAL = re.compile(r"^(\d+(?:\.\d+)?)\s*(steps?|epochs?|min(?:utes?)?)?$")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """How often something happens: every `amount` of `unit` (`steps`, `epochs` or `minutes`)."""
+
+    amount: float
+    unit: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One catalog entry by name, with the options that differ from its defaults."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which clips a run uses and how they are read."""
+
+    train_csv: str = option(
+        "", "Train CSV", "CSV or list file with one clip a row; any common layout."
+    )
+    eval_csv: str = option(
+        "", "Eval CSV", "Clips for validation. Empty: a seeded split of the train CSV."
+    )
+    train_data: str = option(
+        "", "Data folder", "A folder that holds its own metadata file and clips."
+    )
+    language: str = option("en", "Language", "BCP-47 code for rows that do not name one.")
+    min_duration_s: float = option(
+        0.3, "Shortest clip (s)", "Shorter clips become problems in the ledger.", min=0.05, max=10.0
+    )
+    max_duration_s: float = option(
+        20.0, "Longest clip (s)", "Longer clips become problems in the ledger.", min=1.0, max=60.0
+    )
+    trim_silence: bool = option(False, "Trim silence", "Cut silence at both ends of every clip.")
+    eval_fraction: float = option(
+        0.05,
+        "Eval share",
+        "Share of recordings held out when no eval CSV is given.",
+        min=0.0,
+        max=0.5,
+    )
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How long and how a run trains."""
+
+    steps: int | None = option(
+        None,
+        "Steps",
+        "Optimizer updates. Empty: from the epochs, else 30 epochs (at least 300).",
+        min=1,
+    )
+    epochs: float | None = option(
+        None, "Epochs", "Passes over every train clip; give steps or epochs, not both.", min=0.01
+    )
+    batch_size: int = option(8, "Batch size", "Clips per device and micro-step.", min=1, max=4096)
+    accumulate: int = option(
+        1, "Gradient accumulation", "Micro-steps per step; multiplies the batch.", min=1, max=4096
+    )
+    clip_norm: float = option(
+        1.0, "Gradient clipping", "Largest gradient norm; 0 switches clipping off.", min=0.0
+    )
+    ema_decay: float = option(
+        0.0, "EMA decay", "Average the weights with this decay (0.999 is usual); 0: off.", min=0.0,
+        max=0.99999, folded=True,
+    )  # fmt: skip
+    patience: int = option(
+        0, "Early stopping", "Stop after this many validations without improvement; 0: off.", min=0
+    )
+    validate_every: str = option(
+        "auto",
+        "Validate every",
+        "As '200 steps', '2 epochs', '10 minutes' or auto (a tenth of the run).",
+    )
+    save_every: str = option(
+        "auto",
+        "Save every",
+        "As '200 steps', '2 epochs', '10 minutes' or auto (a tenth of the run).",
+    )
+    preview_every: str = option(
+        "auto", "Preview every", "As '200 steps', '2 epochs', '10 minutes', auto or never."
+    )
+    preview_text: str = option(
+        "", "Preview sentence", "Spoken during the run. Empty: the text of the first eval clip."
+    )
+    preview_speaker: str = option(
+        "",
+        "Preview speaker",
+        "Whose voice speaks it. Empty: the first eval clip's speaker.",
+        folded=True,
+    )
+    log_every: int = option(
+        1, "Log every (steps)", "Steps per point of the curves.", min=1, folded=True
+    )
+    keep_last: int = option(
+        3,
+        "Checkpoints kept",
+        "The newest ones; the best one is kept besides.",
+        min=1,
+        max=100,
+        folded=True,
+    )
+    seed: int = option(
+        1234, "Seed", "Decides data order, split and initial weights.", min=0, folded=True
+    )
+    device: str = option(
+        "auto",
+        "Device",
+        "auto, cpu, cuda or cuda:1; auto takes the first GPU, else the CPU.",
+        folded=True,
+    )
+    num_processes: int = option(
+        1,
+        "GPUs",
+        "Training processes, one a GPU (torchrun starts them).",
+        min=1,
+        max=64,
+        folded=True,
+    )
+    loader_workers: int | None = option(
+        None, "Loader workers", "Processes that compute features. Empty: by the machine.", min=0,
+        max=128, folded=True,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything a person chose for a run.
+
+    `optimizations` maps the name of each ticked optimization to its options; an absent one is off.
+    """
+
+    data: DataConfig = field(default_factory=DataConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    family: Choice = Choice("fastspeech2")
+    base: str = ""
+    optimizer: Choice = Choice("adamw")
+    schedule: Choice = Choice("cosine")
+    optimizations: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        problems = _interval_problems(self.training)
+        if self.training.steps is not None and self.training.epochs is not None:
+            problems.append("Steps and epochs are both given. Give one; the other follows from it.")
+        if self.data.train_csv and self.data.train_data:
+            problems.append("A train CSV and a data folder are both given. Give one of them.")
+        if problems:
+            raise ConfigError(problems)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values that `from_json` reads back to an equal RunConfig."""
+        return {
+            "format": FORMAT,
+            "data": to_values(self.data),
+            "training": to_values(self.training),
+            "family": asdict(self.family),
+            "base": self.base,
+            "optimizer": asdict(self.optimizer),
+            "schedule": asdict(self.schedule),
+            "optimizations": self.optimizations,
+        }
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> "RunConfig":
+        """Build a RunConfig from JSON values; absent parts take their defaults.
+
+        Raises:
+            ConfigError: names every unknown key and bad value, or a newer format.
+        """
+        if values.get("format", FORMAT) > FORMAT:
+            raise ConfigError(
+                f"This configuration has format {values['format']}; this Timbre reads up to "
+                f"{FORMAT}. Update Timbre, or open it with the version that wrote it."
+            )
+        known = {"format", "data", "training", "family", "base", "optimizer", "schedule"}
+        known.add("optimizations")
+        problems = [
+            unknown_name(key, sorted(known), "part of a configuration")
+            for key in values
+            if key not in known
+        ]
+        if problems:
+            raise ConfigError(problems)
+        parts: dict[str, Any] = {
+            "data": build_options(DataConfig, values.get("data", {}), "data"),
+            "training": build_options(TrainingConfig, values.get("training", {}), "training"),
+        }
+        for key in ("family", "optimizer", "schedule"):
+            if key in values:
+                parts[key] = _read_choice(values[key], key)
+        parts["base"] = str(values.get("base", ""))
+        parts["optimizations"] = _read_optimizations(values.get("optimizations", {}))
+        return RunConfig(**parts)
+
+    def with_values(self, **parts: Any) -> "RunConfig":
+        """Return a copy with some parts replaced."""
+        return replace(self, **parts)
+
+
+def read_config(path: Path) -> RunConfig:
+    """Read a RunConfig from a JSON file.
+
+    Raises:
+        ConfigError: the file is absent, not JSON, or not a configuration.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{path} does not exist. Give the path of a configuration file."
+        ) from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ConfigError(f"{path} is not a JSON file: {error}.") from None
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"{path} holds {type(values).__name__}; a configuration is a JSON object."
+        )
+    return RunConfig.from_json(values)
+
+
+def merge_values(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Lay JSON values over others, part by part; a Choice of another name replaces the old."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        renamed = isinstance(value, dict) and isinstance(old, dict) and _names_differ(old, value)
+        if isinstance(value, dict) and isinstance(old, dict) and not renamed:
+            merged[key] = merge_values(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def parse_interval(text: str) -> Interval | None:
+    """Read '200', '200 steps', '2 epochs' or '10 minutes'; None for 'auto' and 'never'.
+
+    Raises:
+        ConfigError: the text is none of these.
+    """
+    cleaned = text.strip().lower()
+    if cleaned in ("auto", "never"):
+        return None
+    match = _INTERVAL.match(cleaned)
+    if match is None or float(match[1]) <= 0:
+        raise ConfigError(
+            f"'{text}' is not an interval; expected for example "
+            "200 steps, 2 epochs, 10 minutes or auto."
+        )
+    unit = (match[2] or "steps")[0]
+    return Interval(float(match[1]), {"s": "steps", "e": "epochs", "m": "minutes"}[unit])
+
+
+def _names_differ(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    return "name" in old and "name" in new and old["name"] != new["name"]
+
+
+def _interval_problems(training: TrainingConfig) -> list[str]:
+    problems = []
+    for text in (training.validate_every, training.save_every, training.preview_every):
+        try:
+            parse_interval(text)
+        except ConfigError as error:
+            problems += error.problems
+    return problems
+
+
+def _read_choice(value: Any, key: str) -> Choice:
+    if isinstance(value, str):
+        return Choice(value)
+    if isinstance(value, dict) and isinstance(value.get("name"), str):
+        options = value.get("options", {})
+        if isinstance(options, dict) and set(value) <= {"name", "options"}:
+            return Choice(value["name"], options)
+    raise ConfigError(f"'{key}' is {value!r}; expected a name, or an object with name and options.")
+
+
+def _read_optimizations(value: Any) -> dict[str, dict[str, Any]]:
+    if isinstance(value, list):
+        return {str(name): {} for name in value}
+    if isinstance(value, dict) and all(isinstance(options, dict) for options in value.values()):
+        return value
+    raise ConfigError(
+        f"'optimizations' is {value!r}; expected a list of names, or an object name -> options."
+    )

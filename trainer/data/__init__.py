@@ -1,0 +1,1 @@
+"""The data road: manifest row to Clip, Features and Batch."""

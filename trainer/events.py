@@ -1,0 +1,193 @@
+"""Events: the facts a run leaves behind, and the append-only log they are written to."""
+
+import dataclasses
+import json
+import math
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+
+@dataclass(frozen=True)
+class Event:
+    """One fact from a run."""
+
+
+@dataclass(frozen=True)
+class RunStarted(Event):
+    """A training process took the run; rows of an earlier process from `first_step` on are void.
+
+    `optimizations` maps each catalog entry to its measured state: `{"on": bool, "detail": str}`.
+    """
+
+    first_step: int
+    last_step: int
+    steps_per_epoch: int
+    facts: dict[str, Any] = field(default_factory=dict)
+    optimizations: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PhaseChanged(Event):
+    """What the process does while no step runs; `total` 0 means of unknown length."""
+
+    phase: str
+    done: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True)
+class StepDone(Event):
+    """One optimizer update with its metrics by name."""
+
+    step: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class ValidationDone(Event):
+    """One pass over the val clips with its metrics by name."""
+
+    step: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class PreviewMade(Event):
+    """Audio synthesised from a fixed sentence; `path` is relative to the run folder."""
+
+    step: int
+    path: str
+    text: str
+    speaker: str
+
+
+@dataclass(frozen=True)
+class CheckpointSaved(Event):
+    """A checkpoint was published; `path` is relative to the run folder."""
+
+    step: int
+    path: str
+    best: bool
+    size_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Notice(Event):
+    """Something a person should know; `level` is `info`, `warning` or `error`."""
+
+    level: str
+    text: str
+    remedy: str = ""
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class RunFinished(Event):
+    """The process ended by itself; `outcome` is `finished`, `stopped` or `failed`."""
+
+    outcome: str
+    step: int
+    reason: str = ""
+    remedy: str = ""
+
+
+EVENT_TYPES: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subclasses__()}
+
+
+@dataclass(frozen=True)
+class LoggedEvent:
+    """An event with the time it was logged (seconds since 1970) and the byte offset behind it."""
+
+    event: Event
+    time: float
+    offset: int
+
+
+class EventLog:
+    """An append-only file of events, one JSON object a line: one writer, many followers."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[bytes] | None = None
+        self._waiting: list[bytes] = []
+        self._synced = 0.0
+
+    def append(self, event: Event) -> None:
+        """Write an event; after a full disk the lines wait in memory and are written later."""
+        values = {"time": time.time(), "type": type(event).__name__} | dataclasses.asdict(event)
+        self._waiting.append(json.dumps(_plain(values), ensure_ascii=False).encode() + b"\n")
+        self._waiting = self._waiting[-10_000:]
+        try:
+            self._write_waiting()
+        except OSError:
+            self.close()
+
+    def sync(self) -> None:
+        """Force what was written to the disk."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file; a later append opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def follow(self, offset: int = 0) -> Iterator[LoggedEvent]:
+        """Yield the whole lines behind a byte offset; a torn or unknown line is passed over."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(offset)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        return
+                    offset += len(line)
+                    logged = _parse(line, offset)
+                    if logged is not None:
+                        yield logged
+        except FileNotFoundError:
+            return
+
+    def _write_waiting(self) -> None:
+        if self._file is None:
+            self._file = self.path.open("ab", buffering=0)
+            if self._file.tell() > 0 and not _ends_with_newline(self.path):
+                self._file.write(b"\n")
+        while self._waiting:
+            self._file.write(self._waiting[0])
+            self._waiting.pop(0)
+        if time.monotonic() - self._synced > 1.0:
+            self.sync()
+            self._synced = time.monotonic()
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def _parse(line: bytes, offset: int) -> LoggedEvent | None:
+    try:
+        values = json.loads(line)
+        logged_at = float(values.pop("time"))
+        event = EVENT_TYPES[values.pop("type")](**values)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return LoggedEvent(event, logged_at, offset)
+
+
+def _plain(value: Any) -> Any:
+    """Return JSON values; NaN and infinities, which JSON lacks, become None."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,1 @@
+"""Layers that at least two model families share."""

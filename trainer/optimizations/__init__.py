@@ -1,0 +1,1 @@
+"""Optimizations, one checkbox and one file each."""

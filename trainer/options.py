@@ -1,0 +1,163 @@
+"""Documented fields: one `option(...)` line serves the page, the command line and the README."""
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.errors import ConfigError
+
+_KEY = "timbre"
+
+
+@dataclass(frozen=True)
+class OptionInfo:
+    """All that is known of one field of an Options dataclass."""
+
+    name: str
+    kind: type
+    optional: bool
+    default: Any
+    label: str
+    help: str
+    min: float | None
+    max: float | None
+    choices: tuple[str, ...]
+    folded: bool
+
+
+def option(
+    default: Any,
+    label: str,
+    help: str,  # noqa: A002 - the field's standard word on every surface that shows it
+    *,
+    min: float | None = None,  # noqa: A002
+    max: float | None = None,  # noqa: A002
+    choices: tuple[str, ...] = (),
+    folded: bool = False,
+) -> Any:
+    """Declare a dataclass field with its label, help, bounds (inclusive) and choices."""
+    about = {"label": label, "help": help, "min": min, "max": max, "choices": tuple(choices)}
+    return dataclasses.field(default=default, metadata={_KEY: about | {"folded": folded}})
+
+
+def describe(options_class: type) -> list[OptionInfo]:
+    """List the documented fields of an Options dataclass in their order."""
+    hints = typing.get_type_hints(options_class)
+    infos = []
+    for field in dataclasses.fields(options_class):
+        if _KEY in field.metadata:
+            kind, optional = _plain_type(hints[field.name])
+            infos.append(
+                OptionInfo(field.name, kind, optional, field.default, **field.metadata[_KEY])
+            )
+    return infos
+
+
+def build_options(options_class: type, values: dict[str, Any], where: str) -> Any:
+    """Build an Options dataclass from plain values.
+
+    Raises:
+        ConfigError: names every unknown field (with the nearest known one) and every bad value.
+    """
+    infos = {info.name: info for info in describe(options_class)}
+    problems = [
+        unknown_name(name, list(infos), f"option of {where}")
+        for name in values
+        if name not in infos
+    ]
+    parsed = {}
+    for name in values:
+        if name in infos:
+            try:
+                parsed[name] = parse_value(infos[name], values[name])
+            except ConfigError as error:
+                problems += [f"{where}: {problem}" for problem in error.problems]
+    if problems:
+        raise ConfigError(problems)
+    return options_class(**parsed)
+
+
+def to_values(options: Any) -> dict[str, Any]:
+    """Return an Options instance as plain JSON values."""
+    return {info.name: getattr(options, info.name) for info in describe(type(options))}
+
+
+def parse_value(info: OptionInfo, value: Any) -> Any:
+    """Convert a value (from JSON, a form or a command line) to the field's type and check it.
+
+    Raises:
+        ConfigError: when the value is of another type, out of bounds or not among the choices.
+    """
+    if value is None or (
+        info.optional and isinstance(value, str) and value.strip() in ("", "auto")
+    ):
+        if info.optional:
+            return None
+        raise ConfigError(f"{info.label} ({info.name}) is empty. Give {_expected(info)}.")
+    try:
+        parsed = _convert(info.kind, value)
+    except (TypeError, ValueError):
+        problem = f"{info.label} ({info.name}) is {value!r}; expected {_expected(info)}."
+        raise ConfigError(problem) from None
+    too_low = info.min is not None and parsed < info.min
+    too_high = info.max is not None and parsed > info.max
+    if too_low or too_high or (info.choices and parsed not in info.choices):
+        raise ConfigError(f"{info.label} ({info.name}) is {value!r}; expected {_expected(info)}.")
+    return parsed
+
+
+def unknown_name(name: str, known: list[str], kind: str) -> str:
+    """Say that a name is unknown, what is nearest to it and what there is."""
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    return f"'{name}' is not a known {kind}.{hint} Known: {', '.join(known) or 'none'}."
+
+
+def _plain_type(hint: Any) -> tuple[type, bool]:
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        kinds = [part for part in typing.get_args(hint) if part is not type(None)]
+        return kinds[0], True
+    return hint, False
+
+
+def _convert(kind: type, value: Any) -> Any:
+    if kind is bool:
+        if isinstance(value, str) and value.lower() in ("true", "false", "yes", "no", "on", "off"):
+            return value.lower() in ("true", "yes", "on")
+        if isinstance(value, bool):
+            return value
+        raise ValueError
+    if kind in (int, float) and isinstance(value, bool):
+        raise ValueError
+    if kind is int:
+        number = float(value)
+        if not number.is_integer():
+            raise ValueError
+        return int(number)
+    if kind is float:
+        number = float(value)
+        if not math.isfinite(number):
+            raise ValueError
+        return number
+    if kind is str and not isinstance(value, str):
+        raise ValueError
+    return kind(value)
+
+
+def _expected(info: OptionInfo) -> str:
+    if info.choices:
+        return "one of " + ", ".join(info.choices)
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    bounds = ""
+    if info.min is not None and info.max is not None:
+        bounds = f" from {info.min:g} to {info.max:g}"
+    elif info.min is not None:
+        bounds = f" of at least {info.min:g}"
+    elif info.max is not None:
+        bounds = f" of at most {info.max:g}"
+    empty = ", or nothing for automatic" if info.optional else ""
+    return names.get(info.kind, info.kind.__name__) + bounds + empty

@@ -1,0 +1,97 @@
+"""Setup: everything decided before the first step; data only."""
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from trainer.config import RunConfig
+from trainer.data.types import Batch
+from trainer.device import Device
+from trainer.specs import Corpus, ModelFamily, OptimizerSpec
+
+STAGES = ("backend", "model", "precision", "compile", "data")
+
+
+class StepBatches(Protocol):
+    """The batches of a split; the step alone decides them, so resuming needs no saved position."""
+
+    steps_per_epoch: int
+
+    def of_step(self, step: int) -> list[Batch]:
+        """Return this rank's micro-batches of a step (counted from 1), `totals` filled."""
+        ...
+
+    def close(self) -> None:
+        """Stop the loader's workers."""
+        ...
+
+
+@dataclass
+class Precision:
+    """In which numbers the forward pass runs; None means the weights' own type."""
+
+    autocast_dtype: torch.dtype | None = None
+    scaler: "torch.amp.grad_scaler.GradScaler | None" = None
+
+    def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
+        """Return the context the forward pass runs in."""
+        if self.autocast_dtype is None:
+            return nullcontext()
+        return torch.autocast(device.type, dtype=self.autocast_dtype)
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """When something is due: every so many steps or minutes; neither means never."""
+
+    steps: int | None = None
+    minutes: float | None = None
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What one real forward and backward pass showed, operator by operator.
+
+    `operators` counts ATen operators; `matmul_dtypes` the operand types of matrix products and
+    convolutions; `block_calls` how often each block's forward ran (2 under checkpointing);
+    `saved_bytes` what autograd kept for the backward pass.
+    """
+
+    operators: Counter[str]
+    matmul_dtypes: Counter[str]
+    block_calls: tuple[int, ...]
+    saved_bytes: int
+
+
+@dataclass
+class Setup:
+    """Everything the loop needs; assembled once, then only its tensors change."""
+
+    config: RunConfig
+    folder: Path
+    machine: Device
+    device: torch.device
+    family: ModelFamily
+    model: nn.Module
+    corpus: Corpus
+    optimizer: torch.optim.Optimizer
+    optimizer_spec: OptimizerSpec
+    base_lr: float
+    lr_factor: Callable[[int], float]
+    train_batches: StepBatches
+    val_batches: StepBatches | None
+    first_step: int
+    last_step: int
+    precision: Precision = field(default_factory=Precision)
+    ema: nn.Module | None = None
+    validate_every: Cadence = Cadence()
+    save_every: Cadence = Cadence()
+    preview_every: Cadence = Cadence()
+    progress: dict[str, Any] = field(default_factory=dict)
+    """What decisions need across a resume, as plain JSON: best value, patience, seconds trained."""

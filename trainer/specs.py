@@ -1,0 +1,157 @@
+"""Specs: what a model family, an optimizer, an optimization and a schedule must offer."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from trainer.data.types import Batch, Clip, Features
+from trainer.device import Device
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from trainer.setup import Probe, Setup
+
+Progress = Callable[[str, int, int], None]
+"""Called as (phase, done, total) from long work before the first step."""
+
+
+class Featurizer(Protocol):
+    """Clip -> Features; deterministic and picklable, so that workers can fill the cache.
+
+    Raises DataError for a clip that turns out unusable; the ledger then names it.
+    """
+
+    fingerprint: str
+    """Hash of all that determines the features of a clip besides its audio, text and speaker."""
+
+    def __call__(self, clip: Clip) -> Features:
+        """Compute the features of one clip."""
+        ...
+
+
+@dataclass
+class Corpus:
+    """What a family learns of a manifest as a whole before training.
+
+    `facts` is JSON (symbols, speakers, statistics, sizes) and travels with every checkpoint as
+    `config.json`; `features` holds one entry a usable clip, ready for `collate`; `unusable` says
+    why a clip had to be left out.
+    """
+
+    facts: dict[str, Any]
+    features: dict[str, Features]
+    unusable: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Speech:
+    """Synthesised audio: `wave` is float32 (T_wav,) within -1..1."""
+
+    wave: np.ndarray
+    sample_rate: int
+
+
+@dataclass(frozen=True)
+class ModelFamily:
+    """An architecture with its featurizer, losses and export.
+
+    load(base, options, facts) -> model: weights from a base checkpoint folder, else fresh ones.
+    featurizer(base, options) -> Featurizer.
+    survey(features by clip id, clips, options, base, progress) -> Corpus: alignment, symbols,
+        speakers, statistics; deterministic, cached by the fingerprints of what goes in.
+    counts(features) -> {name: valid items of the clip}; batches are bucketed by the first entry.
+    collate(list of features) -> {name: padded tensor} on the CPU, masks and lengths included.
+    losses(model, batch) -> {name: weighted scalar}: sums divided by `batch.totals`, so that they
+        add up over micro-steps and ranks to the step's loss.
+    measures(model, batch) -> {name: scalar}: further validation metrics, normalised likewise.
+    blocks(model) -> modules that checkpointing and compile may wrap.
+    synthesize(model, facts, text, speaker) -> Speech; DataError for unusable text or speaker.
+    export(model, facts, folder): `model.safetensors` and `config.json` that `load` and other
+        tools read; model.safetensors holds the whole state_dict.
+    """
+
+    name: str
+    label: str
+    summary: str
+    options: type
+    licence: str
+    load: "Callable[[Path | None, Any, dict[str, Any]], nn.Module]"
+    featurizer: Callable[[Path | None, Any], Featurizer]
+    survey: "Callable[[dict[str, Features], Sequence[Clip], Any, Path | None, Progress], Corpus]"
+    counts: Callable[[Features], dict[str, float]]
+    collate: "Callable[[Sequence[Features]], dict[str, Tensor]]"
+    losses: "Callable[[nn.Module, Batch], dict[str, Tensor]]"
+    measures: "Callable[[nn.Module, Batch], dict[str, Tensor]]"
+    blocks: "Callable[[nn.Module], list[nn.Module]]"
+    synthesize: "Callable[[nn.Module, dict[str, Any], str, str], Speech]"
+    export: "Callable[[nn.Module, dict[str, Any], Path], None]"
+    learning_rates: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OptimizerSpec:
+    """An optimizer.
+
+    build(param_groups, options, device) -> torch optimizer; each group brings its `weight_decay`.
+    set_mode(optimizer, training): Schedule-Free needs it around validation and saving.
+    schedules: which schedules apply; empty means all of them.
+    state_bytes: bytes of state per parameter in fp32 training.
+    effective_lr(optimizer) -> the rate really applied (Prodigy multiplies by d).
+    """
+
+    name: str
+    label: str
+    summary: str
+    paper: str
+    options: type
+    build: "Callable[[list[dict[str, Any]], Any, torch.device], torch.optim.Optimizer]"
+    state_bytes: float
+    default_lr: float
+    schedules: tuple[str, ...] = ()
+    set_mode: "Callable[[torch.optim.Optimizer, bool], None]" = lambda optimizer, training: None
+    effective_lr: "Callable[[torch.optim.Optimizer], float] | None" = None
+
+
+@dataclass(frozen=True)
+class State:
+    """What is really on: measured on the assembled model, not what was asked for."""
+
+    on: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """One checkbox that saves time or memory.
+
+    unavailable(device) -> reason or None. apply(setup, options). state(setup, probe) -> State.
+    `stage` fixes the order: backend, model, precision, compile, data. `exact`: the loss curve must
+    stay the same within rounding.
+    """
+
+    name: str
+    label: str
+    help: str
+    stage: str
+    exact: bool
+    options: type
+    unavailable: Callable[[Device], str | None]
+    apply: "Callable[[Setup, Any], None]"
+    state: "Callable[[Setup, Probe], State]"
+    default_on: bool = False
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A pure function (step from 1, total steps, options) -> learning-rate factor."""
+
+    name: str
+    label: str
+    summary: str
+    options: type
+    factor: Callable[[int, int, Any], float]

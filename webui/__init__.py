@@ -1,0 +1,1 @@
+"""The page: knows Gradio, never names torch, holds no training code."""
