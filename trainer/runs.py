@@ -1,0 +1,452 @@
+"""Runs: a run is a folder; the TrainerThread starts, follows, explains and stops its process."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import filelock
+import psutil
+
+from trainer.config import RunConfig, read_config
+from trainer.errors import RunError, RunExists, RunNotFound, RunOwned
+from trainer.events import EventLog, LoggedEvent, RunFinished
+from trainer.ownership import is_locked, take_lock
+from trainer.series import RunSeries
+
+REQUESTS = ("stop", "save", "preview")
+ACTIVE = ("starting", "running", "stopping")
+_STARTING_GRACE_S = 60.0
+_PROJECT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """A published checkpoint: its step, folder, whether it is the best, and its val metrics."""
+
+    step: int
+    folder: Path
+    best: bool
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """What a person wants to know of a run; `state` is derived, never stored.
+
+    States: created, starting, running, stopping, stopped, finished, failed, interrupted.
+    """
+
+    name: str
+    state: str
+    step: int
+    total_steps: int
+    metrics: dict[str, float]
+    phase: str
+    phase_done: int
+    phase_total: int
+    eta_s: float | None
+    steps_per_epoch: int
+    reason: str
+    remedy: str
+    created_at: float
+    updated_at: float
+    optimizations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a process trains it or is about to."""
+        return self.state in ACTIVE
+
+
+class Run:
+    """One training, one folder; everything about it can be rebuilt from there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder).absolute()
+        self.name = self.folder.name
+        self.events = EventLog(self.folder / "events.jsonl")
+
+    @staticmethod
+    def create(folder: Path | str, config: RunConfig) -> "Run":
+        """Make a new run folder.
+
+        Raises:
+            RunExists: the folder is there already; a run is never overwritten.
+        """
+        run = Run(Path(folder))
+        try:
+            run.folder.mkdir(parents=True)
+        except FileExistsError:
+            raise RunExists(
+                f"The folder {run.folder} exists already. A run is never overwritten: choose "
+                f"another name, or continue it with: python -m trainer resume {run.folder}"
+            ) from None
+        for name in ("control", "checkpoints", "previews"):
+            (run.folder / name).mkdir()
+        run.events.path.touch()
+        text = json.dumps(config.to_json(), indent=2, ensure_ascii=False)
+        partial = run.folder / "run.json.part"
+        partial.write_text(text + "\n", encoding="utf-8")
+        partial.replace(run.folder / "run.json")
+        return run
+
+    @staticmethod
+    def open(folder: Path | str) -> "Run":
+        """Open an existing run folder.
+
+        Raises:
+            RunNotFound: there is no run in the folder.
+        """
+        run = Run(Path(folder))
+        if not (run.folder / "run.json").is_file():
+            raise RunNotFound(
+                f"{run.folder} holds no run (it has no run.json). Give the folder of a run, or "
+                "start one with: python -m trainer train --run DIR ..."
+            )
+        return run
+
+    @property
+    def config(self) -> RunConfig:
+        """The choices of this run; they never change."""
+        return read_config(self.folder / "run.json")
+
+    def take(self, *, timeout_s: float = 0.0) -> filelock.BaseFileLock:
+        """Become the one owner; the lock ends with the process, however that ends.
+
+        Raises:
+            RunOwned: another process trains this run.
+        """
+        lock = take_lock(self.folder / "owner.lock", timeout_s=timeout_s)
+        if lock is None:
+            raise RunOwned(
+                f"The run {self.name} is being trained by another process{self._owner_note()}. "
+                f"Watch it with: python -m trainer status {self.folder}"
+            )
+        return lock
+
+    def is_owned(self) -> bool:
+        """Whether a living process holds the run."""
+        return is_locked(self.folder / "owner.lock")
+
+    def write_owner(self) -> None:
+        """Leave word of who owns the run; the lock decides, this only explains."""
+        values = {"pid": os.getpid(), "started_at": time.time()}
+        (self.folder / "owner.json").write_text(json.dumps(values), encoding="utf-8")
+
+    def request(self, name: str) -> None:
+        """Ask the training process for `stop`, `save` or `preview`, done after the current step."""
+        if name not in REQUESTS:
+            raise RunError(f"'{name}' is no request; there are {', '.join(REQUESTS)}.")
+        (self.folder / "control" / name).touch()
+
+    def requests(self) -> set[str]:
+        """Return the requests that wait for the training process."""
+        return {name for name in REQUESTS if (self.folder / "control" / name).exists()}
+
+    def answer(self, name: str) -> None:
+        """Remove a request that was carried out."""
+        (self.folder / "control" / name).unlink(missing_ok=True)
+
+    def checkpoints(self) -> list[CheckpointInfo]:
+        """List the published checkpoints, oldest first, without verifying their contents."""
+        found = []
+        for folder in sorted((self.folder / "checkpoints").glob("step-*")):
+            try:
+                manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                continue
+            best = bool(manifest.get("best", False))
+            info = CheckpointInfo(int(manifest["step"]), folder, best, manifest.get("metrics", {}))
+            found.append(info)
+        best_step = max((info.step for info in found if info.best), default=None)
+        return [
+            CheckpointInfo(info.step, info.folder, info.step == best_step, info.metrics)
+            for info in found
+        ]
+
+    def previews(self) -> list[Path]:
+        """List the preview files, oldest first."""
+        return sorted((self.folder / "previews").glob("*.wav"))
+
+    def log_tail(self, lines: int = 200) -> str:
+        """Return the last lines of the process's log."""
+        try:
+            with (self.folder / "log.txt").open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - 64_000))
+                text = file.read().decode("utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    def series(self) -> RunSeries:
+        """Read all metric columns from the event log."""
+        series = RunSeries(self.events)
+        series.update()
+        return series
+
+    def status(self, series: RunSeries | None = None) -> RunStatus:
+        """Derive the state and the latest facts from the folder."""
+        series = series or self.series()
+        state, reason, remedy = self._state(series)
+        started, phase = series.started, series.phase
+        total = started.last_step if started else self.config.training.steps or 0
+        return RunStatus(
+            name=self.name,
+            state=state,
+            step=series.last_step,
+            total_steps=total,
+            metrics=series.latest(),
+            phase=phase.phase if phase else "",
+            phase_done=phase.done if phase else 0,
+            phase_total=phase.total if phase else 0,
+            eta_s=_eta(series, total) if state == "running" else None,
+            steps_per_epoch=started.steps_per_epoch if started else 0,
+            reason=reason,
+            remedy=remedy,
+            created_at=(self.folder / "run.json").stat().st_mtime,
+            updated_at=series.updated_at,
+            optimizations=started.optimizations if started else {},
+            facts=started.facts if started else {},
+        )
+
+    def command(self) -> list[str]:
+        """Return the one command that starts or continues this run."""
+        resume = ["-m", "trainer", "resume", str(self.folder)]
+        num_processes = self.config.training.num_processes
+        if num_processes == 1:
+            return [sys.executable, *resume]
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+        return [sys.executable, *torchrun, str(num_processes), *resume]
+
+    def start(self) -> "subprocess.Popen[bytes]":
+        """Start the training process, detached: it outlives whoever started it.
+
+        Raises:
+            RunOwned: a process trains this run already.
+        """
+        if self.is_owned():
+            raise RunOwned(f"The run {self.name} is being trained already{self._owner_note()}.")
+        self.answer("stop")
+        paths = [str(_PROJECT), os.environ.get("PYTHONPATH", "")]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        with (self.folder / "log.txt").open("ab") as log:
+            process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=environment,
+                cwd=self.folder,
+            )
+        values = {"pid": process.pid, "started_at": time.time()}
+        (self.folder / "control" / "spawned.json").write_text(json.dumps(values), encoding="utf-8")
+        return process
+
+    def wait(self, poll_s: float = 0.2) -> RunStatus:
+        """Wait until no process trains the run and return how it ended."""
+        while (status := self.status()).is_active:
+            time.sleep(poll_s)
+        return status
+
+    def follow(self, poll_s: float = 0.2) -> Iterator[LoggedEvent]:
+        """Yield the events as they come, until no process trains the run."""
+        offset = 0
+        while True:
+            is_over = not self.status().is_active
+            for logged in self.events.follow(offset):
+                offset = logged.offset
+                yield logged
+            if is_over:
+                return
+            time.sleep(poll_s)
+
+    def _state(self, series: RunSeries) -> tuple[str, str, str]:
+        if self.is_owned():
+            if "stop" in self.requests():
+                return "stopping", "", ""
+            is_new = series.started is None or series.finished is not None
+            has_begun = not is_new and series.steps.count > 0
+            return ("running" if has_begun else "starting"), "", ""
+        if self._was_just_spawned(series):
+            return "starting", "", ""
+        if series.finished is not None:
+            finished = series.finished
+            return finished.outcome, finished.reason, finished.remedy
+        if series.offset == 0:
+            return "created", "", ""
+        reason = "The training process ended without a word (killed, or the machine went down)."
+        return "interrupted", reason, "Press Resume: it goes on from the last checkpoint."
+
+    def _was_just_spawned(self, series: RunSeries) -> bool:
+        values = _read_json(self.folder / "control" / "spawned.json")
+        spawned_at = values.get("started_at", 0.0)
+        if not values or series.updated_at > spawned_at or not psutil.pid_exists(values["pid"]):
+            return False
+        try:
+            is_dead = psutil.Process(values["pid"]).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+        return not is_dead and time.time() - spawned_at < _STARTING_GRACE_S
+
+    def _owner_note(self) -> str:
+        values = _read_json(self.folder / "owner.json")
+        return f" (process {values['pid']})" if "pid" in values else ""
+
+
+class TrainerThread(threading.Thread):
+    """Starts a run's process (or attaches to it), follows its log and explains its end."""
+
+    def __init__(self, run: Run, series: RunSeries, *, start_process: bool) -> None:
+        super().__init__(name=f"trainer-{run.name}", daemon=True)
+        self.run_folder = run
+        self.series = series
+        self._process = run.start() if start_process else None
+
+    def run(self) -> None:
+        """Follow the event log until the process is gone, then say how it ended."""
+        while self._is_alive():
+            self.series.update()
+            time.sleep(0.25)
+        self.series.update()
+        if self.series.finished is None:
+            self._explain()
+            self.series.update()
+
+    def _is_alive(self) -> bool:
+        if self._process is not None:
+            return self._process.poll() is None
+        return self.run_folder.is_owned()
+
+    def _explain(self) -> None:
+        code = self._process.returncode if self._process is not None else None
+        if code is None or code == RunOwned.exit_code:
+            return
+        reason, remedy = explain_exit(code, self.run_folder.log_tail(40))
+        try:
+            lock = self.run_folder.take()
+        except RunOwned:
+            return
+        event = RunFinished("failed", self.series.last_step, reason, remedy)
+        self.run_folder.events.append(event)
+        self.run_folder.events.close()
+        lock.release()
+
+
+class RunLibrary:
+    """All runs below one folder, with the series of open ones and their trainer threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.absolute()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._series: dict[str, RunSeries] = {}
+        self._threads: dict[str, TrainerThread] = {}
+        self._lock = threading.RLock()
+
+    def names(self) -> list[str]:
+        """List the run names, newest first."""
+        found = [path.parent for path in self.folder.glob("*/run.json")]
+        found.sort(key=lambda folder: (folder / "run.json").stat().st_mtime, reverse=True)
+        return [folder.name for folder in found]
+
+    def get(self, name: str) -> Run:
+        """Open a run by name.
+
+        Raises:
+            RunNotFound: no run has that name; names with path separators never do.
+        """
+        if name not in self.names():
+            raise RunNotFound(f"There is no run named '{name}' in {self.folder}.")
+        return Run.open(self.folder / name)
+
+    def series(self, name: str) -> RunSeries:
+        """Return the up-to-date series of a run; the eight read last stay in memory."""
+        with self._lock:
+            run = self.get(name)
+            series = self._series.pop(name, None) or RunSeries(run.events)
+            self._series[name] = series
+            for stale in list(self._series)[:-8]:
+                if stale not in self._threads:
+                    del self._series[stale]
+        series.update()
+        return series
+
+    def status(self, name: str) -> RunStatus:
+        """Return the status of a run."""
+        return self.get(name).status(self.series(name))
+
+    def start(self, name: str, config: RunConfig) -> Run:
+        """Create a run and start its process."""
+        run = Run.create(self.folder / name, config)
+        self._follow(run, start_process=True)
+        return run
+
+    def resume(self, name: str) -> Run:
+        """Start the process of an existing run again.
+
+        Raises:
+            RunOwned: it runs already.
+        """
+        run = self.get(name)
+        self._follow(run, start_process=True)
+        return run
+
+    def attach(self) -> list[str]:
+        """Follow every run that a process trains right now; a restarted server calls this."""
+        alive = [name for name in self.names() if self.get(name).is_owned()]
+        for name in alive:
+            self._follow(self.get(name), start_process=False)
+        return alive
+
+    def _follow(self, run: Run, *, start_process: bool) -> None:
+        with self._lock:
+            series = self.series(run.name)
+            thread = TrainerThread(run, series, start_process=start_process)
+            self._threads[run.name] = thread
+        thread.start()
+
+
+def free_name(library: Path, wanted: str) -> str:
+    """Return a folder name made of `wanted` that is safe everywhere and not taken."""
+    name = re.sub(r"[^\w.-]+", "-", wanted, flags=re.UNICODE).strip("-. ")[:60] or "run"
+    number, free = 1, name
+    while (library / free).exists():
+        number += 1
+        free = f"{name}-{number}"
+    return free
+
+
+def explain_exit(code: int, log: str) -> tuple[str, str]:
+    """Say in words why a training process ended and what to do about it."""
+    remedy = "Press Resume: it goes on from the last checkpoint."
+    if code < 0:
+        memory = " The system may have run out of memory." if code == -9 else ""
+        return f"The training process was killed by signal {-code}.{memory}", remedy
+    lines = [line for line in log.splitlines() if line.strip()]
+    last = lines[-1].strip() if lines else "it left no message"
+    return f"The training process ended with code {code}: {last}", remedy
+
+
+def _eta(series: RunSeries, total: int) -> float | None:
+    if series.steps.count < 10 or "perf/s_per_step" not in series.steps.columns:
+        return None
+    recent = sorted(v for v in series.steps.columns["perf/s_per_step"][-200:] if v == v)
+    if not recent:
+        return None
+    return max(0.0, (total - series.last_step) * recent[len(recent) // 2])
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}

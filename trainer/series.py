@@ -1,0 +1,236 @@
+"""Series: the metric columns of one run in memory, fed by its event log and served by cursor."""
+
+import threading
+import time
+from array import array
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trainer.events import (
+    CheckpointSaved,
+    Event,
+    EventLog,
+    Notice,
+    PhaseChanged,
+    PreviewMade,
+    RunFinished,
+    RunStarted,
+    StepDone,
+    ValidationDone,
+)
+
+_NAN = float("nan")
+
+
+@dataclass
+class Mark:
+    """One fact that stands on the time axis: a checkpoint, preview, notice, start or end."""
+
+    kind: str
+    step: int
+    time: float
+    values: dict[str, Any]
+
+
+@dataclass
+class Points:
+    """Metric values at steps, as columns of equal length; absent values are NaN."""
+
+    columns: dict[str, array] = field(default_factory=dict)
+    count: int = 0
+
+    def add(self, values: dict[str, float | None]) -> None:
+        """Append one row; a metric that is new starts with NaN in all earlier rows."""
+        for name in values.keys() - self.columns.keys():
+            self.columns[name] = array("d", [_NAN]) * self.count
+        for name, column in self.columns.items():
+            value = values.get(name)
+            column.append(_NAN if value is None else value)
+        self.count += 1
+
+    def cut(self, first_step: int) -> None:
+        """Drop the rows from a step on: a resumed run writes them again."""
+        if not self.count:
+            return
+        keep = int(np.searchsorted(self.array("step"), first_step))
+        for name in self.columns:
+            self.columns[name] = self.columns[name][:keep]
+        self.count = keep
+
+    def array(self, name: str) -> np.ndarray:
+        """Return a copy of one column, float64 (rows,)."""
+        return np.array(self.columns[name], dtype=np.float64)
+
+
+class RunSeries:
+    """What the pages of one run share: columns, marks, latest facts; any thread may read it."""
+
+    def __init__(self, log: EventLog) -> None:
+        self.log = log
+        self.offset = 0
+        self.generation = 0
+        self.steps = Points()
+        self.validations = Points()
+        self.marks: list[Mark] = []
+        self.started: RunStarted | None = None
+        self.finished: RunFinished | None = None
+        self.phase: PhaseChanged | None = None
+        self.updated_at = 0.0
+        self._lock = threading.RLock()
+
+    def update(self) -> int:
+        """Read what the log gained and return how many events that was."""
+        with self._lock:
+            count = 0
+            for logged in self.log.follow(self.offset):
+                self.offset = logged.offset
+                self.updated_at = logged.time
+                self._take(logged.event, logged.time)
+                count += 1
+            return count
+
+    @property
+    def last_step(self) -> int:
+        """The newest step done; 0 before the first."""
+        with self._lock:
+            return int(self.steps.columns["step"][-1]) if self.steps.count else 0
+
+    def latest(self) -> dict[str, float]:
+        """Return the newest value of every metric that has one."""
+        with self._lock:
+            values: dict[str, float] = {}
+            for points in (self.validations, self.steps):
+                for name, column in points.columns.items():
+                    known = [value for value in column[-50:] if value == value]
+                    if known:
+                        values[name] = known[-1]
+            return values
+
+    def after(self, cursor: str, most: int = 2000) -> dict[str, Any]:
+        """Return everything behind a cursor as JSON values, thinned to `most` rows.
+
+        An empty, stale or unreadable cursor returns the whole run with `reset` true.
+        """
+        with self._lock:
+            rows, validations, marks = self._read_cursor(cursor)
+            reset = rows is None
+            first = (rows or 0, validations or 0, marks or 0)
+            return {
+                "generation": self.generation,
+                "reset": reset,
+                "cursor": self._cursor(),
+                "steps": _table(self.steps, first[0], self.steps.count, most),
+                "validations": _table(self.validations, first[1], self.validations.count, most),
+                "marks": [asdict(mark) for mark in self.marks[first[2] :]],
+                "server_time": time.time(),
+            }
+
+    def between(self, first_step: int, last_step: int, most: int = 2000) -> dict[str, Any]:
+        """Return the rows of a range of steps in full detail, thinned to `most` rows."""
+        with self._lock:
+            if not self.steps.count:
+                return {"steps": _table(self.steps, 0, 0, most)}
+            steps = self.steps.array("step")
+            low, high = np.searchsorted(steps, [first_step, last_step + 1])
+            return {"steps": _table(self.steps, int(low), int(high), most)}
+
+    def _cursor(self) -> str:
+        counts = (self.generation, self.steps.count, self.validations.count, len(self.marks))
+        return ".".join(str(count) for count in counts)
+
+    def _read_cursor(self, cursor: str) -> tuple[int | None, int | None, int | None]:
+        parts = cursor.split(".")
+        if len(parts) != 4 or not all(part.isdigit() for part in parts):
+            return None, None, None
+        generation, rows, validations, marks = (int(part) for part in parts)
+        if generation != self.generation or rows > self.steps.count:
+            return None, None, None
+        return rows, validations, marks
+
+    def _take(self, event: Event, logged_at: float) -> None:
+        match event:
+            case StepDone():
+                self.steps.add({"step": event.step, "time": logged_at, **event.metrics})
+                self.phase = None
+            case ValidationDone():
+                self.validations.add({"step": event.step, "time": logged_at, **event.metrics})
+            case PhaseChanged():
+                self.phase = event
+            case RunStarted():
+                self._start(event, logged_at)
+            case RunFinished():
+                self.finished, self.phase = event, None
+                self._mark("finished", event.step, logged_at, event)
+            case CheckpointSaved():
+                self._mark("checkpoint", event.step, logged_at, event)
+            case PreviewMade():
+                self._mark("preview", event.step, logged_at, event)
+            case Notice():
+                self._mark("notice", event.step or self.last_step, logged_at, event)
+
+    def _start(self, event: RunStarted, logged_at: float) -> None:
+        self.started, self.finished = event, None
+        if self.steps.count or self.marks:
+            self.generation += 1
+            self.steps.cut(event.first_step)
+            self.validations.cut(event.first_step)
+        self._mark("started", event.first_step - 1, logged_at, event)
+
+    def _mark(self, kind: str, step: int, logged_at: float, event: Event) -> None:
+        self.marks.append(Mark(kind, step, logged_at, asdict(event)))
+
+
+def thin(values: list[np.ndarray], most: int) -> np.ndarray:
+    """Choose at most about `most` rows that keep every column's extremes; NaN rows always stay.
+
+    Args:
+        values: columns of equal length, float64 (rows,).
+
+    Returns:
+        Sorted row indices, int64; the first and the last row are among them.
+    """
+    count = len(values[0])
+    if count <= most:
+        return np.arange(count)
+    num_buckets = max(1, most // (2 * len(values)))
+    edges = np.linspace(0, count, num_buckets + 1).astype(np.int64)
+    keep = [np.array([0, count - 1])]
+    for column in values:
+        missing = np.isnan(column)
+        if missing.any() and missing.mean() < 0.01:
+            keep.append(np.flatnonzero(missing))
+        for fill, choose in ((np.inf, np.argmin), (-np.inf, np.argmax)):
+            filled = np.where(missing, fill, column)
+            keep.append(
+                np.array(
+                    [
+                        low + choose(filled[low:high])
+                        for low, high in zip(edges, edges[1:], strict=False)
+                    ]
+                )
+            )
+    return np.unique(np.concatenate(keep))
+
+
+def _table(points: Points, first: int, last: int, most: int) -> dict[str, Any]:
+    """Return rows `first` to `last` as {columns, rows}, numbers with 6 significant digits."""
+    names = list(points.columns)
+    if first >= last:
+        return {"columns": names, "rows": []}
+    columns = [points.array(name)[first:last] for name in names]
+    drawn = [
+        column for name, column in zip(names, columns, strict=True) if name not in ("step", "time")
+    ]
+    rows = thin(drawn or columns, most)
+    table = [[_short(float(column[row])) for column in columns] for row in rows]
+    return {"columns": names, "rows": table}
+
+
+def _short(value: float) -> float | int | None:
+    if value != value or value in (np.inf, -np.inf):
+        return None
+    if float(value).is_integer() and abs(value) < 1e15:
+        return int(value)
+    return float(f"{value:.6g}") if abs(value) < 1e6 else round(float(value), 3)
