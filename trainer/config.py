@@ -49,7 +49,6 @@ class DataConfig:
     max_duration_s: float = option(
         20.0, "Longest clip (s)", "Longer clips become problems in the ledger.", min=1.0, max=60.0
     )
-    trim_silence: bool = option(False, "Trim silence", "Cut silence at both ends of every clip.")
     eval_fraction: float = option(
         0.05,
         "Eval share",
@@ -210,6 +209,16 @@ class RunConfig:
         parts["base"] = str(values.get("base", ""))
         parts["optimizations"] = _read_optimizations(values.get("optimizations", {}))
         return RunConfig(**parts)
+
+    def with_absolute_paths(self) -> "RunConfig":
+        """Return a copy whose paths hold from any working folder."""
+        data = {
+            name: str(Path(getattr(self.data, name)).expanduser().absolute())
+            for name in ("train_csv", "eval_csv", "train_data")
+            if getattr(self.data, name)
+        }
+        base = str(Path(self.base).expanduser().absolute()) if self.base else ""
+        return replace(self, data=replace(self.data, **data), base=base)
 
     def with_values(self, **parts: Any) -> "RunConfig":
         """Return a copy with some parts replaced."""

@@ -27,7 +27,7 @@ class Device:
 
     @property
     def has_bf16(self) -> bool:
-        """Whether bf16 arithmetic runs here: compute capability 8.0, or any CPU (some emulate it)."""
+        """Whether bf16 runs here: compute capability 8.0, or any CPU (some emulate it)."""
         return self.kind == "cpu" or self.capability >= (8, 0)
 
     @property

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 
 from trainer.config import RunConfig
 from trainer.data.types import Batch
@@ -22,6 +23,13 @@ class StepBatches(Protocol):
     """The batches of a split; the step alone decides them, so resuming needs no saved position."""
 
     steps_per_epoch: int
+    num_clips: int
+    waited_s: float
+    """Seconds the loop has waited for batches so far."""
+
+    def audio_s_of_step(self, step: int) -> float:
+        """Return the seconds of audio in a step, over all ranks."""
+        ...
 
     def of_step(self, step: int) -> list[Batch]:
         """Return this rank's micro-batches of a step (counted from 1), `totals` filled."""
@@ -32,12 +40,29 @@ class StepBatches(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class World:
+    """This process among those that train one run; one GPU is a world of size 1."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes the events and the checkpoints."""
+        return self.rank == 0
+
+
 @dataclass
 class Precision:
-    """In which numbers the forward pass runs; None means the weights' own type."""
+    """In which numbers the forward pass runs; None means the weights' own type.
+
+    A scaler that is not enabled passes everything through, so the loop needs no branch.
+    """
 
     autocast_dtype: torch.dtype | None = None
-    scaler: "torch.amp.grad_scaler.GradScaler | None" = None
+    scaler: GradScaler = field(default_factory=lambda: GradScaler("cpu", enabled=False))
 
     def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
         """Return the context the forward pass runs in."""
@@ -88,10 +113,14 @@ class Setup:
     val_batches: StepBatches | None
     first_step: int
     last_step: int
+    world: World = World()
     precision: Precision = field(default_factory=Precision)
-    ema: nn.Module | None = None
+    average: dict[str, torch.Tensor] | None = None
+    """Exponentially averaged parameters by name (EMA), or None when they are not kept."""
     validate_every: Cadence = Cadence()
     save_every: Cadence = Cadence()
     preview_every: Cadence = Cadence()
+    preview_text: str = ""
+    preview_speaker: str = ""
     progress: dict[str, Any] = field(default_factory=dict)
     """What decisions need across a resume, as plain JSON: best value, patience, seconds trained."""

@@ -113,7 +113,7 @@ class OptimizerSpec:
     state_bytes: float
     default_lr: float
     schedules: tuple[str, ...] = ()
-    set_mode: "Callable[[torch.optim.Optimizer, bool], None]" = lambda optimizer, training: None
+    set_mode: "Callable[[torch.optim.Optimizer, bool], None] | None" = None
     effective_lr: "Callable[[torch.optim.Optimizer], float] | None" = None
 
 

@@ -1,0 +1,279 @@
+"""RunConfig -> Setup: load everything, apply optimizations in stage order, restore, measure."""
+
+import math
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainer.averaging import start_average
+from trainer.catalog import discover, find
+from trainer.checkpoints import clean_leftovers, newest_checkpoint, restore_checkpoint
+from trainer.config import Choice, RunConfig, parse_interval
+from trainer.dataset import Dataset, Emit, make_batches, prepare_dataset
+from trainer.device import Device, list_devices
+from trainer.distributed import in_turn
+from trainer.errors import ConfigError, UnknownEntry
+from trainer.events import Notice, PhaseChanged, RunStarted
+from trainer.optimizers._groups import param_groups
+from trainer.options import build_options, to_values, unknown_name
+from trainer.probe import probe
+from trainer.schedules import SCHEDULES
+from trainer.setup import STAGES, Cadence, Setup, World
+from trainer.specs import ModelFamily, Optimization, OptimizerSpec
+
+
+@dataclass(frozen=True)
+class Entries:
+    """The catalog entries a RunConfig names, with their options built and checked."""
+
+    family: ModelFamily
+    family_options: Any
+    optimizer: OptimizerSpec
+    optimizer_options: Any
+    schedule: Any
+    schedule_options: Any
+    optimizations: list[tuple[Optimization, Any]]
+
+
+def resolve(config: RunConfig) -> Entries:
+    """Look up every entry a RunConfig names and build its options.
+
+    Raises:
+        ConfigError: lists every unknown name, unknown option and bad value at once.
+    """
+    problems: list[str] = []
+    found: dict[str, Any] = {}
+    for key, choice, lookup in (
+        ("family", config.family, find_family),
+        ("optimizer", config.optimizer, find_optimizer),
+        ("schedule", config.schedule, find_schedule),
+    ):
+        try:
+            found[key] = lookup(choice.name)
+            found[f"{key}_options"] = _options_of(found[key], choice)
+        except ConfigError as error:
+            problems += error.problems
+    optimizations = []
+    for name, values in config.optimizations.items():
+        try:
+            entry = find("trainer.optimizations", Optimization, name)
+            optimizations.append((entry, _options_of(entry, Choice(name, values))))
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    optimizations.sort(key=lambda pair: (STAGES.index(pair[0].stage), pair[0].name))
+    return Entries(**found, optimizations=optimizations)
+
+
+def find_family(name: str) -> ModelFamily:
+    """Return a model family by name."""
+    return find("trainer.models", ModelFamily, name)
+
+
+def find_optimizer(name: str) -> OptimizerSpec:
+    """Return an optimizer by name."""
+    return find("trainer.optimizers", OptimizerSpec, name)
+
+
+def find_schedule(name: str) -> Any:
+    """Return a schedule by name."""
+    if name not in SCHEDULES:
+        raise UnknownEntry(unknown_name(name, list(SCHEDULES), "schedule"))
+    return SCHEDULES[name]
+
+
+def choose_device(wanted: str, local_rank: int = 0) -> Device:
+    """Return the device that `auto`, `cpu`, `cuda` or `cuda:1` names on this machine.
+
+    Raises:
+        ConfigError: there is no such device.
+    """
+    gpus = [device for device in list_devices() if device.kind == "cuda"]
+    usable = gpus if torch.cuda.is_available() else []
+    if wanted == "cpu" or (wanted == "auto" and not usable):
+        return list_devices()[-1]
+    names = {"auto": local_rank, "cuda": local_rank} | {
+        f"cuda:{gpu.index}": gpu.index for gpu in gpus
+    }
+    index = names.get(wanted, -1)
+    if not 0 <= index < len(usable):
+        known = ", ".join(["auto", "cpu", *(gpu.torch_name for gpu in usable)])
+        why = " torch sees no GPU here." if not usable else ""
+        raise ConfigError(f"The device '{wanted}' is not on this machine.{why} There is: {known}.")
+    return usable[index]
+
+
+def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Setup:
+    """Build the Setup of a run folder, restored from its newest checkpoint if it has one.
+
+    Raises:
+        TimbreError: anything a person can mend, in a sentence.
+    """
+    entries = resolve(config)
+    machine = choose_device(config.training.device, world.local_rank)
+    _refuse_unavailable(entries, machine)
+    seed_everything(config.training.seed + world.rank)
+    family, options = entries.family, entries.family_options
+    dataset = in_turn(world, lambda: prepare_dataset(folder, config, family, options, emit))
+    emit(PhaseChanged("Loading the model"))
+    setup = _build(folder, config, entries, dataset, machine=machine, world=world)
+    for optimization, options in entries.optimizations:
+        optimization.apply(setup, options)
+    if world.is_main:
+        clean_leftovers(folder / "checkpoints")
+    checkpoint, complaints = newest_checkpoint(folder / "checkpoints")
+    for complaint in complaints:
+        emit(Notice("warning", complaint))
+    if checkpoint is not None:
+        setup.first_step = restore_checkpoint(setup, checkpoint) + 1
+    return setup
+
+
+def describe_start(setup: Setup) -> RunStarted:
+    """Measure what is really on and say what is about to run."""
+    entries = resolve(setup.config)
+    batches = setup.train_batches.of_step(setup.first_step)
+    shown = probe(setup, batches[0].to(setup.device)) if batches else None
+    states: dict[str, dict[str, Any]] = {}
+    asked = {optimization.name for optimization, _ in entries.optimizations}
+    for name, optimization in discover("trainer.optimizations", Optimization).items():
+        if shown is not None:
+            state = optimization.state(setup, shown)
+            values = {"on": state.on, "detail": state.detail, "asked": name in asked}
+            states[name] = values
+    facts = {
+        "device": setup.machine.name,
+        "device_kind": setup.machine.kind,
+        "memory_total_gib": setup.machine.memory_gib,
+        "family": setup.family.label,
+        "parameters": sum(value.numel() for value in setup.model.parameters()),
+        "optimizer": setup.optimizer_spec.label,
+        "schedule": find_schedule(setup.config.schedule.name).label,
+        "lr": setup.base_lr,
+        "train_clips": setup.train_batches.num_clips,
+        "val_clips": setup.val_batches.num_clips if setup.val_batches else 0,
+        "effective_batch_size": setup.config.training.batch_size
+        * setup.config.training.accumulate
+        * setup.world.size,
+        "saved_activations_mib": round(shown.saved_bytes / 2**20, 1) if shown else None,
+        "threads": torch.get_num_threads(),
+        "torch": str(torch.__version__),
+        "speakers": list(setup.corpus.facts.get("speakers", {})),
+    }
+    return RunStarted(
+        setup.first_step, setup.last_step, setup.train_batches.steps_per_epoch, facts, states
+    )
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the global generators of torch, numpy and Python."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+def find_cadence(text: str, *, last_step: int, steps_per_epoch: int, auto: int) -> Cadence:
+    """Turn an interval as people write it into steps or minutes; `auto` parts make up the run."""
+    interval = parse_interval(text)
+    if interval is None:
+        return Cadence() if text.strip().lower() == "never" else Cadence(max(1, last_step // auto))
+    if interval.unit == "minutes":
+        return Cadence(minutes=interval.amount)
+    factor = steps_per_epoch if interval.unit == "epochs" else 1
+    return Cadence(max(1, round(interval.amount * factor)))
+
+
+def count_steps(config: RunConfig, steps_per_epoch: int) -> int:
+    """Return the steps of a run: as told, from its epochs, or 30 epochs and at least 300."""
+    if config.training.steps is not None:
+        return config.training.steps
+    if config.training.epochs is not None:
+        return max(1, math.ceil(config.training.epochs * steps_per_epoch))
+    return max(300, 30 * steps_per_epoch)
+
+
+def _options_of(entry: Any, choice: Choice) -> Any:
+    return build_options(entry.options, choice.options, entry.name)
+
+
+def _refuse_unavailable(entries: Entries, machine: Device) -> None:
+    problems = []
+    for optimization, _ in entries.optimizations:
+        reason = optimization.unavailable(machine)
+        if reason is not None:
+            problems.append(f"{optimization.label} cannot be used here: {reason}")
+    allowed = entries.optimizer.schedules
+    if allowed and entries.schedule.name not in allowed:
+        problems.append(
+            f"{entries.optimizer.label} does not go with the schedule {entries.schedule.label}. "
+            f"Choose: {', '.join(allowed)}."
+        )
+    if problems:
+        raise ConfigError(problems)
+
+
+def _build(
+    folder: Path,
+    config: RunConfig,
+    entries: Entries,
+    dataset: Dataset,
+    *,
+    machine: Device,
+    world: World,
+) -> Setup:
+    training, family = config.training, entries.family
+    device = torch.device(machine.torch_name)
+    base = Path(config.base) if config.base else None
+    model = family.load(base, entries.family_options, dataset.corpus.facts).to(device).train()
+    pin_memory = device.type == "cuda"
+    train, val = make_batches(dataset, config, family, world, pin_memory=pin_memory)
+    last_step = count_steps(config, train.steps_per_epoch)
+    spec, base_lr = entries.optimizer, _base_lr(entries)
+    optimizer = _build_optimizer(model, entries, base_lr, device)
+    schedule, schedule_options = entries.schedule, entries.schedule_options
+    rhythm = {"last_step": last_step, "steps_per_epoch": train.steps_per_epoch}
+    spoken = (dataset.val or dataset.train)[0]
+    return Setup(
+        config=config,
+        folder=folder,
+        machine=machine,
+        device=device,
+        family=family,
+        model=model,
+        corpus=dataset.corpus,
+        optimizer=optimizer,
+        optimizer_spec=spec,
+        base_lr=base_lr,
+        lr_factor=lambda step: schedule.factor(step, last_step, schedule_options),
+        train_batches=train,
+        val_batches=val,
+        first_step=1,
+        last_step=last_step,
+        world=world,
+        average=start_average(model) if training.ema_decay > 0 else None,
+        validate_every=find_cadence(training.validate_every, auto=10, **rhythm),
+        save_every=find_cadence(training.save_every, auto=10, **rhythm),
+        preview_every=find_cadence(training.preview_every, auto=5, **rhythm),
+        preview_text=training.preview_text or spoken.text,
+        preview_speaker=training.preview_speaker or spoken.speaker,
+    )
+
+
+def _base_lr(entries: Entries) -> float:
+    wanted = entries.optimizer_options.lr
+    name = entries.optimizer.name
+    return wanted or entries.family.learning_rates.get(name, entries.optimizer.default_lr)
+
+
+def _build_optimizer(
+    model: torch.nn.Module, entries: Entries, base_lr: float, device: torch.device
+) -> torch.optim.Optimizer:
+    values = to_values(entries.optimizer_options) | {"lr": base_lr}
+    options = build_options(entries.optimizer.options, values, entries.optimizer.name)
+    groups = param_groups(model, values.get("weight_decay", 0.0))
+    return entries.optimizer.build(groups, options, device)

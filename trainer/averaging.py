@@ -1,0 +1,23 @@
+"""EMA: exponentially averaged weights, kept beside the training weights."""
+
+import torch
+from torch import Tensor, nn
+
+
+def start_average(model: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of every parameter by name, in fp32."""
+    return {name: value.detach().clone().float() for name, value in model.named_parameters()}
+
+
+@torch.no_grad()
+def update_average(
+    average: dict[str, Tensor], model: nn.Module, *, decay: float, step: int
+) -> None:
+    """Move the average towards the weights; early steps weigh more, so that a short run counts.
+
+    average = d * average + (1 - d) * weights with d = min(decay, (1 + step) / (10 + step)).
+    """
+    weight = 1.0 - min(decay, (1 + step) / (10 + step))
+    names = [name for name, _ in model.named_parameters()]
+    current = [value.detach().float() for _, value in model.named_parameters()]
+    torch._foreach_lerp_([average[name] for name in names], current, weight)

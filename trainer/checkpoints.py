@@ -1,0 +1,212 @@
+"""Checkpoints: saved atomically, verified by hash, loaded newest first, pruned after publishing.
+
+A checkpoint folder holds `model.safetensors` and `config.json` (the family's export: the weights
+a person would take away), `state.pt` (all that resumes the run) and `manifest.json` (sizes, hashes).
+It appears by one rename after every file was forced to the disk; nothing half-written has its name.
+"""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+from trainer.errors import CheckpointError
+from trainer.evaluate import has_other_weights, weights_for_evaluation
+from trainer.events import CheckpointSaved
+from trainer.setup import Setup
+
+FORMAT = 1
+
+
+def save_checkpoint(setup: Setup, step: int, *, best: bool) -> CheckpointSaved:
+    """Write and publish a checkpoint, then drop older ones beyond `keep_last` and the best."""
+    started = time.monotonic()
+    parent = setup.folder / "checkpoints"
+    partial = parent / f".partial-{step:08d}-{os.getpid()}"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    with weights_for_evaluation(setup):
+        setup.family.export(setup.model, setup.corpus.facts, partial)
+    torch.save(_resume_state(setup, step), partial / "state.pt")
+    validation = setup.progress.get("validation", {})
+    metrics = validation if validation.get("step") == step else {}
+    _publish(partial, parent / f"step-{step:08d}", step=step, best=best, metrics=metrics)
+    prune(parent, keep_last=setup.config.training.keep_last)
+    folder = parent / f"step-{step:08d}"
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    path = str(folder.relative_to(setup.folder))
+    return CheckpointSaved(step, path, best, size, time.monotonic() - started)
+
+
+def newest_checkpoint(parent: Path) -> tuple[Path | None, list[str]]:
+    """Return the newest checkpoint folder that verifies, and a sentence for each damaged one."""
+    complaints = []
+    for folder in sorted(parent.glob("step-*"), reverse=True):
+        try:
+            verify_checkpoint(folder)
+        except CheckpointError as error:
+            complaints.append(str(error))
+        else:
+            return folder, complaints
+    return None, complaints
+
+
+def verify_checkpoint(folder: Path) -> dict[str, Any]:
+    """Check every file of a checkpoint against its manifest and return the manifest.
+
+    Raises:
+        CheckpointError: the manifest is absent or unreadable, or a file is not as it was written.
+    """
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        files, made_by = manifest["files"], int(manifest["format"])
+    except (OSError, ValueError, KeyError):
+        raise CheckpointError(
+            f"The checkpoint {folder.name} has no readable manifest, so it was not written to its "
+            "end. The one before it is used."
+        ) from None
+    if made_by > FORMAT:
+        raise CheckpointError(
+            f"The checkpoint {folder.name} has format {made_by}; this Timbre reads up to {FORMAT}. "
+            "Update Timbre to continue from it."
+        )
+    for name, facts in files.items():
+        path = folder / name
+        if not path.is_file() or path.stat().st_size != facts["size"]:
+            raise CheckpointError(
+                f"The checkpoint {folder.name} is damaged: {name} is not {facts['size']} bytes "
+                "long. The one before it is used."
+            )
+        if _hash_file(path) != facts["sha256"]:
+            raise CheckpointError(
+                f"The checkpoint {folder.name} is damaged: the contents of {name} changed after it "
+                "was written. The one before it is used."
+            )
+    return manifest
+
+
+def restore_checkpoint(setup: Setup, folder: Path) -> int:
+    """Load weights, optimizer, random states and progress into the setup; return the step done."""
+    state = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
+    weights = load_file(folder / "model.safetensors")
+    weights |= state["training_weights"]
+    setup.model.load_state_dict(weights, strict=True)
+    setup.optimizer.load_state_dict(state["optimizer"])
+    setup.precision.scaler.load_state_dict(state["scaler"])
+    if setup.average is not None:
+        for name, value in state["average"].items():
+            setup.average[name].copy_(value)
+    setup.progress = state["progress"]
+    _set_random_states(state["random"])
+    return int(state["step"])
+
+
+def prune(parent: Path, *, keep_last: int) -> None:
+    """Delete all published checkpoints but the newest ones and the newest best one."""
+    folders = sorted(parent.glob("step-*"))
+    best = [folder for folder in folders if _is_best(folder)][-1:]
+    for folder in folders[: max(0, len(folders) - keep_last)]:
+        if folder not in best:
+            trash = parent / f".trash-{folder.name}-{os.getpid()}"
+            folder.rename(trash)
+            shutil.rmtree(trash, ignore_errors=True)
+
+
+def clean_leftovers(parent: Path) -> None:
+    """Delete what interrupted saves and prunes left; only the owner of the run may call this."""
+    for pattern in (".partial-*", ".trash-*"):
+        for folder in parent.glob(pattern):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _resume_state(setup: Setup, step: int) -> dict[str, Any]:
+    differs = has_other_weights(setup)
+    parameters = {name: value.detach() for name, value in setup.model.named_parameters()}
+    return {
+        "step": step,
+        "training_weights": parameters if differs else {},
+        "optimizer": setup.optimizer.state_dict(),
+        "scaler": setup.precision.scaler.state_dict(),
+        "average": setup.average or {},
+        "progress": setup.progress,
+        "random": _random_states(),
+        "versions": {"format": FORMAT, "torch": str(torch.__version__)},
+    }
+
+
+def _publish(
+    partial: Path, final: Path, *, step: int, best: bool, metrics: dict[str, float]
+) -> None:
+    files = {}
+    for path in sorted(partial.iterdir()):
+        _sync(path)
+        files[path.name] = {"size": path.stat().st_size, "sha256": _hash_file(path)}
+    manifest = {"format": FORMAT, "step": step, "best": best, "metrics": metrics, "files": files}
+    manifest_path = partial / "manifest.json"
+    manifest_path.write_text(json.dumps(manifest, indent=2), encoding="utf-8")
+    _sync(manifest_path)
+    _sync(partial)
+    if final.exists():
+        trash = final.parent / f".trash-{final.name}-{os.getpid()}"
+        final.rename(trash)
+        shutil.rmtree(trash, ignore_errors=True)
+    partial.rename(final)
+    _sync(final.parent)
+
+
+def _sync(path: Path) -> None:
+    """Force a file or folder to the disk; Windows cannot do that for folders."""
+    if path.is_dir() and os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _is_best(folder: Path) -> bool:
+    try:
+        return bool(json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["best"])
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _random_states() -> dict[str, Any]:
+    """Return the states of all global random generators as tensors and plain values."""
+    name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": cuda,
+        "python": list(random.getstate()[1]),
+        "numpy": [
+            str(name),
+            np.asarray(keys).tolist(),
+            int(position),
+            int(has_gauss),
+            float(gauss),
+        ],
+    }
+
+
+def _set_random_states(states: dict[str, Any]) -> None:
+    torch.set_rng_state(states["torch"])
+    if torch.cuda.is_available() and len(states["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(states["cuda"])
+    random.setstate((3, tuple(states["python"]), None))
+    name, keys, position, has_gauss, gauss = states["numpy"]
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, gauss))

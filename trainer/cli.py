@@ -1,0 +1,333 @@
+"""The command line: python -m trainer check | train | resume | stop | status | metrics | ..."""
+
+import argparse
+import csv
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from trainer.config import DataConfig
+from trainer.errors import TimbreError
+from trainer.events import (
+    CheckpointSaved,
+    Event,
+    Notice,
+    PhaseChanged,
+    PreviewMade,
+    RunFinished,
+    RunStarted,
+    StepDone,
+    ValidationDone,
+)
+from trainer.runs import Run
+
+COMMANDS = {
+    "check": "read CSVs and list every clip and every problem",
+    "train": "create a run folder and train it here",
+    "resume": "start or continue a run folder",
+    "stop": "ask a run to save and stop",
+    "status": "say what a run does",
+    "metrics": "print the metrics of a run as JSON or CSV",
+    "synthesize": "speak a sentence with a checkpoint of a run",
+    "export": "write the weights of a run for use elsewhere",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; errors for people are printed as sentences."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    parser = _top_parser()
+    if not argv or argv[0] in ("-h", "--help"):
+        parser.print_help()
+        return 0 if argv else 2
+    if argv[0] not in COMMANDS:
+        parser.error(f"'{argv[0]}' is not a command; there are {', '.join(COMMANDS)}")
+    try:
+        return _HANDLERS[argv[0]](argv[1:])
+    except TimbreError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        return 0
+
+
+def _top_parser() -> argparse.ArgumentParser:
+    lines = "\n".join(f"  {name:<11} {text}" for name, text in COMMANDS.items())
+    return argparse.ArgumentParser(
+        prog="python -m trainer",
+        usage="python -m trainer COMMAND ...",
+        description=f"Fine-tune text-to-speech models.\n\ncommands:\n{lines}\n\n"
+        "python -m trainer COMMAND --help explains every option of a command.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def _parser(command: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        prog=f"python -m trainer {command}", description=COMMANDS[command], allow_abbrev=False
+    )
+
+
+def _run_parser(command: str) -> argparse.ArgumentParser:
+    parser = _parser(command)
+    parser.add_argument("run", metavar="DIR", help="the run folder")
+    return parser
+
+
+def _check(argv: list[str]) -> int:
+    from trainer.data.manifest import read_manifest
+
+    parser = _parser("check")
+    parser.add_argument("--train-csv", default="", help="CSV or list file with one clip a row")
+    parser.add_argument("--eval-csv", default="", help="the same for validation")
+    parser.add_argument("--train-data", default="", help="a folder with its own metadata file")
+    parser.add_argument("--language", default="en", help="BCP-47 code for rows without one [en]")
+    parser.add_argument("--family", default="", help="also compute this family's features")
+    parser.add_argument("--json", action="store_true", help="print JSON for machines")
+    args = parser.parse_args(argv)
+    data = DataConfig(
+        train_csv=args.train_csv,
+        eval_csv=args.eval_csv,
+        train_data=args.train_data,
+        language=args.language,
+    )
+    manifest = read_manifest(data)
+    unusable = _unusable_for(args.family, manifest.clips) if args.family else {}
+    usable = [clip for clip in manifest.train if clip.id not in unusable]
+    if args.json:
+        values = manifest.summary() | {
+            "clips": [asdict(clip) for clip in manifest.clips if clip.id not in unusable],
+            "problems": [asdict(problem) for problem in manifest.problems],
+            "unusable": unusable,
+            "notes": list(manifest.notes),
+        }
+        print(json.dumps(values, indent=2, ensure_ascii=False))
+        return 0 if usable else 1
+    for source in manifest.sources:
+        print(f"{source.path}: {source.num_rows} rows, {source.dialect}, {source.encoding}")
+    for note in manifest.notes:
+        print(f"Note: {note}")
+    for problem in manifest.problems:
+        print(f"Problem: {problem}")
+    for clip in manifest.clips:
+        if clip.id in unusable:
+            print(f"Problem: Line {clip.line} of {clip.source}: {unusable[clip.id]}")
+    kept = len(manifest.clips) - len(unusable)
+    print(
+        f"{kept} clips can be used ({manifest.minutes:.1f} minutes, {len(manifest.train)} train, "
+        f"{len(manifest.val)} val), {len(manifest.problems) + len(unusable)} rows have problems."
+    )
+    return 0 if usable else 1
+
+
+def _unusable_for(family_name: str, clips: Sequence) -> dict[str, str]:
+    from trainer.assemble import find_family
+    from trainer.data.cache import FeatureCache, default_cache_folder
+    from trainer.dataset import loader_workers
+
+    family = find_family(family_name)
+    featurizer = family.featurizer(None, family.options())
+    cache = FeatureCache(default_cache_folder() / family.name)
+    workers = loader_workers(None)
+    features, unusable = cache.collect(clips, featurizer, workers=workers, progress=_no_progress)
+    usable = [clip for clip in clips if clip.id in features]
+    if not usable:
+        return unusable
+    corpus = family.survey(features, usable, family.options(), None, _no_progress)
+    return unusable | corpus.unusable
+
+
+def _train(argv: list[str]) -> int:
+    from trainer.assemble import resolve
+    from trainer.flags import config_from_args, refuse_missing_data
+
+    parser = _parser("train")
+    parser.add_argument("--run", required=True, metavar="DIR", help="the new run folder")
+    config, args = config_from_args(parser, argv)
+    refuse_missing_data(config)
+    resolve(config)
+    run = Run.create(args.run, config.with_absolute_paths())
+    return _continue(run)
+
+
+def _resume(argv: list[str]) -> int:
+    return _continue(Run.open(_run_parser("resume").parse_args(argv).run))
+
+
+def _continue(run: Run) -> int:
+    """Train in this process, or start one process a GPU and wait for them."""
+    import os
+    import subprocess
+
+    from trainer.process import continue_run
+
+    if run.config.training.num_processes > 1 and "WORLD_SIZE" not in os.environ:
+        return subprocess.run(run.command(), check=False).returncode
+    run.answer("stop")
+    listen = _Printer() if sys.stdout.isatty() or "TIMBRE_PROGRESS" in os.environ else None
+    return continue_run(run, listen)
+
+
+def _stop(argv: list[str]) -> int:
+    parser = _run_parser("stop")
+    parser.add_argument("--wait", action="store_true", help="return when the run has stopped")
+    args = parser.parse_args(argv)
+    run = Run.open(args.run)
+    if not run.status().is_active:
+        print(f"The run {run.name} is not being trained ({run.status().state}).")
+        return 0
+    run.request("stop")
+    print(f"Asked {run.name} to save and stop after the current step.")
+    if args.wait:
+        status = run.wait()
+        print(f"{run.name}: {status.state} at step {status.step}.")
+    return 0
+
+
+def _status(argv: list[str]) -> int:
+    parser = _run_parser("status")
+    parser.add_argument("--json", action="store_true", help="print JSON for machines")
+    args = parser.parse_args(argv)
+    status = Run.open(args.run).status()
+    if args.json:
+        print(json.dumps(asdict(status), indent=2, ensure_ascii=False))
+        return 0
+    print(f"{status.name}: {status.state}, step {status.step} of {status.total_steps}")
+    if status.phase:
+        print(f"  {status.phase} {status.phase_done}/{status.phase_total}")
+    for name in ("train/loss", "val/loss", "perf/s_per_step", "perf/memory_gib"):
+        if name in status.metrics:
+            print(f"  {name} {status.metrics[name]:.5g}")
+    for name, state in status.optimizations.items():
+        print(f"  {name}: {'on' if state['on'] else 'off'}, {state['detail']}")
+    if status.reason:
+        print(f"  {status.reason} {status.remedy}")
+    return 0
+
+
+def _metrics(argv: list[str]) -> int:
+    parser = _run_parser("metrics")
+    form = parser.add_mutually_exclusive_group(required=True)
+    form.add_argument("--json", action="store_true", help="one JSON object of columns")
+    form.add_argument("--csv", action="store_true", help="one row a step")
+    args = parser.parse_args(argv)
+    series = Run.open(args.run).series()
+    tables = {"steps": series.steps, "validations": series.validations}
+    if args.json:
+        columns = {
+            part: {name: _finite(points.columns[name]) for name in points.columns}
+            for part, points in tables.items()
+        }
+        print(json.dumps(columns))
+        return 0
+    names = list(series.steps.columns)
+    names += [name for name in series.validations.columns if name not in names]
+    writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    for row in merged_rows(series.steps.columns, series.validations.columns):
+        writer.writerow(row)
+    return 0
+
+
+def merged_rows(steps: dict, validations: dict) -> list[dict[str, float | int]]:
+    """Join step and validation columns into one row a step; absent values are left out."""
+    rows: dict[int, dict[str, float | int]] = {}
+    for columns in (steps, validations):
+        for index, step in enumerate(columns.get("step", [])):
+            row = rows.setdefault(int(step), {"step": int(step)})
+            for name, column in columns.items():
+                value = column[index]
+                if name != "step" and value == value:
+                    row.setdefault(name, value)
+    return [rows[step] for step in sorted(rows)]
+
+
+def _synthesize(argv: list[str]) -> int:
+    from trainer.data.audio import write_wav
+    from trainer.speaking import speak
+
+    parser = _run_parser("synthesize")
+    parser.add_argument("--text", required=True, help="what to say")
+    parser.add_argument("--out", required=True, metavar="X.wav", help="the WAV file to write")
+    parser.add_argument("--speaker", default="", help="who says it [the first speaker]")
+    parser.add_argument("--checkpoint", default="best", help="best, last or a step [best]")
+    args = parser.parse_args(argv)
+    speech = speak(Run.open(args.run), args.text, speaker=args.speaker, which=args.checkpoint)
+    write_wav(Path(args.out), speech.wave, speech.sample_rate)
+    print(f"{args.out}: {len(speech.wave) / speech.sample_rate:.2f} s")
+    return 0
+
+
+def _export(argv: list[str]) -> int:
+    from trainer.speaking import export_voice
+
+    parser = _run_parser("export")
+    parser.add_argument("--out", required=True, metavar="FOLDER", help="the new folder")
+    parser.add_argument("--checkpoint", default="best", help="best, last or a step [best]")
+    args = parser.parse_args(argv)
+    folder = export_voice(Run.open(args.run), Path(args.out), which=args.checkpoint)
+    print(f"Wrote {', '.join(sorted(path.name for path in folder.iterdir()))} to {folder}.")
+    return 0
+
+
+class _Printer:
+    """Prints a run's events for a person at a terminal, a line every few seconds."""
+
+    def __init__(self) -> None:
+        self._printed_at = 0.0
+
+    def __call__(self, event: Event) -> None:
+        text = _line(event)
+        is_frequent = isinstance(event, StepDone | PhaseChanged)
+        if text is None or (is_frequent and time.monotonic() - self._printed_at < 2.0):
+            return
+        self._printed_at = time.monotonic() if is_frequent else self._printed_at
+        print(text, flush=True)
+
+
+def _line(event: Event) -> str | None:
+    match event:
+        case PhaseChanged():
+            return f"{event.phase} {event.done}/{event.total}" if event.total else event.phase
+        case RunStarted():
+            on = [name for name, state in event.optimizations.items() if state["on"]]
+            return f"Training from step {event.first_step} to {event.last_step}; on: {on or 'none'}"
+        case StepDone():
+            metrics = event.metrics
+            seconds, memory = metrics["perf/s_per_step"], metrics["perf/memory_gib"]
+            loss = metrics["train/loss"]
+            return f"step {event.step}  loss {loss:.4f}  {seconds:.3f} s/step  {memory:.2f} GiB"
+        case ValidationDone():
+            return f"step {event.step}  val loss {event.metrics['val/loss']:.4f}"
+        case CheckpointSaved():
+            return f"step {event.step}  saved {event.path}{' (best)' if event.best else ''}"
+        case PreviewMade():
+            return f"step {event.step}  preview {event.path}"
+        case Notice():
+            return f"{event.level}: {event.text} {event.remedy}"
+        case RunFinished():
+            return f"{event.outcome} at step {event.step} {event.reason} {event.remedy}".strip()
+    return None
+
+
+def _finite(column: Sequence[float]) -> list[float | None]:
+    return [value if value == value else None for value in column]
+
+
+def _no_progress(phase: str, done: int, total: int) -> None:
+    return None
+
+
+_HANDLERS: dict[str, Callable[[list[str]], int]] = {
+    "check": _check,
+    "train": _train,
+    "resume": _resume,
+    "stop": _stop,
+    "status": _status,
+    "metrics": _metrics,
+    "synthesize": _synthesize,
+    "export": _export,
+}

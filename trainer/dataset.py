@@ -1,0 +1,153 @@
+"""A run's dataset: clips chosen once and written down, features from the cache, batches by step."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from trainer.config import RunConfig
+from trainer.data.batching import BatchPlan, ClipBatches
+from trainer.data.cache import FeatureCache, default_cache_folder
+from trainer.data.manifest import read_manifest
+from trainer.data.types import Clip
+from trainer.errors import DataError
+from trainer.events import Event, Notice, PhaseChanged
+from trainer.setup import World
+from trainer.specs import Corpus, ModelFamily
+
+Emit = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The usable clips of a run by split, with the corpus the family made of them."""
+
+    train: tuple[Clip, ...]
+    val: tuple[Clip, ...]
+    corpus: Corpus
+
+
+def prepare_dataset(
+    folder: Path, config: RunConfig, family: ModelFamily, options: Any, emit: Emit
+) -> Dataset:
+    """Choose the clips (once per run), compute or find their features, and survey the corpus.
+
+    Raises:
+        DataError: no clip is left to train on.
+    """
+    clips = choose_clips(folder, config, emit)
+    cache = FeatureCache(default_cache_folder() / family.name)
+    base = Path(config.base) if config.base else None
+    featurizer = family.featurizer(base, options)
+    report = _reporter(emit)
+    workers = loader_workers(config.training.loader_workers)
+    features, unusable = cache.collect(clips, featurizer, workers=workers, progress=report)
+    usable = [clip for clip in clips if clip.id in features]
+    if not any(clip.split == "train" for clip in usable):
+        raise DataError(_nothing_left(clips, unusable))
+    facts = [featurizer.fingerprint, config.base, sorted(asdict(clip).items() for clip in usable)]
+    key = sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    corpus = cache.remember(key, lambda: family.survey(features, usable, options, base, report))
+    _tell_unusable(emit, clips, unusable | corpus.unusable)
+    kept = [clip for clip in usable if clip.id in corpus.features]
+    train = tuple(clip for clip in kept if clip.split == "train")
+    if not train:
+        raise DataError(_nothing_left(clips, unusable | corpus.unusable))
+    return Dataset(train, tuple(clip for clip in kept if clip.split == "val"), corpus)
+
+
+def choose_clips(folder: Path, config: RunConfig, emit: Emit) -> list[Clip]:
+    """Return the run's clips: read from its manifest at the first start, the same ever after.
+
+    The choice is written to `clips.json`, so that editing the CSV later cannot change a run.
+    """
+    path = folder / "clips.json"
+    if path.is_file():
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return [Clip(**clip) for clip in values["clips"]]
+    emit(PhaseChanged("Checking the clips"))
+    manifest = read_manifest(config.data, seed=config.training.seed)
+    for note in manifest.notes:
+        emit(Notice("info", note))
+    if manifest.problems:
+        first = manifest.problems[0]
+        count = len(manifest.problems)
+        text = f"{count} of {count + len(manifest.clips)} rows cannot be used. The first: {first}"
+        emit(Notice("warning", text, "The ledger under Data names every one of them."))
+    if not manifest.train:
+        raise DataError(
+            f"No clip is left to train on: all {len(manifest.problems)} rows have problems. "
+            + (f"The first: {manifest.problems[0]}" if manifest.problems else "The CSV is empty.")
+        )
+    manifest.write_csv(folder / "ledger.csv")
+    values = {"clips": [asdict(clip) for clip in manifest.clips]}
+    partial = path.with_suffix(".part")
+    partial.write_text(json.dumps(values, ensure_ascii=False), encoding="utf-8")
+    partial.replace(path)
+    return list(manifest.clips)
+
+
+def make_batches(
+    dataset: Dataset, config: RunConfig, family: ModelFamily, world: World, *, pin_memory: bool
+) -> tuple[ClipBatches, ClipBatches | None]:
+    """Return the train batches and the val batches (None without val clips).
+
+    All val clips form one step, so that validation losses are exact means over the split.
+    """
+    training = config.training
+
+    def batches(clips: tuple[Clip, ...], plan: BatchPlan) -> ClipBatches:
+        features = {clip.id: dataset.corpus.features[clip.id] for clip in clips}
+        audio_s = {clip.id: clip.duration_s for clip in clips}
+        return ClipBatches(
+            plan, features, family.counts, family.collate, audio_s=audio_s, pin_memory=pin_memory
+        )
+
+    plan = BatchPlan(
+        training.batch_size, training.accumulate, world.size, world.rank, training.seed, True
+    )
+    if not dataset.val:
+        return batches(dataset.train, plan), None
+    num_micro_steps = -(-len(dataset.val) // (training.batch_size * world.size))
+    val_plan = BatchPlan(
+        training.batch_size, num_micro_steps, world.size, world.rank, training.seed, False
+    )
+    return batches(dataset.train, plan), batches(dataset.val, val_plan)
+
+
+def loader_workers(wanted: int | None) -> int:
+    """Return how many processes compute features: all cores but one, at most 8, when not told."""
+    if wanted is not None:
+        return wanted
+    return (
+        min(8, max(0, len(os.sched_getaffinity(0)) - 1)) if hasattr(os, "sched_getaffinity") else 2
+    )
+
+
+def _reporter(emit: Emit) -> Callable[[str, int, int], None]:
+    def report(phase: str, done: int, total: int) -> None:
+        stride = max(1, total // 100)
+        if done % stride == 0 or done == total:
+            emit(PhaseChanged(phase, done, total))
+
+    return report
+
+
+def _tell_unusable(emit: Emit, clips: list[Clip], unusable: dict[str, str]) -> None:
+    by_id = {clip.id: clip for clip in clips}
+    for clip_id, reason in list(unusable.items())[:20]:
+        clip = by_id[clip_id]
+        where = f"Line {clip.line} of {Path(clip.source).name}"
+        emit(
+            Notice("warning", f"{where} is left out: {reason}", "Mend the clip or remove the row.")
+        )
+    if len(unusable) > 20:
+        emit(Notice("warning", f"{len(unusable) - 20} further clips are left out likewise."))
+
+
+def _nothing_left(clips: list[Clip], unusable: dict[str, str]) -> str:
+    reason = next(iter(unusable.values()), "none of them is in the train split.")
+    return f"None of the {len(clips)} clips can be used for training. The first reason: {reason}"

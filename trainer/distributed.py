@@ -1,0 +1,102 @@
+"""Several processes that train one run: rank, sums and agreement; one GPU is a world of size 1."""
+
+import os
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from trainer.setup import World
+
+Result = TypeVar("Result")
+_BUCKET_VALUES = 8 * 1024 * 1024
+
+
+def join_world(device_kind: str) -> World:
+    """Read RANK, WORLD_SIZE and LOCAL_RANK as torchrun sets them, and join the process group."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        return World()
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if device_kind == "cuda" else "gloo")
+    return World(int(os.environ["RANK"]), size, int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def leave_world(world: World) -> None:
+    """Leave the process group."""
+    if world.size > 1 and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def barrier(world: World) -> None:
+    """Wait for every rank."""
+    if world.size > 1:
+        dist.barrier()
+
+
+def in_turn(world: World, deed: Callable[[], Result]) -> Result:
+    """Let rank 0 do a deed first; the others then find its results in the cache."""
+    if world.is_main:
+        result = deed()
+        barrier(world)
+        return result
+    barrier(world)
+    return deed()
+
+
+def agree(world: World, words: Iterable[str], among: tuple[str, ...]) -> set[str]:
+    """Return rank 0's choice of `words` on every rank."""
+    if world.size == 1:
+        return set(words)
+    mine = set(words)
+    flags = torch.tensor([word in mine for word in among], dtype=torch.uint8, device=_device())
+    dist.broadcast(flags, src=0)
+    return {word for word, flag in zip(among, flags.tolist(), strict=True) if flag}
+
+
+def sum_gradients(model: nn.Module, world: World) -> None:
+    """Add up the gradients of all ranks in place.
+
+    Losses are divided by the totals of the whole step, so the sum is that of one large batch.
+    """
+    if world.size == 1:
+        return
+    for parameter in model.parameters():
+        if parameter.requires_grad and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    for bucket in _buckets(grads):
+        flat = torch.cat([grad.reshape(-1) for grad in bucket])
+        dist.all_reduce(flat)
+        for grad, part in zip(bucket, flat.split([grad.numel() for grad in bucket]), strict=True):
+            grad.copy_(part.view_as(grad))
+
+
+def sum_values(values: dict[str, Tensor], world: World) -> dict[str, Tensor]:
+    """Add up named scalars over all ranks; every rank must bring the same names."""
+    if world.size == 1 or not values:
+        return values
+    stacked = torch.stack([value.detach().float() for value in values.values()])
+    dist.all_reduce(stacked)
+    return dict(zip(values, stacked.unbind(), strict=True))
+
+
+def _buckets(grads: list[Tensor]) -> Iterable[list[Tensor]]:
+    bucket: list[Tensor] = []
+    size = 0
+    for grad in grads:
+        if bucket and (size + grad.numel() > _BUCKET_VALUES or grad.dtype != bucket[0].dtype):
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(grad)
+        size += grad.numel()
+    if bucket:
+        yield bucket
+
+
+def _device() -> torch.device:
+    if dist.get_backend() == "nccl":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")

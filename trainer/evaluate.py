@@ -1,0 +1,93 @@
+"""Validation losses and previews, computed with the weights a person would take away."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from trainer.data.audio import write_wav
+from trainer.distributed import sum_values
+from trainer.events import PreviewMade
+from trainer.setup import Setup
+
+
+def has_other_weights(setup: Setup) -> bool:
+    """Whether evaluation uses other weights than training: an average, or Schedule-Free's."""
+    return setup.average is not None or setup.optimizer_spec.set_mode is not None
+
+
+@contextmanager
+def weights_for_evaluation(setup: Setup) -> Iterator[None]:
+    """Put the model into evaluation mode with the weights to judge, and back bit for bit.
+
+    Schedule-Free's own switch back is a lossy interpolation, so the training weights are copied
+    first and copied back after it.
+    """
+    was_training = setup.model.training
+    setup.model.eval()
+    if not has_other_weights(setup):
+        try:
+            yield
+        finally:
+            setup.model.train(was_training)
+        return
+    parameters = dict(setup.model.named_parameters())
+    kept = {name: value.detach().clone() for name, value in parameters.items()}
+    if setup.optimizer_spec.set_mode is not None:
+        setup.optimizer_spec.set_mode(setup.optimizer, False)
+    if setup.average is not None:
+        _copy_into(parameters, setup.average)
+    try:
+        yield
+    finally:
+        if setup.optimizer_spec.set_mode is not None:
+            setup.optimizer_spec.set_mode(setup.optimizer, True)
+        _copy_into(parameters, kept)
+        setup.model.train(was_training)
+
+
+@torch.no_grad()
+def validate(setup: Setup) -> dict[str, float]:
+    """Compute losses and measures over all val clips, each clip once.
+
+    Returns:
+        `val/loss`, `val/loss/<part>` and `val/<measure>`; empty when there are no val clips.
+    """
+    if setup.val_batches is None:
+        return {}
+    sums: dict[str, Tensor] = {}
+    with weights_for_evaluation(setup):
+        for host_batch in setup.val_batches.of_step(1):
+            batch = host_batch.to(setup.device)
+            with setup.precision.autocast(setup.device):
+                parts = setup.family.losses(setup.model, batch)
+                measures = setup.family.measures(setup.model, batch)
+            named = {"val/loss": torch.stack(list(parts.values())).sum()}
+            named |= {f"val/loss/{name}": value for name, value in parts.items()}
+            named |= {f"val/{name}": value for name, value in measures.items()}
+            for name, value in named.items():
+                sums[name] = sums.get(name, torch.zeros((), device=setup.device)) + value.float()
+    return {name: float(value) for name, value in sum_values(sums, setup.world).items()}
+
+
+@torch.no_grad()
+def make_preview(setup: Setup, step: int) -> PreviewMade:
+    """Speak the preview sentence and write it into the run folder.
+
+    Raises:
+        DataError: the sentence or the speaker cannot be spoken.
+    """
+    text, speaker = setup.preview_text, setup.preview_speaker
+    with weights_for_evaluation(setup):
+        speech = setup.family.synthesize(setup.model, setup.corpus.facts, text, speaker)
+    path = Path("previews") / f"step-{step:08d}.wav"
+    write_wav(setup.folder / path, speech.wave, speech.sample_rate)
+    return PreviewMade(step, str(path), text, speaker)
+
+
+def _copy_into(parameters: dict[str, torch.nn.Parameter], values: dict[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(values[name])

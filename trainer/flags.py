@@ -1,0 +1,203 @@
+"""Command-line flags made from the same documented fields as the page: RunConfig <-> argv."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.assemble import find_family, find_optimizer, find_schedule
+from trainer.catalog import discover
+from trainer.config import DataConfig, RunConfig, TrainingConfig, merge_values, read_config
+from trainer.errors import ConfigError
+from trainer.options import OptionInfo, describe
+from trainer.presets import PRESETS, apply_preset
+from trainer.schedules import SCHEDULES
+from trainer.specs import ModelFamily, Optimization, OptimizerSpec
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One option on the command line and the place of its value in a RunConfig's JSON."""
+
+    flag: str
+    path: tuple[str, ...]
+    info: OptionInfo
+
+
+def config_from_args(
+    parser: argparse.ArgumentParser, argv: Sequence[str]
+) -> tuple[RunConfig, argparse.Namespace]:
+    """Read a RunConfig: defaults, then --preset, then --config, then every flag given.
+
+    The options of the chosen family, optimizer and schedule become flags of their own, so the
+    parser is completed here, and `--help` shows the options of what was chosen.
+
+    Raises:
+        ConfigError: a value or a combination that cannot be used; every problem is named.
+    """
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    _add_choices(first)
+    chosen, _ = first.parse_known_args([word for word in argv if word not in ("-h", "--help")])
+    config = _starting_config(chosen)
+    _add_choices(parser)
+    flags = config_flags(config)
+    for flag in flags:
+        _add_flag(parser, flag)
+    _add_optimizations(parser)
+    parsed = parser.parse_args(argv)
+    values = config.to_json()
+    for flag in flags:
+        name = flag.flag.replace("-", "_")
+        if hasattr(parsed, name):
+            _put(values, flag.path, getattr(parsed, name))
+    for name in discover("trainer.optimizations", Optimization):
+        _read_optimization(values, name, getattr(parsed, name, None))
+    if hasattr(parsed, "epochs") and not hasattr(parsed, "steps"):
+        values["training"]["steps"] = None
+    if hasattr(parsed, "steps") and not hasattr(parsed, "epochs"):
+        values["training"]["epochs"] = None
+    return RunConfig.from_json(values), parsed
+
+
+def config_flags(config: RunConfig) -> list[Flag]:
+    """List every flag that fits a configuration; a name taken already gets its part in front."""
+    family, optimizer = find_family(config.family.name), find_optimizer(config.optimizer.name)
+    schedule = find_schedule(config.schedule.name)
+    parts: list[tuple[tuple[str, ...], type]] = [
+        (("data",), DataConfig),
+        (("training",), TrainingConfig),
+        (("family", "options"), family.options),
+        (("optimizer", "options"), optimizer.options),
+        (("schedule", "options"), schedule.options),
+    ]
+    flags: list[Flag] = []
+    taken = {"family", "base", "optimizer", "schedule", "preset", "config", "run", "json", "help"}
+    taken |= {name.replace("_", "-") for name in discover("trainer.optimizations", Optimization)}
+    for path, options_class in parts:
+        for info in describe(options_class):
+            name = info.name.replace("_", "-")
+            name = f"{path[0]}-{name}" if name in taken else name
+            taken.add(name)
+            flags.append(Flag(name, (*path, info.name), info))
+    return flags
+
+
+def command_line(config: RunConfig, run: str) -> list[str]:
+    """Return the exact command that starts such a run, with only what differs from the defaults."""
+    words = ["python", "-m", "trainer", "train", "--run", run]
+    for part in ("family", "optimizer", "schedule"):
+        words += [f"--{part}", getattr(config, part).name]
+    if config.base:
+        words += ["--base", config.base]
+    values = config.to_json()
+    for flag in config_flags(config):
+        value = _get(values, flag.path, flag.info.default)
+        if value == flag.info.default:
+            continue
+        if flag.info.kind is bool:
+            words.append(f"--{flag.flag}" if value else f"--no-{flag.flag}")
+        else:
+            words += [f"--{flag.flag}", "auto" if value is None else f"{value}"]
+    for name, options in config.optimizations.items():
+        words.append(f"--{name.replace('_', '-')}")
+        if "mode" in options:
+            words.append(str(options["mode"]))
+    return words
+
+
+def _starting_config(chosen: argparse.Namespace) -> RunConfig:
+    config = RunConfig()
+    if hasattr(chosen, "preset"):
+        config = apply_preset(config, chosen.preset)
+    values = config.to_json()
+    if hasattr(chosen, "config"):
+        values = merge_values(values, read_config(Path(chosen.config)).to_json())
+    for part in ("family", "optimizer", "schedule"):
+        name = getattr(chosen, part, None)
+        if name is not None and name != values[part]["name"]:
+            values[part] = {"name": name, "options": {}}
+    if hasattr(chosen, "base"):
+        values["base"] = chosen.base
+    return RunConfig.from_json(values)
+
+
+def _add_choices(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what to train, and how")
+    families = ", ".join(discover("trainer.models", ModelFamily))
+    optimizers = ", ".join(discover("trainer.optimizers", OptimizerSpec))
+    for name, text in (
+        ("family", f"model family: {families}"),
+        (
+            "base",
+            "base checkpoint to start from: an export, a checkpoint folder, published weights",
+        ),
+        ("optimizer", f"optimizer: {optimizers}"),
+        ("schedule", f"learning-rate schedule: {', '.join(SCHEDULES)}"),
+        ("preset", f"named settings to start from: {', '.join(PRESETS)}"),
+        ("config", "JSON file with settings, as in a run's run.json"),
+    ):
+        group.add_argument(f"--{name}", help=text, default=argparse.SUPPRESS, metavar=name.upper())
+
+
+def _add_flag(parser: argparse.ArgumentParser, flag: Flag) -> None:
+    info = flag.info
+    default = "auto" if info.default is None else info.default
+    shown = "" if default == "" else f" [{default}]"
+    text = f"{info.label}: {info.help}{shown}".replace("%", "%%")
+    if info.kind is bool:
+        action = argparse.BooleanOptionalAction
+        parser.add_argument(f"--{flag.flag}", action=action, help=text, default=argparse.SUPPRESS)
+        return
+    metavar = "|".join(info.choices) if info.choices else info.kind.__name__.upper()
+    parser.add_argument(f"--{flag.flag}", help=text, default=argparse.SUPPRESS, metavar=metavar)
+
+
+def _add_optimizations(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("optimizations")
+    for name, entry in discover("trainer.optimizations", Optimization).items():
+        flag = f"--{name.replace('_', '-')}"
+        modes = [info for info in describe(entry.options) if info.name == "mode"]
+        text = entry.help.replace("%", "%%")
+        if not modes:
+            action = argparse.BooleanOptionalAction
+            group.add_argument(flag, action=action, help=text, default=argparse.SUPPRESS)
+            continue
+        choices = [*modes[0].choices, "off"]
+        group.add_argument(
+            flag, nargs="?", const=modes[0].default, choices=choices, help=text,
+            default=argparse.SUPPRESS,
+        )  # fmt: skip
+
+
+def _read_optimization(values: dict[str, Any], name: str, given: bool | str | None) -> None:
+    if given is None:
+        return
+    values["optimizations"] = dict(values["optimizations"])
+    if given is False or given == "off":
+        values["optimizations"].pop(name, None)
+    else:
+        values["optimizations"][name] = {} if given is True else {"mode": given}
+
+
+def _put(values: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for key in path[:-1]:
+        values = values[key]
+    values[path[-1]] = value
+
+
+def _get(values: dict[str, Any], path: tuple[str, ...], default: Any) -> Any:
+    for key in path:
+        if key not in values:
+            return default
+        values = values[key]
+    return values
+
+
+def refuse_missing_data(config: RunConfig) -> None:
+    """Raise ConfigError when a configuration names no clips."""
+    if not (config.data.train_csv or config.data.train_data):
+        raise ConfigError(
+            "No clips are named. Give --train-csv FILE (and --eval-csv FILE), or "
+            "--train-data FOLDER."
+        )

@@ -1,0 +1,83 @@
+"""The loop: train() and train_step(); a reader who knows PyTorch needs no other file."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from trainer.averaging import update_average
+from trainer.checkpoints import save_checkpoint
+from trainer.distributed import sum_gradients, sum_values
+from trainer.errors import DataError
+from trainer.evaluate import make_preview, validate
+from trainer.events import Event, Notice, ValidationDone
+from trainer.meter import Meter
+from trainer.setup import Setup
+from trainer.timetable import Timetable, note_validation
+
+Emit = Callable[[Event], None]
+
+
+def train(setup: Setup, emit: Emit) -> str:
+    """Train until the last step or a stop request; every fact leaves through `emit`.
+
+    Returns:
+        `finished` or `stopped`.
+    """
+    meter = Meter(setup, emit)
+    timetable = Timetable(setup)
+    for step in range(setup.first_step, setup.last_step + 1):
+        meter.step_done(step, train_step(setup, step))
+        due = timetable.due_after(step)
+        if due:
+            meter.finish()
+        best = False
+        if "validate" in due and (metrics := validate(setup)):
+            best = note_validation(setup, step, metrics)
+            emit(ValidationDone(step, metrics))
+        if "preview" in due and setup.world.is_main:
+            _emit_preview(setup, step, emit)
+        stopping = "stop" in due or timetable.is_out_of_patience()
+        if ("save" in due or best or stopping) and setup.world.is_main:
+            emit(save_checkpoint(setup, step, best=best))
+        if stopping:
+            return "stopped" if "stop" in due else "finished"
+        if due:
+            timetable.done(due)
+            meter.restart()
+    return "finished"
+
+
+def train_step(setup: Setup, step: int) -> dict[str, Tensor]:
+    """Do one optimizer update over the micro-batches of a step; metrics stay on the device."""
+    lr = setup.base_lr * setup.lr_factor(step)
+    for group in setup.optimizer.param_groups:
+        group["lr"] = lr
+    setup.optimizer.zero_grad(set_to_none=True)
+    losses: dict[str, Tensor] = {}
+    for host_batch in setup.train_batches.of_step(step):
+        batch = host_batch.to(setup.device)
+        with setup.precision.autocast(setup.device):
+            parts = setup.family.losses(setup.model, batch)
+        loss = torch.stack(list(parts.values())).sum()
+        setup.precision.scaler.scale(loss).backward()
+        for name, value in parts.items():
+            losses[name] = losses[name] + value.detach() if name in losses else value.detach()
+    sum_gradients(setup.model, setup.world)
+    setup.precision.scaler.unscale_(setup.optimizer)
+    clip_norm = setup.config.training.clip_norm or float("inf")
+    grad_norm = torch.nn.utils.clip_grad_norm_(setup.model.parameters(), clip_norm)
+    setup.precision.scaler.step(setup.optimizer)
+    setup.precision.scaler.update()
+    if setup.average is not None:
+        decay = setup.config.training.ema_decay
+        update_average(setup.average, setup.model, decay=decay, step=step)
+    return sum_values(losses, setup.world) | {"grad_norm": grad_norm.detach()}
+
+
+def _emit_preview(setup: Setup, step: int, emit: Emit) -> None:
+    try:
+        emit(make_preview(setup, step))
+    except DataError as error:
+        remedy = "Choose another preview sentence for the next run."
+        emit(Notice("warning", f"No preview was made: {error}", remedy, step))

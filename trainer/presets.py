@@ -1,0 +1,135 @@
+"""Presets: named RunConfig values, laid over the data and the family a person chose."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.config import RunConfig, merge_values
+from trainer.errors import UnknownEntry
+from trainer.options import unknown_name
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Values laid over a RunConfig's JSON; `families` empty means it suits all of them."""
+
+    name: str
+    label: str
+    summary: str
+    values: dict[str, Any]
+    families: tuple[str, ...] = ()
+
+
+def apply_preset(config: RunConfig, name: str) -> RunConfig:
+    """Return the configuration with a preset's values in place of its own.
+
+    Raises:
+        UnknownEntry: there is no such preset.
+    """
+    if name not in PRESETS:
+        raise UnknownEntry(unknown_name(name, list(PRESETS), "preset"))
+    values = config.to_json()
+    values["training"] |= {"steps": None, "epochs": None}
+    return RunConfig.from_json(merge_values(values, PRESETS[name].values))
+
+
+def _adamw(**options: Any) -> dict[str, Any]:
+    return {"name": "adamw", "options": options}
+
+
+def _study(lr: float, warmup_steps: int, weight_decay: float) -> dict[str, Any]:
+    """Return the settings of the FastSpeech 2 optimizer study for the standard size.
+
+    Source: the study's tables: milestones 200k/400k/600k x 0.5, eps 1e-8, betas 0.9/0.98, clip 0.5.
+    """
+    milestones = {"milestones": "200000,400000,600000", "rate": 0.5}
+    return {
+        "family": {"name": "fastspeech2", "options": {"size": "standard"}},
+        "training": {"epochs": None, "steps": 900_000, "batch_size": 8, "clip_norm": 0.5},
+        "optimizer": _adamw(lr=lr, weight_decay=weight_decay, eps=1e-8, beta1=0.9, beta2=0.98),
+        "schedule": {
+            "name": "warmup_plateau_anneal",
+            "options": {"warmup_steps": warmup_steps} | milestones,
+        },
+    }
+
+
+_PRESETS = (
+    Preset(
+        "quick",
+        "Quick try",
+        "300 steps: hear in minutes whether data and settings make sense.",
+        {"training": {"steps": 300}, "schedule": {"name": "cosine", "options": {}}},
+    ),
+    Preset(
+        "balanced",
+        "Balanced",
+        "30 passes over the clips; the usual choice.",
+        {"training": {"epochs": 30}, "schedule": {"name": "cosine", "options": {}}},
+    ),
+    Preset(
+        "quality",
+        "Best quality",
+        "100 passes with averaged weights (EMA); stops when validation no longer improves.",
+        {
+            "training": {"epochs": 100, "ema_decay": 0.999, "patience": 10},
+            "schedule": {"name": "cosine", "options": {}},
+        },
+    ),
+    Preset(
+        "low-memory",
+        "Low memory",
+        "Batch 2 x 4 with gradient checkpointing, SDPA and mixed precision.",
+        {
+            "training": {"epochs": 30, "batch_size": 2, "accumulate": 4},
+            "optimizations": {
+                "gradient_checkpointing": {},
+                "sdpa": {},
+                "mixed_precision": {"mode": "auto"},
+            },
+        },
+    ),
+    Preset(
+        "fast-convergence",
+        "Fast convergence",
+        "Short warm-up, long plateau, early stopping: to reach a usable voice in few steps.",
+        {
+            "training": {"epochs": 20, "patience": 5, "validate_every": "1 epochs"},
+            "optimizer": _adamw(beta2=0.98),
+            "schedule": {"name": "cosine", "options": {"warmup_steps": 20}},
+        },
+    ),
+    Preset(
+        "aggressive-lr",
+        "Aggressive learning rate",
+        "Twice the FastSpeech 2 rate with tight clipping; watch the gradient norm.",
+        {
+            "training": {"epochs": 20, "clip_norm": 0.5},
+            "optimizer": _adamw(lr=4e-3),
+            "schedule": {"name": "cosine", "options": {}},
+        },
+        ("fastspeech2",),
+    ),
+    Preset(
+        "fastspeech2-standard",
+        "FastSpeech 2 study: standard",
+        "35 M parameters, rate 1e-4, warm-up 8000; for hours of data and a GPU.",
+        _study(1e-4, 8_000, 0.001),
+        ("fastspeech2",),
+    ),
+    Preset(
+        "fastspeech2-aggressive",
+        "FastSpeech 2 study: aggressive",
+        "35 M parameters, rate 2e-4, warm-up 4000.",
+        _study(2e-4, 4_000, 0.001),
+        ("fastspeech2",),
+    ),
+    Preset(
+        "fastspeech2-conservative",
+        "FastSpeech 2 study: conservative",
+        "35 M parameters, rate 5e-5, warm-up 12000, weight decay 0.0005.",
+        _study(5e-5, 12_000, 0.0005),
+        ("fastspeech2",),
+    ),
+)
+
+PRESETS: dict[str, Preset] = {preset.name: preset for preset in _PRESETS}

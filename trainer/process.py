@@ -1,0 +1,118 @@
+"""The training process: own a run folder, assemble, train, and end with a word in the log."""
+
+import faulthandler
+import logging
+import signal
+from collections.abc import Callable
+from types import FrameType
+
+from trainer.assemble import assemble, choose_device, describe_start
+from trainer.distributed import join_world, leave_world
+from trainer.errors import TimbreError
+from trainer.events import Event, PhaseChanged, RunFinished, StepDone
+from trainer.loop import train
+from trainer.runs import Run
+from trainer.setup import Setup, World
+
+FINISHED, FAILED, STOPPED, RESTARTABLE = 0, 1, 10, 30
+_LOG = logging.getLogger("timbre")
+_FREQUENT = (StepDone, PhaseChanged)
+
+
+def continue_run(run: Run, listen: Callable[[Event], None] | None = None) -> int:
+    """Start or continue a run folder in this process and return its exit code.
+
+    Exit codes: 0 finished, 10 stopped, 1/2/20 needs a person, 30 may be restarted, 75 owned.
+
+    Raises:
+        RunOwned: another process trains it.
+    """
+    world = join_world(choose_device(run.config.training.device).kind)
+    lock = run.take(timeout_s=2.0) if world.is_main else None
+    _set_up_process(run, world)
+    emit = _emitter(run, world, listen)
+    try:
+        return _train_and_tell(run, world, emit)
+    finally:
+        run.events.close()
+        leave_world(world)
+        if lock is not None:
+            lock.release()
+
+
+def _train_and_tell(run: Run, world: World, emit: Callable[[Event], None]) -> int:
+    setup: Setup | None = None
+    try:
+        setup = assemble(run.folder, run.config, world=world, emit=emit)
+        emit(describe_start(setup))
+        outcome = train(setup, emit)
+    except TimbreError as error:
+        _LOG.error("%s", error)
+        emit(RunFinished("failed", _step_of(run), str(error)))
+        return error.exit_code
+    # The process's last resort: whatever ends a run, the log says what it was.
+    except Exception as error:
+        _LOG.exception("The training process failed")
+        reason, remedy, code = explain_failure(error)
+        emit(RunFinished("failed", _step_of(run), reason, remedy))
+        return code
+    finally:
+        if setup is not None:
+            setup.train_batches.close()
+            if setup.val_batches is not None:
+                setup.val_batches.close()
+    run.answer("stop")
+    emit(RunFinished(outcome, _step_of(run)))
+    return STOPPED if outcome == "stopped" else FINISHED
+
+
+def explain_failure(error: Exception) -> tuple[str, str, int]:
+    """Say in words what an unforeseen error means: (reason, remedy, exit code)."""
+    name, text = type(error).__name__, str(error).strip().splitlines()
+    first = text[0] if text else "without a message"
+    if name == "OutOfMemoryError" or "out of memory" in first.lower():
+        remedy = "Halve the batch size and double the accumulation, or tick gradient checkpointing."
+        return f"The device ran out of memory: {first}", remedy, 20
+    if "CUDA error" in first:
+        return f"The GPU failed: {first}", "Press Resume: a new process starts afresh.", RESTARTABLE
+    return (
+        f"{name}: {first}",
+        "The log holds the details. Resume goes on from the last save.",
+        FAILED,
+    )
+
+
+def _set_up_process(run: Run, world: World) -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    faulthandler.enable()
+    if world.is_main:
+        run.write_owner()
+
+    numbers = (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTERM))
+
+    def ask_to_stop(signum: int, frame: FrameType | None) -> None:
+        run.request("stop")
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in numbers:
+        signal.signal(number, ask_to_stop)
+
+
+def _emitter(
+    run: Run, world: World, listen: Callable[[Event], None] | None
+) -> Callable[[Event], None]:
+    def emit(event: Event) -> None:
+        if not world.is_main:
+            return
+        run.events.append(event)
+        if not isinstance(event, _FREQUENT):
+            _LOG.info("%s", event)
+        if listen is not None:
+            listen(event)
+
+    return emit
+
+
+def _step_of(run: Run) -> int:
+    return run.series().last_step

@@ -1,0 +1,83 @@
+"""Speaking and exporting: open a checkpoint of a run, synthesise a sentence, write weights out."""
+
+import json
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from trainer.assemble import find_family
+from trainer.checkpoints import newest_checkpoint, verify_checkpoint
+from trainer.config import RunConfig
+from trainer.errors import CheckpointError, RunExists
+from trainer.options import build_options
+from trainer.runs import Run
+from trainer.specs import ModelFamily, Speech
+
+
+def open_voice(run: Run, which: str = "best") -> tuple[ModelFamily, nn.Module, dict, Path]:
+    """Load the model of a run's checkpoint: `best`, `last` or a step number.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, or it is damaged.
+    """
+    folder = find_checkpoint(run, which)
+    return (*open_export(folder, run.config), folder)
+
+
+def open_export(folder: Path, config: RunConfig) -> tuple[ModelFamily, nn.Module, dict]:
+    """Load the model from a folder with `model.safetensors` and `config.json`, for evaluation."""
+    family = find_family(config.family.name)
+    options = build_options(family.options, config.family.options, family.name)
+    facts = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return family, family.load(folder, options, facts).eval(), facts
+
+
+def find_checkpoint(run: Run, which: str) -> Path:
+    """Return the folder of a run's `best` or `last` checkpoint or of a step, verified.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, or it is damaged.
+    """
+    infos = run.checkpoints()
+    wanted = {"best": [info for info in infos if info.best] or infos, "last": infos}
+    chosen = wanted.get(which, [info for info in infos if str(info.step) == which])
+    if which == "last" and infos:
+        newest, _ = newest_checkpoint(run.folder / "checkpoints")
+        if newest is not None:
+            return newest
+    if not chosen:
+        steps = ", ".join(str(info.step) for info in infos) or "none yet"
+        raise CheckpointError(
+            f"The run {run.name} has no checkpoint '{which}'. Give best, last or a step. "
+            f"It has: {steps}."
+        )
+    verify_checkpoint(chosen[-1].folder)
+    return chosen[-1].folder
+
+
+@torch.inference_mode()
+def speak(run: Run, text: str, *, speaker: str = "", which: str = "best") -> Speech:
+    """Synthesise a sentence with a checkpoint of a run.
+
+    Raises:
+        DataError: the text or the speaker cannot be spoken.
+        CheckpointError: there is no usable checkpoint.
+    """
+    family, model, facts, _ = open_voice(run, which)
+    return family.synthesize(model, facts, text, speaker or next(iter(facts["speakers"])))
+
+
+def export_voice(run: Run, folder: Path, *, which: str = "best") -> Path:
+    """Write a checkpoint's weights for use elsewhere; an existing folder is never overwritten.
+
+    Raises:
+        RunExists: the folder is there already.
+    """
+    family, model, facts, _ = open_voice(run, which)
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise RunExists(f"{folder} exists already. Export into a folder that is new.") from None
+    family.export(model, facts, folder)
+    return folder
