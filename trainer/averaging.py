@@ -18,6 +18,5 @@ def update_average(
     average = d * average + (1 - d) * weights with d = min(decay, (1 + step) / (10 + step)).
     """
     weight = 1.0 - min(decay, (1 + step) / (10 + step))
-    names = [name for name, _ in model.named_parameters()]
-    current = [value.detach().float() for _, value in model.named_parameters()]
-    torch._foreach_lerp_([average[name] for name in names], current, weight)
+    for name, value in model.named_parameters():
+        average[name].lerp_(value.detach().float(), weight)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,9 @@ class EventLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: IO[bytes] | None = None
         self._waiting: list[bytes] = []
-        self._synced = 0.0
+        self._tail_is_whole = False
+        self._synced_at = 0.0
 
     def append(self, event: Event) -> None:
         """Write an event; after a full disk the lines wait in memory and are written later."""
@@ -125,18 +125,7 @@ class EventLog:
         try:
             self._write_waiting()
         except OSError:
-            self.close()
-
-    def sync(self) -> None:
-        """Force what was written to the disk."""
-        if self._file is not None:
-            os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        """Close the file; a later append opens it again."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+            self._tail_is_whole = False
 
     def follow(self, offset: int = 0) -> Iterator[LoggedEvent]:
         """Yield the whole lines behind a byte offset; a torn or unknown line is passed over."""
@@ -154,22 +143,26 @@ class EventLog:
             return
 
     def _write_waiting(self) -> None:
-        if self._file is None:
-            self._file = self.path.open("ab", buffering=0)
-            if self._file.tell() > 0 and not _ends_with_newline(self.path):
-                self._file.write(b"\n")
-        while self._waiting:
-            self._file.write(self._waiting[0])
-            self._waiting.pop(0)
-        if time.monotonic() - self._synced > 1.0:
-            self.sync()
-            self._synced = time.monotonic()
+        with self.path.open("ab", buffering=0) as file:
+            if not self._tail_is_whole:
+                file.write(_line_end_if_torn(self.path))
+                self._tail_is_whole = True
+            while self._waiting:
+                if file.write(self._waiting[0]) != len(self._waiting[0]):
+                    raise OSError("the disk took only a part of the line")
+                self._waiting.pop(0)
+            # Once a second: an fsync a line would cost a slow disk more than the step itself.
+            if time.monotonic() - self._synced_at > 1.0:
+                os.fsync(file.fileno())
+                self._synced_at = time.monotonic()
 
 
-def _ends_with_newline(path: Path) -> bool:
+def _line_end_if_torn(path: Path) -> bytes:
     with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return b""
         file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
+        return b"" if file.read(1) == b"\n" else b"\n"
 
 
 def _parse(line: bytes, offset: int) -> LoggedEvent | None:

@@ -34,7 +34,6 @@ def continue_run(run: Run, listen: Callable[[Event], None] | None = None) -> int
     try:
         return _train_and_tell(run, world, emit)
     finally:
-        run.events.close()
         leave_world(world)
         if lock is not None:
             lock.release()
@@ -87,7 +86,6 @@ def _set_up_process(run: Run, world: World) -> None:
     faulthandler.enable()
     if world.is_main:
         run.write_owner()
-
     numbers = (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTERM))
 
     def ask_to_stop(signum: int, frame: FrameType | None) -> None:

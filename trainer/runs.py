@@ -338,7 +338,6 @@ class TrainerThread(threading.Thread):
             return
         event = RunFinished("failed", self.series.last_step, reason, remedy)
         self.run_folder.events.append(event)
-        self.run_folder.events.close()
         lock.release()
 
 

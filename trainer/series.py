@@ -43,8 +43,9 @@ class Points:
 
     def add(self, values: dict[str, float | None]) -> None:
         """Append one row; a metric that is new starts with NaN in all earlier rows."""
-        for name in values.keys() - self.columns.keys():
-            self.columns[name] = array("d", [_NAN]) * self.count
+        for name in values:
+            if name not in self.columns:
+                self.columns[name] = array("d", [_NAN]) * self.count
         for name, column in self.columns.items():
             value = values.get(name)
             column.append(_NAN if value is None else value)

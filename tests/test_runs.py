@@ -1,0 +1,220 @@
+"""Runs: folders that are never overwritten, one owner, states derived from what is there."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from trainer import Run, RunConfig
+from trainer.errors import RunError, RunExists, RunNotFound, RunOwned
+from trainer.events import RunFinished, RunStarted, StepDone
+from trainer.runs import RunLibrary, TrainerThread, explain_exit, free_name
+
+_OWNER = """
+import sys, time
+from trainer import Run
+lock = Run.open(sys.argv[1]).take()
+print("owned", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run.create(tmp_path / "voice", RunConfig())
+
+
+def _owner_of(run: Run) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", _OWNER, str(run.folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "owned\n"
+    return process
+
+
+def test_a_run_folder_is_never_overwritten(run: Run) -> None:
+    with pytest.raises(RunExists, match="never overwritten"):
+        Run.create(run.folder, RunConfig())
+
+
+def test_a_folder_without_a_run_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RunNotFound, match="holds no run"):
+        Run.open(tmp_path)
+
+
+def test_the_configuration_reads_back_equal(run: Run) -> None:
+    assert Run.open(run.folder).config == RunConfig()
+
+
+def test_a_fresh_run_is_created_and_not_owned(run: Run) -> None:
+    assert (run.status().state, run.is_owned()) == ("created", False)
+
+
+def test_ownership_ends_with_the_process_that_holds_it(run: Run) -> None:
+    owner = _owner_of(run)
+
+    owned_before = run.is_owned()
+    with pytest.raises(RunOwned, match="another process"):
+        run.take()
+    owner.send_signal(signal.SIGKILL)
+    owner.communicate()
+
+    assert owned_before
+    assert not run.is_owned()
+    run.take().release()
+
+
+def test_a_killed_process_leaves_an_interrupted_run(run: Run) -> None:
+    owner = _owner_of(run)
+    run.events.append(RunStarted(1, 10, 5))
+    run.events.append(StepDone(1, {"train/loss": 1.0}))
+    while_running = run.status().state
+
+    owner.send_signal(signal.SIGKILL)
+    owner.communicate()
+
+    assert while_running == "running"
+    assert run.status().state == "interrupted"
+    assert "Resume" in run.status().remedy
+
+
+def test_a_stop_request_shows_as_stopping_while_the_process_lives(run: Run) -> None:
+    owner = _owner_of(run)
+    run.events.append(RunStarted(1, 10, 5))
+
+    run.request("stop")
+    state = run.status().state
+    owner.kill()
+    owner.communicate()
+
+    assert state == "stopping"
+
+
+def test_how_a_run_ended_is_its_state(run: Run) -> None:
+    run.events.append(RunStarted(1, 10, 5))
+    run.events.append(RunFinished("failed", 3, "The device ran out of memory.", "Halve the batch."))
+
+    status = run.status()
+
+    assert (status.state, status.reason) == ("failed", "The device ran out of memory.")
+
+
+def test_unknown_requests_are_refused(run: Run) -> None:
+    with pytest.raises(RunError, match="no request"):
+        run.request("explode")
+
+
+def test_requests_wait_until_they_are_answered(run: Run) -> None:
+    run.request("save")
+    waiting = run.requests()
+    run.answer("save")
+
+    assert (waiting, run.requests()) == ({"save"}, set())
+
+
+def test_checkpoints_without_a_manifest_are_not_listed(run: Run) -> None:
+    whole = run.folder / "checkpoints" / "step-00000002"
+    torn = run.folder / "checkpoints" / "step-00000003"
+    whole.mkdir()
+    torn.mkdir()
+    (whole / "manifest.json").write_text(json.dumps({"step": 2, "best": True}))
+    (torn / "manifest.json").write_text("{")
+
+    assert [(info.step, info.best) for info in run.checkpoints()] == [(2, True)]
+
+
+def test_a_library_lists_the_newest_run_first_and_refuses_odd_names(tmp_path: Path) -> None:
+    library = RunLibrary(tmp_path / "runs")
+    for age, name in enumerate(("old", "new")):
+        folder = Run.create(library.folder / name, RunConfig()).folder
+        (folder / "run.json").touch()
+        stamp = 1_000_000 + age
+        subprocess.run(["touch", "-d", f"@{stamp}", str(folder / "run.json")], check=True)
+
+    assert library.names() == ["new", "old"]
+    for name in ("../runs/new", "", ".", "/etc"):
+        with pytest.raises(RunNotFound):
+            library.get(name)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ("my voice", "my-voice"),
+        ("../../etc", "etc"),
+        ("목소리", "목소리"),
+        ("...", "run"),
+        ("a/b", "a-b"),
+    ],
+)
+def test_run_names_become_safe_folder_names(tmp_path: Path, wanted: str, expected: str) -> None:
+    assert free_name(tmp_path, wanted) == expected
+
+
+def test_a_taken_name_gets_a_number(tmp_path: Path) -> None:
+    (tmp_path / "voice").mkdir()
+
+    assert free_name(tmp_path, "voice") == "voice-2"
+
+
+class _DyingRun(Run):
+    """A run whose process prints a line and ends with code 3."""
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-c", "print('disk on fire'); raise SystemExit(3)"]
+
+
+def test_the_trainer_thread_explains_a_process_that_ended_without_a_word(run: Run) -> None:
+    dying = _DyingRun(run.folder)
+    thread = TrainerThread(dying, dying.series(), start_process=True)
+
+    thread.start()
+    thread.join(timeout=20)
+    status = run.status()
+
+    assert status.state == "failed"
+    assert "code 3: disk on fire" in status.reason
+
+
+class _SleepingRun(Run):
+    """A run whose process lives for a while without taking the lock."""
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-c", "import time; time.sleep(30)"]
+
+
+def test_a_spawned_process_shows_as_starting(run: Run) -> None:
+    process = _SleepingRun(run.folder).start()
+
+    state = run.status().state
+    process.kill()
+    process.wait()
+
+    assert state == "starting"
+
+
+def test_a_process_killed_by_a_signal_is_named_so() -> None:
+    reason, remedy = explain_exit(-9, "")
+
+    assert "signal 9" in reason
+    assert "memory" in reason
+    assert "Resume" in remedy
+
+
+def test_five_owners_at_once_leave_one(run: Run) -> None:
+    source = (
+        "import sys, time\nfrom trainer import Run\nfrom trainer.errors import RunOwned\n"
+        "try:\n    lock = Run.open(sys.argv[1]).take()\nexcept RunOwned:\n    sys.exit(75)\n"
+        "time.sleep(3)\n"
+    )
+    command = [sys.executable, "-c", source, str(run.folder)]
+
+    started = time.monotonic()
+    processes = [subprocess.Popen(command) for _ in range(5)]
+    codes = sorted(process.wait(timeout=30) for process in processes)
+
+    assert codes == [0, 75, 75, 75, 75], f"after {time.monotonic() - started:.1f} s"
