@@ -163,7 +163,7 @@ def describe_start(setup: Setup) -> RunStarted:
         "saved_activations_mib": round(shown.saved_bytes / 2**20, 1) if shown else None,
         "threads": torch.get_num_threads(),
         "torch": str(torch.__version__),
-        "speakers": list(setup.corpus.facts.get("speakers", {})),
+        "speakers": [speaker["name"] for speaker in setup.corpus.facts["speakers"]],
     }
     return RunStarted(
         setup.first_step, setup.last_step, setup.train_batches.steps_per_epoch, facts, states

@@ -65,7 +65,7 @@ def speak(run: Run, text: str, *, speaker: str = "", which: str = "best") -> Spe
         CheckpointError: there is no usable checkpoint.
     """
     family, model, facts, _ = open_voice(run, which)
-    return family.synthesize(model, facts, text, speaker or next(iter(facts["speakers"])))
+    return family.synthesize(model, facts, text, speaker or facts["speakers"][0]["name"])
 
 
 def export_voice(run: Run, folder: Path, *, which: str = "best") -> Path:

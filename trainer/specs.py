@@ -38,8 +38,8 @@ class Featurizer(Protocol):
 class Corpus:
     """What a family learns of a manifest as a whole before training.
 
-    `facts` is JSON (symbols, speakers, statistics, sizes) and travels with every checkpoint as
-    `config.json`; `features` holds one entry a usable clip, ready for `collate`; `unusable` says
+    `facts` is JSON (symbols, statistics, sizes, and `speakers`: objects with a `name`) and travels
+    with every checkpoint as `config.json`; `features` holds one entry a usable clip, ready for `collate`; `unusable` says
     why a clip had to be left out.
     """
 

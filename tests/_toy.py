@@ -1,0 +1,136 @@
+"""A toy run: a small network with dropout on made-up clips, to test the loop in milliseconds."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from trainer.optimizers._groups import param_groups
+
+from trainer.averaging import start_average
+from trainer.catalog import find
+from trainer.config import Choice, RunConfig, TrainingConfig
+from trainer.data.types import Batch
+from trainer.device import Device
+from trainer.options import build_options
+from trainer.setup import Cadence, Setup
+from trainer.specs import Corpus, ModelFamily, OptimizerSpec, Speech
+
+
+class ToyModel(nn.Module):
+    """Two layers with dropout and BatchNorm: everything that a resume can get wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.outer = nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.dropout(self.norm(self.inner(x)).relu(), 0.2, self.training)
+        return self.outer(hidden)
+
+
+class ToyBatches:
+    """Batches that are a pure function of the step."""
+
+    steps_per_epoch = 4
+    num_clips = 16
+    waited_s = 0.0
+
+    def __init__(self, num_micro_steps: int = 1) -> None:
+        self.num_micro_steps = num_micro_steps
+        self.closed = False
+
+    def audio_s_of_step(self, step: int) -> float:
+        return 4.0
+
+    def of_step(self, step: int) -> list[Batch]:
+        generator = torch.Generator().manual_seed(step)
+        x = torch.randn(8, 4, generator=generator)
+        y = x.sum(1, keepdim=True)
+        parts = zip(x.chunk(self.num_micro_steps), y.chunk(self.num_micro_steps), strict=True)
+        return [Batch({"x": a, "y": b}, [], {"clips": 8.0}, 4.0) for a, b in parts]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    error = (model(batch["x"]) - batch["y"]).square().sum() / batch.totals["clips"]
+    return {"error": error, "size": 0.0 * error}
+
+
+def _export(model: nn.Module, facts: dict[str, Any], folder: Path) -> None:
+    save_file(model.state_dict(), folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(facts))
+
+
+def _not_used(*args: Any) -> Any:
+    raise AssertionError("the toy family has no data road")
+
+
+TOY = ModelFamily(
+    name="toy",
+    label="Toy",
+    summary="for tests",
+    options=object,
+    licence="MIT",
+    load=_not_used,
+    featurizer=_not_used,
+    survey=_not_used,
+    counts=_not_used,
+    collate=_not_used,
+    losses=_losses,
+    measures=lambda model, batch: {},
+    blocks=lambda model: [model.inner],  # type: ignore[list-item]
+    synthesize=lambda model, facts, text, speaker: Speech(np.zeros(100, np.float32), 8000),
+    export=_export,
+)
+
+
+def make_setup(
+    folder: Path,
+    *,
+    optimizer: str = "adamw",
+    steps: int = 12,
+    num_micro_steps: int = 1,
+    **training: Any,
+) -> Setup:
+    """Return a Setup in a run folder, seeded; `training` goes into the TrainingConfig."""
+    for name in ("control", "checkpoints", "previews"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    model = ToyModel()
+    config = RunConfig(
+        training=TrainingConfig(steps=steps, **training), optimizer=Choice(optimizer)
+    )
+    spec = find("trainer.optimizers", OptimizerSpec, optimizer)
+    base_lr = 1.0 if optimizer == "prodigy" else 1e-2
+    options = build_options(spec.options, {"lr": base_lr}, optimizer)
+    device = torch.device("cpu")
+    return Setup(
+        config=config,
+        folder=folder,
+        machine=Device("cpu", 0, "test", 1.0),
+        device=device,
+        family=TOY,
+        model=model,
+        corpus=Corpus({"toy": True}, {}),
+        optimizer=spec.build(param_groups(model, 0.01), options, device),
+        optimizer_spec=spec,
+        base_lr=base_lr,
+        lr_factor=lambda step: 1.0 - step / (2 * steps),
+        train_batches=ToyBatches(num_micro_steps),
+        val_batches=ToyBatches(2),
+        first_step=1,
+        last_step=steps,
+        average=start_average(model) if config.training.ema_decay else None,
+        validate_every=Cadence(4),
+        save_every=Cadence(4),
+        preview_text="hello",
+        preview_speaker="toy",
+    )

@@ -1,0 +1,185 @@
+"""The command line: what it prints, what it refuses, and flags that round-trip."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainer import Run, RunConfig
+from trainer.cli import main, merged_rows
+from trainer.config import Choice, DataConfig, TrainingConfig
+from trainer.events import RunFinished, RunStarted, StepDone, ValidationDone
+from trainer.flags import command_line, config_flags, config_from_args
+from trainer.presets import PRESETS, apply_preset
+
+
+def _parse(*words: str) -> RunConfig:
+    import argparse
+
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--run")
+    return config_from_args(parser, list(words))[0]
+
+
+def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+
+    text = capsys.readouterr().out
+
+    for command in (
+        "check",
+        "train",
+        "resume",
+        "stop",
+        "status",
+        "metrics",
+        "synthesize",
+        "export",
+    ):
+        assert command in text
+
+
+def test_the_help_of_train_explains_the_options_of_what_was_chosen(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--optimizer", "prodigy", "--help"])
+
+    text = capsys.readouterr().out
+
+    assert "--d-coef" in text
+    assert "--batch-size" in text
+    assert "--mixed-precision" in text
+
+
+def test_flags_become_a_configuration() -> None:
+    config = _parse(
+        "--train-csv", "a.csv", "--optimizer", "adamw", "--lr", "3e-4", "--batch-size", "16",
+        "--mixed-precision", "bf16", "--sdpa", "--schedule", "noam", "--steps", "500",
+    )  # fmt: skip
+
+    assert config.data.train_csv == "a.csv"
+    assert config.optimizer == Choice("adamw", {"lr": 3e-4})
+    assert config.optimizations == {"mixed_precision": {"mode": "bf16"}, "sdpa": {}}
+    assert (config.training.batch_size, config.training.steps) == (16, 500)
+
+
+def test_flags_win_over_the_file_and_the_file_over_the_preset(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps({"training": {"batch_size": 3, "seed": 5}}))
+
+    config = _parse("--preset", "quick", "--config", str(path), "--batch-size", "4")
+
+    assert config.training.batch_size == 4
+    assert config.training.seed == 5
+
+
+def test_a_preset_gives_way_to_flags() -> None:
+    config = _parse("--preset", "quick", "--epochs", "2")
+
+    assert (config.training.steps, config.training.epochs) == (None, 2.0)
+
+
+def test_an_optimization_of_a_preset_can_be_switched_off() -> None:
+    config = _parse("--preset", "low-memory", "--mixed-precision", "off", "--no-sdpa")
+
+    assert set(config.optimizations) == {"gradient_checkpointing"}
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_every_preset_survives_the_way_through_its_command_line(name: str) -> None:
+    config = apply_preset(RunConfig(data=DataConfig(train_csv="a b.csv")), name)
+
+    words = command_line(config, "runs/x")
+
+    assert _parse(*words[4:]) == _with_defaults_dropped(config)
+
+
+def _with_defaults_dropped(config: RunConfig) -> RunConfig:
+    """Options equal to their defaults are not printed, so they do not come back."""
+    values = config.to_json()
+    for flag in config_flags(config):
+        if (
+            len(flag.path) == 3
+            and values[flag.path[0]]["options"].get(flag.path[2]) == flag.info.default
+        ):
+            values[flag.path[0]]["options"].pop(flag.path[2], None)
+    return RunConfig.from_json(values)
+
+
+def test_bad_values_are_sentences_and_all_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(
+        ["train", "--run", str(tmp_path / "r"), "--train-csv", "a.csv", "--batch-size", "0",
+         "--clip-norm", "-1"]
+    )  # fmt: skip
+
+    text = capsys.readouterr().err
+
+    assert code == 2
+    assert "Batch size" in text
+    assert "Gradient clipping" in text
+    assert not (tmp_path / "r").exists()
+
+
+def test_an_unknown_optimizer_names_the_nearest_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(
+        ["train", "--run", str(tmp_path / "r"), "--optimizer", "prodgy", "--train-csv", "a"]
+    )
+
+    assert code == 2
+    assert "Did you mean 'prodigy'?" in capsys.readouterr().err
+
+
+def test_training_without_clips_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "--run", str(tmp_path / "r")]) == 2
+
+    assert "--train-csv" in capsys.readouterr().err
+
+
+def test_an_existing_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Run.create(tmp_path / "r", RunConfig())
+
+    assert main(["train", "--run", str(tmp_path / "r"), "--train-csv", "a.csv"]) == 1
+
+    assert "never overwritten" in capsys.readouterr().err
+
+
+def test_status_and_metrics_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run.create(tmp_path / "r", RunConfig(training=TrainingConfig(steps=2)))
+    run.events.append(RunStarted(1, 2, 1))
+    run.events.append(StepDone(1, {"train/loss": 2.0}))
+    run.events.append(ValidationDone(1, {"val/loss": 3.0}))
+    run.events.append(StepDone(2, {"train/loss": 1.0}))
+    run.events.append(RunFinished("finished", 2))
+
+    main(["status", str(run.folder), "--json"])
+    status = json.loads(capsys.readouterr().out)
+    main(["metrics", str(run.folder), "--csv"])
+    rows = capsys.readouterr().out.splitlines()
+    main(["metrics", str(run.folder), "--json"])
+    columns = json.loads(capsys.readouterr().out)
+
+    assert (status["state"], status["step"], status["total_steps"]) == ("finished", 2, 2)
+    assert rows[0] == "step,time,train/loss,val/loss"
+    assert rows[1].endswith(",2.0,3.0")
+    assert columns["steps"]["train/loss"] == [2.0, 1.0]
+
+
+def test_merged_rows_join_steps_and_validations() -> None:
+    rows = merged_rows({"step": [1, 2], "a": [5.0, float("nan")]}, {"step": [2], "b": [7.0]})
+
+    assert rows == [{"step": 1, "a": 5.0}, {"step": 2, "b": 7.0}]
+
+
+def test_a_folder_that_is_no_run_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["resume", str(tmp_path)]) == 1
+
+    assert "holds no run" in capsys.readouterr().err

@@ -1,0 +1,180 @@
+"""One real run, from a CSV to speech: the command line as a user types it, on clips of the demo."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import soundfile
+from safetensors.torch import load_file
+
+from trainer import Run
+
+DEMO = Path(__file__).parent.parent / "assets" / "demo"
+STEPS = 14
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with two small CSVs of demo clips and a feature cache of its own."""
+    folder = tmp_path_factory.mktemp("end-to-end")
+    for name, count in (("train", 12), ("eval", 3)):
+        with (DEMO / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+            rows = list(csv.reader(file, delimiter="|"))
+        lines = ["|".join(rows[0])]
+        lines += ["|".join([str(DEMO / row[0]), *row[1:]]) for row in rows[1 : count + 1]]
+        (folder / f"{name}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    os.environ["TIMBRE_CACHE"] = str(folder / "cache")
+    yield folder
+    del os.environ["TIMBRE_CACHE"]
+
+
+def _timbre(*words: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "trainer", *map(str, words)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, check=False, timeout=300
+    )
+
+
+def _train_words(folder: Path, name: str) -> list[object]:
+    return [
+        "train", "--train-csv", folder / "train.csv", "--eval-csv", folder / "eval.csv", "--run",
+        folder / name, "--steps", STEPS, "--batch-size", 4, "--save-every", 4, "--validate-every",
+        "5 steps",
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> Run:
+    """A run that nothing disturbs."""
+    result = _timbre(*_train_words(folder, "whole"))
+    assert result.returncode == 0, result.stderr[-2000:]
+    return Run.open(folder / "whole")
+
+
+def _losses(run: Run) -> list[float]:
+    return list(run.series().steps.columns["train/loss"])
+
+
+def test_a_run_finishes_with_falling_loss_previews_and_checkpoints(whole: Run) -> None:
+    status = whole.status()
+    losses = _losses(whole)
+
+    assert (status.state, status.step) == ("finished", STEPS)
+    assert sum(losses[-3:]) < sum(losses[:3])
+    assert whole.previews()
+    assert whole.checkpoints()[-1].step == STEPS
+    assert status.metrics["perf/s_per_step"] > 0
+    assert set(status.optimizations) >= {"sdpa", "mixed_precision", "gradient_checkpointing"}
+
+
+def test_stop_and_resume_give_the_losses_of_an_undisturbed_run(folder: Path, whole: Run) -> None:
+    words = _train_words(folder, "stopped")
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trainer", *map(str, words)],
+        env=environment,
+        stderr=subprocess.DEVNULL,
+    )
+    run = _wait_for_step(folder / "stopped", 5)
+
+    assert _timbre("stop", run.folder, "--wait").returncode == 0
+    code = process.wait(timeout=60)
+    stopped_at = run.status().step
+    assert _timbre("resume", run.folder).returncode == 0
+
+    assert code == 10
+    assert 5 <= stopped_at < STEPS
+    assert _losses(run) == _losses(whole)
+
+
+def test_a_killed_run_resumes_to_the_same_losses(folder: Path, whole: Run) -> None:
+    words = _train_words(folder, "killed")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trainer", *map(str, words)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stderr=subprocess.DEVNULL,
+    )
+    run = _wait_for_step(folder / "killed", 6)
+
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    interrupted = run.status().state
+    assert _timbre("resume", run.folder).returncode == 0
+
+    assert interrupted == "interrupted"
+    assert _losses(run) == _losses(whole)
+    weights = load_file(run.checkpoints()[-1].folder / "model.safetensors")
+    expected = load_file(whole.checkpoints()[-1].folder / "model.safetensors")
+    assert all(bool((weights[name] == expected[name]).all()) for name in expected)
+
+
+def _wait_for_step(folder: Path, step: int) -> Run:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if (folder / "run.json").is_file() and Run.open(folder).series().last_step >= step:
+            return Run.open(folder)
+        time.sleep(0.05)
+    raise AssertionError(f"{folder.name} did not reach step {step}")
+
+
+def test_the_voice_speaks_and_travels(folder: Path, whole: Run) -> None:
+    spoken = _timbre(
+        "synthesize", whole.folder, "--text", "Hello there.", "--out", folder / "x.wav"
+    )
+    exported = _timbre("export", whole.folder, "--out", folder / "export")
+    again = _timbre("export", whole.folder, "--out", folder / "export")
+
+    wave, sample_rate = soundfile.read(folder / "x.wav")
+    assert spoken.returncode == 0, spoken.stderr
+    assert 0.2 < len(wave) / sample_rate < 20
+    assert abs(wave).max() > 0.01
+    assert exported.returncode == 0, exported.stderr
+    assert {"model.safetensors", "config.json"} <= {p.name for p in (folder / "export").iterdir()}
+    assert again.returncode == 1
+    assert "exists already" in again.stderr
+
+
+def test_an_export_is_a_base_for_the_next_run(folder: Path, whole: Run) -> None:
+    if not (folder / "export-base").exists():
+        _timbre("export", whole.folder, "--out", folder / "export-base")
+    words = _train_words(folder, "tuned")
+
+    result = _timbre(*words, "--base", folder / "export-base", "--steps", 3)
+
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert _losses(Run.open(folder / "tuned"))[0] < _losses(whole)[0]
+
+
+def test_check_prints_the_ledger_and_its_exit_code(folder: Path) -> None:
+    bad = folder / "bad.csv"
+    bad.write_text("audio_file|text|speaker_name\nnowhere.wav|Hello.|a\n", encoding="utf-8")
+
+    good_result = _timbre("check", "--train-csv", folder / "train.csv", "--json")
+    bad_result = _timbre("check", "--train-csv", bad)
+
+    assert good_result.returncode == 0
+    assert len(json.loads(good_result.stdout)["clips"]) == 12
+    assert bad_result.returncode == 1
+    assert "nowhere.wav" in bad_result.stdout
+
+
+def test_every_optimization_that_works_here_is_on_when_asked_for(folder: Path) -> None:
+    words = _train_words(folder, "optimized")
+
+    result = _timbre(
+        *words, "--steps", 2, "--blocks", "transformer", "--sdpa", "--gradient-checkpointing",
+        "--mixed-precision", "bf16",
+    )  # fmt: skip
+    states = Run.open(folder / "optimized").status().optimizations
+
+    assert result.returncode == 0, result.stderr[-2000:]
+    on = {name for name, state in states.items() if state["on"]}
+    assert on == {"sdpa", "gradient_checkpointing", "mixed_precision"}

@@ -1,0 +1,150 @@
+"""The loop: what it emits, when it stops, and that stopping and going on changes no bit."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests._toy import make_setup
+from trainer.catalog import discover
+from trainer.checkpoints import newest_checkpoint, restore_checkpoint
+from trainer.events import CheckpointSaved, Event, PreviewMade, StepDone, ValidationDone
+from trainer.loop import train
+from trainer.meter import LossNotFinite
+from trainer.setup import Cadence, Setup
+from trainer.specs import OptimizerSpec
+
+OPTIMIZERS = sorted(discover("trainer.optimizers", OptimizerSpec))
+
+
+def _train(setup: Setup) -> tuple[str, list[Event]]:
+    events: list[Event] = []
+    return train(setup, events.append), events
+
+
+def _losses(events: list[Event]) -> dict[int, float]:
+    return {e.step: e.metrics["train/loss"] for e in events if isinstance(e, StepDone)}
+
+
+def test_the_loss_falls_and_every_step_is_told(tmp_path: Path) -> None:
+    outcome, events = _train(make_setup(tmp_path, steps=40))
+
+    losses = _losses(events)
+
+    assert outcome == "finished"
+    assert list(losses) == list(range(1, 41))
+    assert losses[40] < losses[1]
+
+
+def test_every_step_carries_the_named_metrics(tmp_path: Path) -> None:
+    _, events = _train(make_setup(tmp_path, steps=2))
+
+    first = next(event for event in events if isinstance(event, StepDone))
+
+    assert {
+        "train/loss",
+        "train/loss/error",
+        "train/lr",
+        "train/grad_norm",
+        "train/epoch",
+        "perf/s_per_step",
+        "perf/audio_s_per_s",
+        "perf/memory_gib",
+        "perf/host_memory_gib",
+        "perf/data_wait_s",
+    } <= first.metrics.keys()
+
+
+def test_validation_saving_and_previews_come_at_their_cadence_and_at_the_end(
+    tmp_path: Path,
+) -> None:
+    setup = make_setup(tmp_path, steps=10)
+    setup.preview_every = Cadence(5)
+
+    _, events = _train(setup)
+
+    assert [e.step for e in events if isinstance(e, ValidationDone)] == [4, 8, 10]
+    assert [e.step for e in events if isinstance(e, PreviewMade)] == [5, 10]
+    assert {4, 8, 10} <= {e.step for e in events if isinstance(e, CheckpointSaved)}
+
+
+def test_a_stop_request_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
+    setup = make_setup(tmp_path, steps=100)
+    (tmp_path / "control" / "stop").touch()
+
+    outcome, events = _train(setup)
+
+    assert outcome == "stopped"
+    assert [e.step for e in events if isinstance(e, CheckpointSaved)] == [1]
+
+
+def test_requests_are_carried_out_once(tmp_path: Path) -> None:
+    setup = make_setup(tmp_path, steps=3)
+    setup.save_every = setup.validate_every = setup.preview_every = Cadence()
+    (tmp_path / "control" / "save").touch()
+    (tmp_path / "control" / "preview").touch()
+
+    _, events = _train(setup)
+
+    assert [e.step for e in events if isinstance(e, PreviewMade)] == [1]
+    assert [e.step for e in events if isinstance(e, CheckpointSaved)] == [1, 3]
+    assert not list((tmp_path / "control").iterdir())
+
+
+def test_patience_ends_a_run_that_does_not_improve(tmp_path: Path) -> None:
+    setup = make_setup(tmp_path, steps=100, patience=2)
+    setup.validate_every = Cadence(1)
+    setup.lr_factor = lambda step: 0.0
+
+    outcome, events = _train(setup)
+
+    assert outcome == "finished"
+    assert max(_losses(events)) < 100
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_saves_nothing(tmp_path: Path) -> None:
+    setup = make_setup(tmp_path, steps=10)
+    with torch.no_grad():
+        setup.model.outer.bias.fill_(float("nan"))  # type: ignore[union-attr]
+
+    with pytest.raises(LossNotFinite, match="step 1"):
+        _train(setup)
+
+    assert not list((tmp_path / "checkpoints").glob("step-*"))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("ema_decay", [0.0, 0.99])
+def test_stopping_and_resuming_gives_the_same_bits(
+    tmp_path: Path, optimizer: str, ema_decay: float
+) -> None:
+    whole = make_setup(tmp_path / "whole", optimizer=optimizer, ema_decay=ema_decay)
+    _, whole_events = _train(whole)
+
+    first = make_setup(tmp_path / "parts", optimizer=optimizer, ema_decay=ema_decay)
+    first.last_step = 7
+    _, first_events = _train(first)
+    second = make_setup(tmp_path / "parts", optimizer=optimizer, ema_decay=ema_decay)
+    torch.manual_seed(99)
+    folder, complaints = newest_checkpoint(tmp_path / "parts" / "checkpoints")
+    assert folder is not None
+    second.first_step = restore_checkpoint(second, folder) + 1
+    _, second_events = _train(second)
+
+    assert complaints == []
+    assert second.first_step == 8
+    assert _losses(first_events) | _losses(second_events) == _losses(whole_events)
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[name]), name
+
+
+def test_micro_steps_add_up_to_the_large_batch(tmp_path: Path) -> None:
+    """Dropout and BatchNorm see other batches, so both are put out of the way."""
+    setups = [make_setup(tmp_path / str(n), num_micro_steps=n, steps=3) for n in (1, 4)]
+    for setup in setups:
+        setup.model.norm = torch.nn.Identity()  # type: ignore[assignment]
+        setup.model.eval()
+
+    losses = [_losses(_train(setup)[1]) for setup in setups]
+
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
