@@ -1,0 +1,85 @@
+"""The HiFi-GAN generator (Kong, Kim & Bae 2020, arXiv 2010.05646): mel to audio, inference only."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+_SLOPE = 0.1
+
+
+@dataclass(frozen=True)
+class HifiganSettings:
+    """Shapes of the published V1 generator for 22 050 Hz."""
+
+    n_mels: int = 80
+    width: int = 512
+    upsample_rates: tuple[int, ...] = (8, 8, 2, 2)
+    upsample_kernels: tuple[int, ...] = (16, 16, 4, 4)
+    block_kernels: tuple[int, ...] = (3, 7, 11)
+    dilations: tuple[int, ...] = (1, 3, 5)
+
+
+class Hifigan(nn.Module):
+    """Log-mel frames to audio; the keys are the published ones with the weight norm folded."""
+
+    def __init__(self, settings: HifiganSettings) -> None:
+        super().__init__()
+        width = settings.width
+        self.num_kernels = len(settings.block_kernels)
+        self.conv_pre = nn.Conv1d(settings.n_mels, width, 7, padding=3)
+        self.ups = nn.ModuleList()
+        self.resblocks = nn.ModuleList()
+        for rate, kernel in zip(settings.upsample_rates, settings.upsample_kernels, strict=True):
+            padding = (kernel - rate) // 2
+            self.ups.append(nn.ConvTranspose1d(width, width // 2, kernel, rate, padding))
+            width //= 2
+            for size in settings.block_kernels:
+                self.resblocks.append(_ResidualBlock(width, size, settings.dilations))
+        self.conv_post = nn.Conv1d(width, 1, 7, padding=3)
+
+    def forward(self, mel: Tensor) -> Tensor:
+        """mel: (B, M, T_mel) natural log. Returns audio (B, T_wav) within -1..1."""
+        values = self.conv_pre(mel)
+        for index, upsample in enumerate(self.ups):
+            values = upsample(F.leaky_relu(values, _SLOPE))
+            first = index * self.num_kernels
+            group = self.resblocks[first : first + self.num_kernels]
+            values = torch.stack([block(values) for block in group]).mean(dim=0)
+        # The published network uses the default slope of 0.01 here, not 0.1.
+        return torch.tanh(self.conv_post(F.leaky_relu(values))).squeeze(1)
+
+
+class _ResidualBlock(nn.Module):
+    def __init__(self, width: int, kernel: int, dilations: tuple[int, ...]) -> None:
+        super().__init__()
+        self.convs1 = nn.ModuleList(
+            nn.Conv1d(width, width, kernel, dilation=dilation, padding=(kernel - 1) * dilation // 2)
+            for dilation in dilations
+        )
+        self.convs2 = nn.ModuleList(
+            nn.Conv1d(width, width, kernel, padding=kernel // 2) for _ in dilations
+        )
+
+    def forward(self, values: Tensor) -> Tensor:
+        """values: (B, D, T). Returns the same shape."""
+        for first, second in zip(self.convs1, self.convs2, strict=True):
+            change = first(F.leaky_relu(values, _SLOPE))
+            values = values + second(F.leaky_relu(change, _SLOPE))
+        return values
+
+
+def fold_weight_norm(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Replace every pair `weight_g`, `weight_v` by the weight it stands for (Salimans 2016)."""
+    folded = {}
+    for name, value in state.items():
+        # Newer PyTorch stores the same pair under parametrizations.
+        name = name.replace("parametrizations.weight.original0", "weight_g")
+        name = name.replace("parametrizations.weight.original1", "weight_v")
+        folded[name] = value
+    for name in [name for name in folded if name.endswith("weight_v")]:
+        direction, size = folded.pop(name), folded.pop(name[:-1] + "g")
+        length = direction.flatten(1).norm(dim=1).view(-1, *[1] * (direction.dim() - 1))
+        folded[name[:-2]] = direction * (size / length)
+    return folded

@@ -1,0 +1,38 @@
+"""FastSpeech 2: text to speech in one pass, with durations, pitch and energy predicted."""
+
+from pathlib import Path
+
+from trainer.models._layers.mel import MelSettings
+from trainer.models.fastspeech2.batches import collate, counts
+from trainer.models.fastspeech2.checkpoint import export, load
+from trainer.models.fastspeech2.featurizer import SpeechFeaturizer
+from trainer.models.fastspeech2.losses import blocks, losses, measures
+from trainer.models.fastspeech2.options import Options
+from trainer.models.fastspeech2.survey import survey
+from trainer.models.fastspeech2.synthesis import synthesize
+from trainer.specs import Featurizer, ModelFamily
+
+
+def make_featurizer(base: Path | None, options: Options) -> Featurizer:
+    """Return the featurizer; it is the same for every base checkpoint."""
+    return SpeechFeaturizer(MelSettings(), options.trim_silence)
+
+
+FAMILY = ModelFamily(
+    name="fastspeech2",
+    label="FastSpeech 2",
+    summary="Fast, small and stable; the small size learns a voice in minutes on a CPU.",
+    options=Options,
+    licence="MIT; no weights included",
+    load=load,
+    featurizer=make_featurizer,
+    survey=survey,
+    counts=counts,
+    collate=collate,
+    losses=losses,
+    measures=measures,
+    blocks=blocks,
+    synthesize=synthesize,
+    export=export,
+    learning_rates={"adamw": 2e-3, "prodigy": 1.0, "schedule_free_adamw": 4e-3},
+)

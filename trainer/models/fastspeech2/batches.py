@@ -1,0 +1,44 @@
+"""Features of several clips to padded tensors, and how much of each clip is valid."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.data.types import Features
+from trainer.models.fastspeech2.network import length_mask
+
+
+def counts(features: Features) -> dict[str, float]:
+    """Return how many frames and tokens a clip has."""
+    return {"frames": float(len(features["mel"])), "tokens": float(len(features["tokens"]))}
+
+
+def collate(clips: Sequence[Features]) -> dict[str, Tensor]:
+    """Pad clips to one length.
+
+    Returns tokens, durations (B, T_text) int64; pitch, energy (B, T_text); token_mask (B, T_text)
+    bool; mel (B, T_mel, M); mel_mask (B, T_mel) bool; speaker (B,) int64.
+    """
+    num_tokens = torch.tensor([len(clip["tokens"]) for clip in clips])
+    num_frames = torch.tensor([len(clip["mel"]) for clip in clips])
+    return {
+        "tokens": _pad([clip["tokens"] for clip in clips], np.int64),
+        "token_mask": length_mask(num_tokens),
+        "durations": _pad([clip["durations"] for clip in clips], np.int64),
+        "pitch": _pad([clip["pitch"] for clip in clips], np.float32),
+        "energy": _pad([clip["energy"] for clip in clips], np.float32),
+        "mel": _pad([clip["mel"] for clip in clips], np.float32),
+        "mel_mask": length_mask(num_frames),
+        "speaker": torch.tensor([int(clip["speaker"]) for clip in clips]),
+    }
+
+
+def _pad(arrays: Sequence[np.ndarray], dtype: type) -> Tensor:
+    """Stack arrays (T, ...) of unequal length as (B, longest T, ...), 0 where padded."""
+    longest = max(len(array) for array in arrays)
+    padded = np.zeros((len(arrays), longest, *arrays[0].shape[1:]), dtype)
+    for row, array in enumerate(arrays):
+        padded[row, : len(array)] = array
+    return torch.from_numpy(padded)

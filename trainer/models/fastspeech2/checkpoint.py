@@ -1,0 +1,193 @@
+"""Weights in and out: own folders, published .pth.tar files, rows mapped between symbol tables."""
+
+import json
+import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from trainer.errors import CheckpointError
+from trainer.models.fastspeech2.network import FastSpeech2, Sizes
+from trainer.models.fastspeech2.options import Options, loss_weights
+from trainer.models.fastspeech2.published import PUBLISHED_ALIASES, describe_published
+
+FORMAT = 1
+WEIGHTS_FILE, FACTS_FILE = "model.safetensors", "config.json"
+State = dict[str, Tensor]
+
+
+def load(base: Path | None, options: Options, facts: dict[str, Any]) -> FastSpeech2:
+    """Build the network that `facts` describe, with the base's weights or fresh ones.
+
+    Raises:
+        CheckpointError: the base is absent, damaged or of another shape.
+    """
+    sizes = Sizes(**facts["sizes"])
+    model = FastSpeech2(sizes, len(facts["symbols"]), len(facts["speakers"]))
+    model.loss_weights = loss_weights(options)
+    if base is None:
+        _set_bins(model, facts)
+        return model
+    base_facts, state = read_base(base)
+    require_same_shape(base_facts, sizes, base)
+    state = _map_rows(state, model, base_facts, facts)
+    _require_same_keys(state, model.state_dict(), base)
+    model.load_state_dict(state)
+    return model
+
+
+def export(model: nn.Module, facts: dict[str, Any], folder: Path) -> None:
+    """Write model.safetensors and config.json, which `load` reads back."""
+    folder.mkdir(parents=True, exist_ok=True)
+    state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    save_file(state, folder / WEIGHTS_FILE)
+    text = json.dumps(facts, indent=1, ensure_ascii=False)
+    (folder / FACTS_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def read_base(base: Path) -> tuple[dict[str, Any], State]:
+    """Read the facts and weights of a folder with model.safetensors, or of a .pth.tar file.
+
+    Raises:
+        CheckpointError: nothing readable is there.
+    """
+    if (base / WEIGHTS_FILE).is_file():
+        return _read_folder(base)
+    if base.is_dir():
+        candidates = sorted(base.glob("*.pth.tar"))
+        if len(candidates) == 1:
+            base = candidates[0]
+    if not base.is_file():
+        raise CheckpointError(
+            f"{base} is no FastSpeech 2 checkpoint. Give a folder that holds {WEIGHTS_FILE} and "
+            f"{FACTS_FILE}, or a published .pth.tar file."
+        )
+    return _read_published(base)
+
+
+def require_same_shape(facts: dict[str, Any], sizes: Sizes, base: Path) -> None:
+    """Refuse a base whose network has other sizes.
+
+    Raises:
+        CheckpointError: says which sizes differ and which option to change.
+    """
+    unlearned = {"dropout": 0.0, "predictor_dropout": 0.0}
+    theirs = replace(Sizes(**facts["sizes"]), **unlearned).to_json()
+    ours = replace(sizes, **unlearned).to_json()
+    differing = [name for name in ours if ours[name] != theirs[name]]
+    if differing:
+        listed = ", ".join(f"{name} {theirs[name]} (not {ours[name]})" for name in differing)
+        raise CheckpointError(
+            f"{base} holds a network of another size: {listed}. "
+            f"Set Size to '{facts.get('size', 'standard')}' with matching Blocks, "
+            "or start from another base checkpoint."
+        )
+
+
+def _read_folder(base: Path) -> tuple[dict[str, Any], State]:
+    try:
+        facts = json.loads((base / FACTS_FILE).read_text(encoding="utf-8"))
+        state = load_file(base / WEIGHTS_FILE)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{base} cannot be read: {error}. Copy the checkpoint again or take another one."
+        ) from None
+    if not isinstance(facts, dict) or facts.get("family") != "fastspeech2":
+        raise CheckpointError(
+            f"{base / FACTS_FILE} does not describe a FastSpeech 2 checkpoint. "
+            "Choose the family the checkpoint was made with."
+        )
+    if facts["format"] > FORMAT:
+        raise CheckpointError(
+            f"{base} has format {facts['format']}; this Timbre reads up to {FORMAT}. Update Timbre."
+        )
+    return facts, state
+
+
+def _read_published(path: Path) -> tuple[dict[str, Any], State]:
+    try:
+        # Only tensors and plain containers are accepted: a pickle could run any code.
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(
+            f"{path} cannot be read as a checkpoint: {reason}. Download it again."
+        ) from None
+    state = content.get("model", content) if isinstance(content, dict) else None
+    if not isinstance(state, dict) or "encoder.src_word_emb.weight" not in state:
+        raise CheckpointError(
+            f"{path} holds no FastSpeech 2 weights; expected a state_dict with "
+            "encoder.src_word_emb.weight, alone or under 'model'."
+        )
+    return describe_published(state), state
+
+
+def _set_bins(model: FastSpeech2, facts: dict[str, Any]) -> None:
+    """Spread the bins of a fresh quantised network over the corpus' range."""
+    adaptor = model.variance_adaptor
+    if adaptor.is_quantised:
+        for name in ("pitch", "energy"):
+            bins = adaptor.get_buffer(f"{name}_bins")
+            low, high = facts[f"{name}_range"]
+            bins.copy_(torch.linspace(low, high, len(bins)))
+
+
+def _map_rows(
+    state: State, model: FastSpeech2, base_facts: dict[str, Any], facts: dict[str, Any]
+) -> State:
+    """Give every symbol and speaker its row of the base; new ones take the mean of the others."""
+    state = dict(state)
+    key = "encoder.src_word_emb.weight"
+    if facts["symbols"] != base_facts["symbols"] and key in state:
+        aliases = PUBLISHED_ALIASES if base_facts.get("has_untrained_letters") else {}
+        state[key] = _rows_by_name(state[key], base_facts["symbols"], facts["symbols"], aliases)
+    names = [voice["name"] for voice in facts["speakers"]]
+    base_names = [voice["name"] for voice in base_facts["speakers"]]
+    if model.speaker_emb is None:
+        state.pop("speaker_emb.weight", None)
+    elif "speaker_emb.weight" not in state:
+        # A base with one voice has no speaker vector; none is the same as zero.
+        state["speaker_emb.weight"] = torch.zeros_like(model.speaker_emb.weight)
+    elif names != base_names:
+        table = state["speaker_emb.weight"]
+        state["speaker_emb.weight"] = _rows_by_name(table, base_names, names, {})
+    return state
+
+
+def _rows_by_name(
+    table: Tensor, known: Sequence[str], wanted: Sequence[str], aliases: dict[str, str]
+) -> Tensor:
+    """Rearrange a table (known, D) to (wanted, D); a known alias goes before the name itself."""
+    rows = {name: row for row, name in enumerate(known)}
+    average = table.mean(dim=0)
+    found = []
+    for name in wanted:
+        row = rows.get(aliases.get(name, name), rows.get(name))
+        found.append(average if row is None else table[row])
+    return torch.stack(found)
+
+
+def _require_same_keys(state: State, expected: dict[str, Any], base: Path) -> None:
+    missing = [name for name in expected if name not in state]
+    extra = [name for name in state if name not in expected]
+    misshaped = [
+        f"{name} {tuple(state[name].shape)} instead of {tuple(expected[name].shape)}"
+        for name in expected
+        if name in state and state[name].shape != expected[name].shape
+    ]
+    parts = []
+    for label, names in (("missing", missing), ("unknown", extra), ("of another shape", misshaped)):
+        if names:
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            parts.append(f"{label}: {', '.join(names[:5])}{more}")
+    if parts:
+        raise CheckpointError(
+            f"{base} does not fit this network; {'; '.join(parts)}. "
+            "Choose a checkpoint of the same size."
+        )

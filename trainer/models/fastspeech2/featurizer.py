@@ -1,0 +1,68 @@
+"""One clip to mel, fundamental frequency and energy; no clip depends on another."""
+
+import hashlib
+import json
+from dataclasses import asdict
+
+import numpy as np
+
+from trainer.data.audio import load_audio
+from trainer.data.types import Clip, Features
+from trainer.errors import DataError
+from trainer.models._layers.mel import MelSettings, log_mel, magnitudes
+from trainer.models.fastspeech2.pitch import track_pitch
+
+_VERSION = 1
+_TRIM_DB = 42.0
+_TRIM_MARGIN_S = 0.06
+_SHORTEST_FRAMES = 4
+
+
+class SpeechFeaturizer:
+    """Clip -> mel (T_mel, M) natural log, f0 (T_mel,) Hz or 0, energy (T_mel,)."""
+
+    def __init__(self, settings: MelSettings, trim_silence: bool) -> None:
+        self.settings = settings
+        self.trim_silence = trim_silence
+        parts = json.dumps([_VERSION, asdict(settings), trim_silence])
+        self.fingerprint = hashlib.sha256(parts.encode()).hexdigest()[:16]
+
+    def __call__(self, clip: Clip) -> Features:
+        """Compute the features of one clip.
+
+        Raises:
+            DataError: the audio is shorter than a few frames or holds nothing but silence.
+        """
+        wave = load_audio(clip.audio_path, self.settings.sample_rate)
+        if self.trim_silence:
+            wave = trim_silence(wave, self.settings)
+        if len(wave) < _SHORTEST_FRAMES * self.settings.hop_length:
+            raise DataError(
+                f"{clip.audio_path} holds {len(wave) / self.settings.sample_rate:.3f} s of audio; "
+                f"speech needs at least 0.05 s. Remove the row or replace the recording."
+            )
+        if float(np.abs(wave).max()) < 1e-4:
+            raise DataError(
+                f"{clip.audio_path} is silent; expected speech. "
+                "Remove the row or replace the recording."
+            )
+        magnitude = magnitudes(wave, self.settings)
+        return {
+            "mel": log_mel(magnitude, self.settings),
+            "f0": track_pitch(wave, self.settings),
+            "energy": np.linalg.norm(magnitude, axis=1).astype(np.float32),
+        }
+
+
+def trim_silence(wave: np.ndarray, settings: MelSettings) -> np.ndarray:
+    """Cut what is 42 dB below the loud frames off both ends of (T_wav,), less a margin of 60 ms."""
+    hop = settings.hop_length
+    count = len(wave) // hop
+    if count == 0:
+        return wave
+    power = np.square(wave[: count * hop].reshape(count, hop)).mean(axis=1)
+    loud = np.flatnonzero(power > np.percentile(power, 95) * 10 ** (-_TRIM_DB / 10))
+    if len(loud) == 0:
+        return wave
+    margin = int(_TRIM_MARGIN_S * settings.sample_rate)
+    return wave[max(0, loud[0] * hop - margin) : (loud[-1] + 1) * hop + margin]

@@ -1,0 +1,65 @@
+"""What training minimises and what validation measures besides."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from trainer.data.types import Batch
+from trainer.models.fastspeech2.network import FastSpeech2, Prediction
+
+_TARGETS = ("durations", "pitch", "energy", "mel_mask")
+
+
+def losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    """Return the weighted losses of a teacher-forced pass (Ren et al. 2020, section 2.2).
+
+    Sums over valid frames and tokens divided by the whole step's totals: L1 of the mel (before and
+    after the postnet), squared error of log duration, pitch and energy.
+    """
+    prediction = _predict(model, batch)
+    weights: dict[str, float] = model.loss_weights  # type: ignore[assignment]
+    per_value = batch.totals["frames"] * batch["mel"].shape[2]
+    found = {"mel": weights["mel"] * _mel_error(prediction.mel, batch) / per_value}
+    if prediction.mel_refined is not prediction.mel:
+        refined = _mel_error(prediction.mel_refined, batch)
+        found["mel_postnet"] = weights["mel"] * refined / per_value
+    wanted = {
+        "duration": (prediction.log_duration, torch.log1p(batch["durations"].float())),
+        "pitch": (prediction.pitch, batch["pitch"]),
+        "energy": (prediction.energy, batch["energy"]),
+    }
+    for name, (guess, target) in wanted.items():
+        squares = (guess.float() - target).square() * batch["token_mask"]
+        found[name] = weights[name] * squares.sum() / batch.totals["tokens"]
+    return found
+
+
+def measures(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    """Return the mel error in dB and the duration error in frames a token."""
+    prediction = _predict(model, batch)
+    per_value = batch.totals["frames"] * batch["mel"].shape[2]
+    decibels = 20 / math.log(10)
+    frames = torch.exp(prediction.log_duration.float()) - 1
+    off = (frames - batch["durations"]).abs() * batch["token_mask"]
+    return {
+        "mel_l1_db": decibels * _mel_error(prediction.mel_refined, batch) / per_value,
+        "duration_l1_frames": off.sum() / batch.totals["tokens"],
+    }
+
+
+def _predict(model: nn.Module, batch: Batch) -> Prediction:
+    targets = {name: batch[name] for name in _TARGETS}
+    return model(batch["tokens"], batch["token_mask"], batch["speaker"], targets)
+
+
+def _mel_error(mel: Tensor, batch: Batch) -> Tensor:
+    """Sum the absolute error of a mel (B, T_mel, M) over valid frames."""
+    return ((mel.float() - batch["mel"]).abs() * batch["mel_mask"][..., None]).sum()
+
+
+def blocks(model: nn.Module) -> list[nn.Module]:
+    """Return the encoder's and the decoder's blocks; each takes (hidden, mask)."""
+    if not isinstance(model, FastSpeech2):
+        raise TypeError(f"expected FastSpeech2, not {type(model).__name__}")
+    return [*model.encoder.layer_stack, *model.decoder.layer_stack]

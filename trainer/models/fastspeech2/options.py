@@ -1,0 +1,78 @@
+"""What a person chooses about FastSpeech 2."""
+
+from dataclasses import dataclass
+
+from trainer.options import option
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of the family, in the order of the form."""
+
+    size: str = option(
+        "small",
+        "Size",
+        "small: about 1 M parameters, learns on a CPU; standard: 35 M, for a GPU, reads published "
+        "checkpoints.",
+        choices=("small", "standard"),
+    )
+    tokens: str = option(
+        "characters",
+        "Text as",
+        "characters work for every language; phonemes (espeak-ng) pronounce rare words better.",
+        choices=("characters", "phonemes"),
+    )
+    vocoder: str = option(
+        "pulse",
+        "Vocoder",
+        "How previews become audio: pulse (fast, follows the predicted pitch), griffin-lim, or "
+        "hifigan with weights of your own.",
+        choices=("pulse", "griffin-lim", "hifigan"),
+    )
+    hifigan: str = option(
+        "",
+        "HiFi-GAN weights",
+        "Generator checkpoint for 22050 Hz, 80 mels, hop 256; needed if the vocoder is hifigan.",
+        folded=True,
+    )
+    blocks: str = option(
+        "auto",
+        "Blocks",
+        "auto: convolution for small, transformer for standard.",
+        choices=("auto", "convolution", "transformer"),
+        folded=True,
+    )
+    trim_silence: bool = option(
+        False, "Trim silence", "Cut silence at both ends of every clip.", folded=True
+    )
+    dropout: float | None = option(
+        None, "Dropout", "Empty: 0.05 for small, 0.2 for standard.", min=0.0, max=0.9, folded=True
+    )
+    mel_weight: float = option(
+        1.0, "Mel loss weight", "Weight of the mel error.", min=0.0, folded=True
+    )
+    duration_weight: float | None = option(
+        None, "Duration loss weight", "Empty: 0.3 for small, 1 for standard.", min=0.0, folded=True
+    )
+    pitch_weight: float | None = option(
+        None, "Pitch loss weight", "Empty: 0.1 for small, 1 for standard.", min=0.0, folded=True
+    )
+    energy_weight: float | None = option(
+        None, "Energy loss weight", "Empty: 0.1 for small, 1 for standard.", min=0.0, folded=True
+    )
+
+
+def loss_weights(options: Options) -> dict[str, float]:
+    """Return the weight of each loss, defaults filled in by size."""
+    is_small = options.size == "small"
+    chosen = {
+        "mel": options.mel_weight,
+        "duration": options.duration_weight,
+        "pitch": options.pitch_weight,
+        "energy": options.energy_weight,
+    }
+    usual = {"mel": 1.0, "duration": 0.3, "pitch": 0.1, "energy": 0.1}
+    return {
+        name: weight if weight is not None else (usual[name] if is_small else 1.0)
+        for name, weight in chosen.items()
+    }

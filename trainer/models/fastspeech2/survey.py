@@ -1,0 +1,226 @@
+"""What the family learns of a manifest as a whole: symbols, speakers, durations, statistics."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.data.types import Clip, Features
+from trainer.errors import DataError
+from trainer.models._layers.mel import MelSettings
+from trainer.models.fastspeech2 import aligner, tokens
+from trainer.models.fastspeech2.checkpoint import FORMAT, read_base, require_same_shape
+from trainer.models.fastspeech2.network import Sizes, sizes_of
+from trainer.models.fastspeech2.options import Options
+from trainer.specs import Corpus, Progress
+
+_REGRESSION_FRAMES = 20_000
+
+
+@dataclass(frozen=True)
+class _Voice:
+    """Statistics of a speaker: log F0 over voiced frames, energy over all frames."""
+
+    name: str
+    language: str
+    pitch_mean: float
+    pitch_std: float
+    energy_mean: float
+    energy_std: float
+
+
+def survey(
+    features: dict[str, Features],
+    clips: Sequence[Clip],
+    options: Options,
+    base: Path | None,
+    progress: Progress,
+) -> Corpus:
+    """Align every clip and prepare its targets.
+
+    With a base checkpoint, its symbols and speakers keep their order and new ones follow.
+
+    Raises:
+        DataError: no train clip is usable.
+        CheckpointError: the base is damaged or of another size.
+    """
+    sizes = sizes_of(options.size, options.blocks, options.dropout)
+    facts = _known_facts(base, sizes)
+    clips = sorted((clip for clip in clips if clip.id in features), key=lambda clip: clip.id)
+    progress("Reading text", 0, len(clips))
+    spelled = tokens.split_symbols(
+        [clip.text for clip in clips], [clip.language for clip in clips], options.tokens
+    )
+    train = [index for index, clip in enumerate(clips) if clip.split != "val"]
+    found = {symbol for index in train for symbol in spelled[index]}
+    symbols = facts.get("symbols", list(tokens.SPECIALS))
+    symbols = symbols + sorted((found | set(tokens.SPECIALS)) - set(symbols))
+    voices = _extend_voices(facts.get("speakers", []), [clips[index] for index in train], features)
+    encoded = [tokens.encode_symbols(spelling, symbols) for spelling in spelled]
+    states_of = np.array([tokens.count_states(symbol, options.tokens) for symbol in symbols])
+    unusable = _find_unusable(clips, encoded, features, states_of, voices)
+    usable = [index for index, clip in enumerate(clips) if clip.id not in unusable]
+    if not set(usable) & set(train):
+        reasons = "; ".join(sorted(set(unusable.values()))[:3]) or "there is none"
+        raise DataError(f"No train clip can be used: {reasons}. Check the Data tab's ledger.")
+    kept = [clips[index] for index in usable]
+    kept_tokens = [encoded[index] for index in usable]
+    durations = _align(kept, kept_tokens, features, states_of, progress)
+    ready = {
+        clip.id: _prepare(features[clip.id], token, duration, clip, voices)
+        for clip, token, duration in zip(kept, kept_tokens, durations, strict=True)
+    }
+    new_facts = _write_facts(options, sizes, symbols, voices)
+    new_facts |= _statistics([ready[clip.id] for clip in kept], facts)
+    new_facts["voicing"] = _fit_voicing([features[clip.id] for clip in kept])
+    return Corpus(new_facts, ready, unusable)
+
+
+def _known_facts(base: Path | None, sizes: Sizes) -> dict[str, Any]:
+    if base is None:
+        return {}
+    facts, _ = read_base(base)
+    require_same_shape(facts, sizes, base)
+    return facts
+
+
+def _extend_voices(
+    known: Sequence[dict[str, Any]], clips: Sequence[Clip], features: dict[str, Features]
+) -> list[_Voice]:
+    """Measure each speaker of the train clips; the base's others keep their statistics."""
+    present = sorted({clip.speaker for clip in clips})
+    names = [voice["name"] for voice in known]
+    voices = {voice["name"]: _Voice(**voice) for voice in known}
+    for name in present:
+        own = [clip for clip in clips if clip.speaker == name]
+        f0 = np.concatenate([features[clip.id]["f0"] for clip in own])
+        energy = np.concatenate([features[clip.id]["energy"] for clip in own])
+        log_f0 = np.log(f0[f0 > 0])
+        # A voice without any voiced frame gets a neutral pitch.
+        pitch_mean = float(log_f0.mean()) if len(log_f0) else 5.0
+        pitch_std = max(float(log_f0.std()), 0.05) if len(log_f0) else 0.2
+        energy_std = max(float(energy.std()), 1e-3)
+        voices[name] = _Voice(
+            name, own[0].language, pitch_mean, pitch_std, float(energy.mean()), energy_std
+        )
+    return [voices[name] for name in [*names, *(name for name in present if name not in names)]]
+
+
+def _find_unusable(
+    clips: Sequence[Clip],
+    encoded: Sequence[np.ndarray],
+    features: dict[str, Features],
+    states_of: np.ndarray,
+    voices: Sequence[_Voice],
+) -> dict[str, str]:
+    """Say, by clip id, why a clip has to be left out."""
+    speakers = {voice.name for voice in voices}
+    reasons = {}
+    for clip, token in zip(clips, encoded, strict=True):
+        frames = len(features[clip.id]["mel"])
+        if len(token) == 0:
+            reasons[clip.id] = "its text holds nothing speakable that the train clips contain"
+        elif clip.speaker not in speakers:
+            reasons[clip.id] = f"its speaker '{clip.speaker}' has no train clip"
+        elif (needed := aligner.count_states(token, states_of)) > frames:
+            reasons[clip.id] = (
+                f"its text of {len(token) - 2} symbols is too long for {frames} frames of audio "
+                f"(it needs {needed}); the text and the audio probably do not belong together"
+            )
+    return reasons
+
+
+def _align(
+    clips: Sequence[Clip],
+    encoded: Sequence[np.ndarray],
+    features: dict[str, Features],
+    states_of: np.ndarray,
+    progress: Progress,
+) -> list[np.ndarray]:
+    """Return the durations (T_text,) of every clip."""
+    speakers = sorted({clip.speaker for clip in clips})
+    return aligner.align_clips(
+        [features[clip.id]["mel"] for clip in clips],
+        encoded,
+        states_of,
+        [speakers.index(clip.speaker) for clip in clips],
+        lambda done, total: progress("Aligning", done, total),
+    )
+
+
+def _prepare(
+    raw: Features, token: np.ndarray, durations: np.ndarray, clip: Clip, voices: Sequence[_Voice]
+) -> Features:
+    """Average pitch and energy over each token, in the speaker's normal units."""
+    number = [voice.name for voice in voices].index(clip.speaker)
+    voice = voices[number]
+    pitch = (interpolate_log_f0(raw["f0"], voice.pitch_mean) - voice.pitch_mean) / voice.pitch_std
+    energy = (raw["energy"] - voice.energy_mean) / voice.energy_std
+    starts = np.cumsum(durations) - durations
+    return {
+        "mel": raw["mel"],
+        "tokens": token,
+        "durations": durations,
+        "pitch": _average(np.clip(pitch, -4, 4), starts, durations),
+        "energy": _average(np.clip(energy, -4, 6), starts, durations),
+        "speaker": np.array(number, np.int32),
+    }
+
+
+def interpolate_log_f0(f0: np.ndarray, fallback: float) -> np.ndarray:
+    """Return log F0 (T_mel,) of f0 (T_mel,) Hz, drawn straight across unvoiced frames."""
+    voiced = np.flatnonzero(f0 > 0)
+    if len(voiced) == 0:
+        return np.full(len(f0), fallback)
+    return np.interp(np.arange(len(f0)), voiced, np.log(f0[voiced]))
+
+
+def _average(values: np.ndarray, starts: np.ndarray, durations: np.ndarray) -> np.ndarray:
+    """Average values (T_mel,) over each token's frames, (T_text,); every duration is positive."""
+    return (np.add.reduceat(values, starts) / durations).astype(np.float32)
+
+
+def _write_facts(
+    options: Options, sizes: Sizes, symbols: list[str], voices: Sequence[_Voice]
+) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "family": "fastspeech2",
+        "size": options.size,
+        "sizes": sizes.to_json(),
+        "tokens": options.tokens,
+        "symbols": symbols,
+        "speakers": [asdict(voice) for voice in voices],
+        "mel": asdict(MelSettings()),
+        "sample_rate": MelSettings().sample_rate,
+        "vocoder": options.vocoder,
+        "hifigan": options.hifigan,
+    }
+
+
+def _statistics(ready: Sequence[Features], base_facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the ranges that quantised embeddings cover; a base keeps its own."""
+    found = {}
+    for name in ("pitch", "energy"):
+        values = np.concatenate([clip[name] for clip in ready])
+        found[f"{name}_range"] = base_facts.get(
+            f"{name}_range", [round(float(values.min()), 4), round(float(values.max()) + 0.01, 4)]
+        )
+    return found
+
+
+def _fit_voicing(clips: Sequence[Features]) -> list[float]:
+    """Fit a line from a mel frame to voiced (1) or not (-1): M weights and a constant.
+
+    The pulse vocoder reads voicing off the predicted mel with it, so the network need not predict
+    it. Ridge regression on evenly spaced frames.
+    """
+    mels = np.concatenate([clip["mel"] for clip in clips])
+    voiced = np.concatenate([clip["f0"] for clip in clips]) > 0
+    step = max(1, len(mels) // _REGRESSION_FRAMES)
+    inputs = np.concatenate([mels, np.ones((len(mels), 1))], axis=1)[::step].astype(np.float64)
+    target = np.where(voiced, 1.0, -1.0)[::step]
+    ridge = inputs.T @ inputs + len(inputs) * 1e-3 * np.eye(inputs.shape[1])
+    return [round(float(weight), 6) for weight in np.linalg.solve(ridge, inputs.T @ target)]

@@ -1,0 +1,131 @@
+"""Text to audio with a trained network: sentences, mel, vocoder."""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from trainer.errors import CheckpointError, DataError
+from trainer.models._layers.hifigan import Hifigan, HifiganSettings, fold_weight_norm
+from trainer.models._layers.mel import MelSettings
+from trainer.models.fastspeech2 import vocoder
+from trainer.models.fastspeech2.network import FastSpeech2, Prediction
+from trainer.models.fastspeech2.tokens import encode_symbols, split_sentences, split_symbols
+from trainer.specs import Speech
+
+_PAUSE_S = 0.12
+
+
+def synthesize(model: nn.Module, facts: dict[str, Any], text: str, speaker: str) -> Speech:
+    """Speak a text in the voice of a speaker; an empty speaker name takes the first one.
+
+    Symbols the network never learned are left out.
+
+    Raises:
+        DataError: the speaker is unknown, or nothing of the text can be spoken.
+        CheckpointError: the HiFi-GAN weights cannot be used.
+    """
+    if not isinstance(model, FastSpeech2):
+        raise TypeError(f"expected FastSpeech2, not {type(model).__name__}")
+    number = _find_speaker(facts, speaker)
+    language = facts["speakers"][number]["language"]
+    settings = MelSettings(**facts["mel"])
+    sentences = split_sentences(text)
+    spelled = split_symbols(sentences, [language] * len(sentences), facts["tokens"])
+    encoded = [encode_symbols(symbols, facts["symbols"]) for symbols in spelled]
+    encoded = [tokens for tokens in encoded if len(tokens)]
+    if not encoded:
+        raise DataError(
+            f"Nothing of '{text[:60]}' can be spoken; expected letters that occur in the training "
+            "data. Write the text in the language the voice was trained on."
+        )
+    pause = np.zeros(int(_PAUSE_S * settings.sample_rate), np.float32)
+    waves: list[np.ndarray] = []
+    for tokens in encoded:
+        waves += [_speak(model, facts, tokens, number, settings), pause]
+    return Speech(np.concatenate(waves[:-1]), settings.sample_rate)
+
+
+def predict_pitch(prediction: Prediction, facts: dict[str, Any], speaker: int) -> np.ndarray:
+    """Return F0 (T_mel,) in Hz of the first clip of a prediction, 0 where its mel is unvoiced."""
+    mel = prediction.mel_refined[0].float().cpu().numpy()
+    voice = facts["speakers"][speaker]
+    durations = prediction.durations[0].cpu().numpy()
+    ends = np.cumsum(durations)
+    spoken = durations > 0
+    centres = (ends - durations / 2)[spoken]
+    pitch = prediction.pitch[0].float().cpu().numpy()[spoken]
+    log_f0 = np.interp(np.arange(len(mel)) + 0.5, centres, pitch * voice["pitch_std"])
+    weights = np.asarray(facts.get("voicing") or [0.0] * mel.shape[1] + [1.0])
+    padded = np.pad(mel @ weights[:-1] + weights[-1], 1, mode="edge")
+    # The middle of three keeps single frames from flickering.
+    voicing = np.median(np.stack([padded[:-2], padded[1:-1], padded[2:]]), axis=0)
+    return np.where(voicing > 0, np.exp(log_f0 + voice["pitch_mean"]), 0.0)
+
+
+def _speak(
+    model: FastSpeech2,
+    facts: dict[str, Any],
+    tokens: np.ndarray,
+    speaker: int,
+    settings: MelSettings,
+) -> np.ndarray:
+    """Return the audio (T_wav,) of one sentence of tokens (T_text,)."""
+    device = next(model.parameters()).device
+    batch = torch.from_numpy(tokens.astype(np.int64))[None].to(device)
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        mask = torch.ones_like(batch, dtype=torch.bool)
+        prediction = model(batch, mask, torch.tensor([speaker], device=device))
+        mel = prediction.mel_refined[0].float()
+        if facts["vocoder"] == "hifigan":
+            generator = load_hifigan(facts["hifigan"]).to(device)
+            wave = generator(mel.t()[None])[0].cpu().numpy()
+        elif facts["vocoder"] == "pulse":
+            f0 = predict_pitch(prediction, facts, speaker)
+            wave = vocoder.pulse_noise(mel.cpu().numpy(), f0, settings)
+        else:
+            wave = vocoder.griffin_lim(mel.cpu().numpy(), settings)
+    model.train(was_training)
+    return wave
+
+
+def _find_speaker(facts: dict[str, Any], speaker: str) -> int:
+    names = [voice["name"] for voice in facts["speakers"]]
+    if not speaker:
+        return 0
+    if speaker not in names:
+        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+        raise DataError(
+            f"This model has no speaker '{speaker}'. Choose one of: {', '.join(names[:8])}{more}."
+        )
+    return names.index(speaker)
+
+
+@lru_cache(maxsize=1)
+def load_hifigan(path: str) -> Hifigan:
+    """Load a HiFi-GAN V1 generator, weight norm folded or not.
+
+    Raises:
+        CheckpointError: the file is absent or holds something else.
+    """
+    if not path or not Path(path).is_file():
+        raise CheckpointError(
+            f"The HiFi-GAN weights '{path}' do not exist. Give the path of a generator checkpoint "
+            "under HiFi-GAN weights, or choose another vocoder."
+        )
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        state = fold_weight_norm(content.get("generator", content))
+        generator = Hifigan(HifiganSettings())
+        generator.load_state_dict(state)
+    except (AttributeError, RuntimeError, KeyError, OSError, EOFError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} is no HiFi-GAN V1 generator for 80 mels: {str(error).splitlines()[0]}. "
+            "Choose another file, or another vocoder."
+        ) from None
+    return generator.eval()

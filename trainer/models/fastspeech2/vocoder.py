@@ -1,0 +1,111 @@
+"""Mel to audio without weights: Griffin-Lim, and pulses and noise shaped to the mel."""
+
+import numpy as np
+
+from trainer.models._layers.mel import MelSettings, hann_window, invert_mel
+
+_SEED = 20
+_BREATH_HZ = 4500.0
+_LOUDEST = 0.95
+
+
+def griffin_lim(
+    mel: np.ndarray, settings: MelSettings, rounds: int = 32, momentum: float = 0.99
+) -> np.ndarray:
+    """Find audio (T_wav,) whose mel is near `mel` (T_mel, M), starting from random phases.
+
+    Griffin & Lim 1984, with the momentum of Perraudin et al. 2013.
+    """
+    generator = np.random.default_rng(_SEED)
+    target = invert_mel(mel, settings)
+    angles = np.exp(2j * np.pi * generator.random(target.shape)).astype(np.complex64)
+    return _limit(_iterate_phases(target, angles, settings, rounds, momentum))
+
+
+def pulse_noise(
+    mel: np.ndarray, f0: np.ndarray, settings: MelSettings, rounds: int = 4
+) -> np.ndarray:
+    """Shape pulses (voiced) and noise (unvoiced) to a mel.
+
+    mel: (T_mel, M) natural log. f0: (T_mel,) Hz, 0 where unvoiced. The excitation decides the
+    phases, the mel the magnitudes; a few rounds of Griffin-Lim make the two agree. Returns audio
+    (T_wav,) float32.
+    """
+    excitation = _excite(f0, settings)
+    spectrum = stft(excitation, settings)
+    angles = spectrum / np.maximum(np.abs(spectrum), 1e-8)
+    return _limit(_iterate_phases(invert_mel(mel, settings), angles, settings, rounds, 0.0))
+
+
+def stft(wave: np.ndarray, settings: MelSettings) -> np.ndarray:
+    """Return the complex spectrum (T_mel, n_fft // 2 + 1) of audio (T_mel * hop_length,)."""
+    margin = (settings.n_fft - settings.hop_length) // 2
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(wave, margin), settings.n_fft)
+    frames = windows[:: settings.hop_length] * hann_window(settings.n_fft)
+    return np.fft.rfft(frames.astype(np.float32)).astype(np.complex64)
+
+
+def istft(spectrum: np.ndarray, settings: MelSettings) -> np.ndarray:
+    """Invert `stft`: (T_mel, n_fft // 2 + 1) complex to audio (T_mel * hop_length,) float32."""
+    window = hann_window(settings.n_fft)
+    frames = np.fft.irfft(spectrum, settings.n_fft).astype(np.float32) * window
+    total = _overlap_add(frames, settings.hop_length)
+    weight = _overlap_add(np.broadcast_to(window**2, frames.shape), settings.hop_length)
+    margin = (settings.n_fft - settings.hop_length) // 2
+    kept = slice(margin, margin + len(frames) * settings.hop_length)
+    return total[kept] / np.maximum(weight[kept], 1e-3)
+
+
+def _overlap_add(frames: np.ndarray, hop_length: int) -> np.ndarray:
+    """Add frames (T_mel, n_fft) at steps of hop_length, which divides n_fft."""
+    count, size = frames.shape
+    parts = size // hop_length
+    total = np.zeros((count + parts - 1, hop_length), np.float32)
+    for part in range(parts):
+        total[part : part + count] += frames[:, part * hop_length : (part + 1) * hop_length]
+    return total.reshape(-1)
+
+
+def _iterate_phases(
+    target: np.ndarray, angles: np.ndarray, settings: MelSettings, rounds: int, momentum: float
+) -> np.ndarray:
+    """Make phases agree with the magnitudes `target` (T_mel, bins); return audio (T_wav,)."""
+    previous = np.zeros_like(angles)
+    for _ in range(rounds):
+        rebuilt = stft(istft(target * angles, settings), settings)
+        step = rebuilt - np.complex64(momentum / (1 + momentum)) * previous
+        angles = step / np.maximum(np.abs(step), 1e-12)
+        previous = rebuilt
+    return istft(target * angles, settings)
+
+
+def _excite(f0: np.ndarray, settings: MelSettings) -> np.ndarray:
+    """Return pulses at f0 (T_mel,), breathy at the top, and noise where unvoiced: (T_wav,)."""
+    generator = np.random.default_rng(_SEED)
+    hop, rate = settings.hop_length, settings.sample_rate
+    count = len(f0) * hop
+    voiced = f0 > 0
+    if not voiced.any():
+        return generator.standard_normal(count).astype(np.float32)
+    centres = (np.arange(len(f0)) + 0.5) * hop
+    smooth_f0 = np.interp(np.arange(count), centres[voiced], f0[voiced])
+    turns = np.cumsum(smooth_f0 / rate)
+    starts = np.flatnonzero(np.diff(np.floor(turns), prepend=0.0) > 0)
+    # The pulse lies between two samples; without sharing it out, the pitch would jitter.
+    late = np.clip((turns[starts] - np.floor(turns[starts])) * rate / smooth_f0[starts], 0, 1)
+    height = np.sqrt(rate / smooth_f0[starts])
+    pulses = np.zeros(count + 1, np.float32)
+    np.add.at(pulses, starts + 1, (1 - late) * height)
+    np.add.at(pulses, starts, late * height)
+    noise = generator.standard_normal(count).astype(np.float32)
+    frequencies = np.linspace(0, rate / 2, settings.n_fft // 2 + 1)
+    breath = 1 / (1 + np.exp(-(frequencies - _BREATH_HZ) / 400))
+    share = np.where(voiced[:, None], breath, 1.0).astype(np.float32)
+    pulse_part = stft(pulses[:count], settings) * np.sqrt(1 - share)
+    return istft(pulse_part + stft(noise, settings) * np.sqrt(share), settings)
+
+
+def _limit(wave: np.ndarray) -> np.ndarray:
+    """Scale audio (T_wav,) down if it would clip."""
+    peak = float(np.abs(wave).max()) if len(wave) else 0.0
+    return (wave * min(1.0, _LOUDEST / max(peak, 1e-9))).astype(np.float32)
