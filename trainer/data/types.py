@@ -1,8 +1,8 @@
 """What travels the data road: Clip, Problem, Features, Batch.
 
 Shape letters, used in every docstring: `B` batch, `T_text` tokens, `T_mel` mel frames, `T_wav`
-audio samples, `M` mel channels, `D` model width, `K` codebooks, `V` vocabulary. Masks are True where
-valid.
+audio samples, `M` mel channels, `D` model width, `K` codebooks, `V` vocabulary. Masks are True
+where valid.
 """
 
 from dataclasses import dataclass

@@ -1,0 +1,134 @@
+"""Bytes of a list file -> text: which encoding it is, decided by strict trial and never by a guess.
+
+Latin-1 and its relatives accept any bytes, so they are never tried: wrong letters without an error
+would be trained into the voice.
+"""
+
+import codecs
+import re
+from pathlib import Path
+
+from trainer.errors import DataError
+
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_SIGNATURES = (
+    (b"PK\x03\x04", "a ZIP archive or Excel workbook"),
+    (b"\xd0\xcf\x11\xe0", "an old Excel workbook"),
+    (b"RIFF", "a WAV file"),
+    (b"fLaC", "a FLAC file"),
+    (b"OggS", "an OGG file"),
+    (b"ID3", "an MP3 file"),
+    (b"%PDF", "a PDF"),
+    (b"\x1f\x8b", "a gzip archive"),
+)
+# Letters that must make up most of what a legacy encoding yields for it to be believed.
+_LEGACY = (
+    ("cp949", re.compile("[\uac00-\ud7a3]")),
+    ("cp932", re.compile("[\u3040-\u30ff\u4e00-\u9fff\u3000-\u303f\uff01-\uff5e]")),
+    ("gb18030", re.compile("[\u4e00-\u9fff\u3000-\u303f\uff01-\uff5e]")),
+    ("big5", re.compile("[\u4e00-\u9fff\u3000-\u303f\uff01-\uff5e]")),
+)
+_KANA = re.compile("[\u3040-\u30ff]")
+_FOREIGN = re.compile("[^\x00-\x7f]")
+_DAMAGED = re.compile("[\udc80-\udcff]")
+
+
+def read_text(path: Path) -> tuple[str, str]:
+    """Read a list file; return its text and the encoding's name.
+
+    Bytes that are not UTF-8 in a file that otherwise is stay as lone surrogates, so that only
+    their own rows are lost (`is_damaged`).
+
+    Raises:
+        DataError: the file is absent, empty, not text, or in an encoding that cannot be told.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist. Give the path of a CSV or list file.") from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise DataError(f"{path} cannot be read: {reason}. Check its permissions.") from None
+    if not data.strip(b"\x00 \t\r\n"):
+        raise DataError(f"{path} is empty. Expected one clip a row, as in audio_file|text.")
+    for signature, noun in _SIGNATURES:
+        if data.startswith(signature):
+            raise DataError(f"{path} is {noun}, not a text file. Save the list as CSV in UTF-8.")
+    return _decode(data, path)
+
+
+def is_damaged(text: str) -> bool:
+    """Return whether the text holds bytes that could not be decoded."""
+    return _DAMAGED.search(text) is not None
+
+
+def _decode(data: bytes, path: Path) -> tuple[str, str]:
+    encoding = next((name for bom, name in _BOMS if data.startswith(bom)), None)
+    encoding = encoding or _utf16_without_bom(data)
+    if encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32"):
+        try:
+            return data.decode(encoding), encoding
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{path} starts as {encoding} but is damaged at byte {error.start}. "
+                "Save it again as UTF-8."
+            ) from None
+    encoding = encoding or "utf-8"
+    try:
+        return data.decode(encoding), encoding
+    except UnicodeDecodeError:
+        pass
+    if _is_mostly_utf8(data):
+        return data.decode(encoding, errors="surrogateescape"), encoding
+    for name, letters in _LEGACY:
+        text = _decode_legacy(data, name, letters)
+        if text is not None:
+            return text, name
+    raise DataError(
+        f"{path} is neither UTF-8 nor UTF-16 nor a Korean, Japanese or Chinese encoding. "
+        "Save it again as UTF-8."
+    )
+
+
+def _utf16_without_bom(data: bytes) -> str | None:
+    sample = data[:65536]
+    even, odd = sample[0::2].count(0), sample[1::2].count(0)
+    # Separators, digits and line ends are ASCII, so every list has zeros in one of two bytes.
+    if even + odd < len(sample) / 50 or len(data) % 2:
+        return None
+    if odd > 20 * even:
+        return "utf-16-le"
+    return "utf-16-be" if even > 20 * odd else None
+
+
+def _is_mostly_utf8(data: bytes) -> bool:
+    foreign = [line for line in re.split(rb"[\r\n]+", data) if not line.isascii()]
+    valid = 0
+    for line in foreign:
+        try:
+            line.decode("utf-8")
+            valid += 1
+        except UnicodeDecodeError:
+            continue
+    return valid * 2 >= len(foreign)
+
+
+def _decode_legacy(data: bytes, encoding: str, letters: re.Pattern[str]) -> str | None:
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError:
+        return None
+    foreign = _FOREIGN.findall(text)
+    believed = len(letters.findall(text)) >= 0.8 * len(foreign)
+    # An accented Western letter eats its ASCII neighbour and yields lone ideographs; real text in
+    # these scripts comes in runs.
+    runs = sum(len(run) for run in re.findall("[^\x00-\x7f]{2,}", text))
+    if encoding == "cp932" and not _KANA.search(text):
+        return None
+    return text if believed and runs >= 0.5 * len(foreign) else None

@@ -1,0 +1,214 @@
+"""Dialect: which column holds the audio, the text, the speaker and the language.
+
+Known layouts: Coqui and F5-TTS (a header), LJSpeech, Piper, GPT-SoVITS, Style-Bert-VITS2,
+preprocessed FastSpeech 2, and any CSV whose header names its columns in a known way.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainer.data.rows import Row, Rows, looks_like_audio
+
+_SYNONYMS = {
+    "audio": (
+        "audio_file", "audio", "audio_path", "audio_filepath", "audio_file_path", "audio_filename",
+        "wav", "wav_path", "wav_file", "wav_filename", "wave", "file", "file_name", "filename",
+        "file_path", "filepath", "path", "clip", "name", "basename", "utterance_id", "utt_id", "id",
+        "\uc624\ub514\uc624", "\ud30c\uc77c", "\ud30c\uc77c\uba85",
+    ),
+    "text": (
+        "normalized_text", "normalised_text", "normalized_transcription", "text", "transcript",
+        "transcription", "transcript_text", "sentence", "raw_text", "raw_transcription", "content",
+        "utterance", "caption", "\ud14d\uc2a4\ud2b8", "\ubb38\uc7a5", "\ub300\uc0ac",
+    ),
+    "speaker": (
+        "speaker_name", "speaker", "speaker_id", "spk", "spk_id", "voice", "voice_id", "client_id",
+        "\ud654\uc790",
+    ),
+    "language": (
+        "language", "lang", "language_code", "lang_code", "language_id", "locale", "\uc5b8\uc5b4",
+    ),
+}  # fmt: skip
+_LANGUAGES = {
+    "jp": "ja", "jpn": "ja", "japanese": "ja", "all_ja": "ja", "kr": "ko", "kor": "ko",
+    "korean": "ko", "all_ko": "ko", "cn": "zh", "zho": "zh", "chi": "zh", "chinese": "zh",
+    "all_zh": "zh", "mandarin": "zh", "eng": "en", "english": "en", "all_yue": "yue",
+    "cantonese": "yue", "amh": "am", "amharic": "am", "fas": "fa", "per": "fa", "persian": "fa",
+    "farsi": "fa", "deu": "de", "ger": "de", "german": "de", "fra": "fr", "fre": "fr",
+    "french": "fr", "spa": "es", "spanish": "es", "ita": "it", "italian": "it", "por": "pt",
+    "portuguese": "pt", "rus": "ru", "russian": "ru",
+}  # fmt: skip
+_LANGUAGE_CELL = re.compile(r"(?:all_)?[A-Za-z]{2,3}(?:[-_][A-Za-z]{2,4})?")
+_SAMPLE = 500
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How the cells of a row are read; a role's value is its column, counted from 0."""
+
+    name: str
+    audio: int
+    text: int
+    width: int
+    speaker: int | None = None
+    language: int | None = None
+    fallback_text: int | None = None
+    has_header: bool = False
+    columns: tuple[str, ...] = ()
+
+    @property
+    def least_width(self) -> int:
+        """The fewest cells a row may have; LJSpeech rows may lack the normalised text."""
+        return self.width if self.fallback_text is None else self.fallback_text + 1
+
+
+def is_header(cells: Sequence[str]) -> bool:
+    """Return whether cells name at least an audio and a text column."""
+    roles = _header_roles(cells)
+    return "audio" in roles and "text" in roles
+
+
+def find_dialect(rows: Rows, file_name: str) -> Dialect:
+    """Decide which column is what, by the header where there is one, else by the cells."""
+    first = rows.rows[0]
+    if is_header(first.cells):
+        return _by_header(first.cells, rows.separator)
+    body = [row.cells for row in rows.rows[:_SAMPLE] if len(row.cells) == rows.width]
+    has_header = _is_unknown_header(first, body)
+    body = body[1:] if has_header else body
+    dialect = _by_content(body, rows.width, rows.separator, file_name)
+    if not has_header:
+        return dialect
+    columns = tuple(cell.strip() for cell in first.cells)
+    return Dialect(**{**vars(dialect), "has_header": True, "columns": columns})
+
+
+def to_language_code(cell: str, default: str) -> str:
+    """Turn a language cell (JP, ZH, en_US, Korean) into a BCP-47 code."""
+    name = cell.strip().lower()
+    if not name or name == "auto":
+        return default
+    if name in _LANGUAGES:
+        return _LANGUAGES[name]
+    first, _, region = name.replace("_", "-").partition("-")
+    first = _LANGUAGES.get(first, first)
+    if not region:
+        return first
+    return f"{first}-{region.upper() if len(region) == 2 else region.title()}"
+
+
+def _header_roles(cells: Sequence[str]) -> dict[str, int]:
+    names = [re.sub(r"[\s\-]+", "_", cell.strip().strip('"').lower()) for cell in cells]
+    roles = {}
+    for role, synonyms in _SYNONYMS.items():
+        found = [name for name in synonyms if name in names]
+        if found:
+            roles[role] = names.index(found[0])
+    return roles
+
+
+def _by_header(cells: Sequence[str], separator: str) -> Dialect:
+    roles = _header_roles(cells)
+    columns = tuple(cell.strip().strip('"') for cell in cells)
+    lowered = [column.lower() for column in columns]
+    if separator == "|" and lowered[:2] == ["audio_file", "text"]:
+        name = "Coqui" if "speaker" in roles else "F5-TTS"
+    else:
+        name = "table with a header"
+    raw = [lowered.index(raw) for raw in ("text", "raw_text", "transcription") if raw in lowered]
+    fallback = raw[0] if raw and raw[0] < roles["text"] == len(cells) - 1 else None
+    return Dialect(
+        name, width=len(cells), has_header=True, columns=columns, fallback_text=fallback, **roles
+    )
+
+
+def _is_unknown_header(first: Row, body: list[tuple[str, ...]]) -> bool:
+    if len(body) < 2 or body[0] != first.cells:
+        return False
+    audio = _audio_column(body[1:])
+    named = sum(looks_like_audio(cells[audio]) for cells in body[1:])
+    return named >= 0.9 * (len(body) - 1) and not any(map(looks_like_audio, first.cells))
+
+
+def _audio_column(body: list[tuple[str, ...]]) -> int:
+    width = len(body[0])
+    counts = [sum(looks_like_audio(cells[column]) for cells in body) for column in range(width)]
+    return counts.index(max(counts))
+
+
+def _by_content(body: list[tuple[str, ...]], width: int, separator: str, file_name: str) -> Dialect:
+    if separator == "|" and width in (4, 7):
+        listed = _as_list_file(body, width, file_name)
+        if listed is not None:
+            return listed
+    audio = _audio_column(body)
+    others = [
+        column for column in range(width)
+        if column != audio and any(cells[column].strip() for cells in body)
+    ]  # fmt: skip
+    has_extension = sum(looks_like_audio(cells[audio]) for cells in body) * 2 >= len(body)
+    if separator == "|" and width == 3 and audio == 0 and not has_extension and len(others) == 1:
+        return Dialect("LJSpeech", 0, 2, width, fallback_text=1)
+    if len(others) == 1:
+        return Dialect(_two_column_name(separator, has_extension), audio, others[0], width)
+    if len(others) == 2:
+        return _three_columns(body, audio, others, separator)
+    text = max(others, key=lambda column: _mean_length(body, column), default=width - 1)
+    return Dialect("table without a header", audio, text, width)
+
+
+def _as_list_file(body: list[tuple[str, ...]], width: int, file_name: str) -> Dialect | None:
+    codes = sum(_LANGUAGE_CELL.fullmatch(cells[2].strip()) is not None for cells in body)
+    if codes >= 0.9 * len(body):
+        is_bert = width == 7 or file_name.lower() == "esd.list"
+        name = "Style-Bert-VITS2" if is_bert else "GPT-SoVITS"
+        return Dialect(name, 0, 3, width, speaker=1, language=2)
+    phones = sum(cells[2].strip().startswith("{") for cells in body)
+    if width == 4 and phones >= 0.9 * len(body):
+        return Dialect("FastSpeech 2 (preprocessed)", 0, 3, width, speaker=1)
+    return None
+
+
+def _two_column_name(separator: str, has_extension: bool) -> str:
+    if separator != "|":
+        return "table without a header"
+    return "Piper" if has_extension else "LJSpeech (two columns)"
+
+
+def _three_columns(
+    body: list[tuple[str, ...]], audio: int, others: list[int], separator: str
+) -> Dialect:
+    width = len(body[0])
+    first, second = others
+    if _overlap(body, first, second) >= 0.5:
+        name = "LJSpeech" if separator == "|" and audio == 0 else "table without a header"
+        return Dialect(name, audio, second, width, fallback_text=first)
+    speaker, text = sorted(others, key=lambda column: _label_rank(body, column))
+    piped = separator == "|" and audio == 0 and width == 3
+    names = {1: "Piper (several speakers)", 2: "Coqui (no header)"}
+    name = names[speaker] if piped else "table without a header"
+    return Dialect(name, audio, text, width, speaker=speaker)
+
+
+def _overlap(body: list[tuple[str, ...]], first: int, second: int) -> float:
+    shares = []
+    for cells in body[:100]:
+        one, two = _letter_pairs(cells[first]), _letter_pairs(cells[second])
+        if one and two:
+            shares.append(len(one & two) / min(len(one), len(two)))
+    return sum(shares) / len(shares) if shares else 0.0
+
+
+def _letter_pairs(text: str) -> set[str]:
+    lowered = text.lower()
+    return {lowered[i : i + 2] for i in range(len(lowered) - 1)}
+
+
+def _label_rank(body: list[tuple[str, ...]], column: int) -> tuple[int, float]:
+    """Speaker names repeat and are short; sentences do neither."""
+    return len({cells[column] for cells in body}), _mean_length(body, column)
+
+
+def _mean_length(body: list[tuple[str, ...]], column: int) -> float:
+    return sum(len(cells[column]) for cells in body) / max(1, len(body))

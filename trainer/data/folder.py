@@ -1,0 +1,47 @@
+"""A data folder -> its list files: which file names the clips to train on and which to hold out."""
+
+from pathlib import Path
+
+from trainer.errors import DataError
+
+_PAIRS = (
+    ("metadata_train.csv", ("metadata_eval.csv", "metadata_val.csv")),
+    ("train.csv", ("eval.csv", "val.csv", "valid.csv", "validation.csv", "dev.csv")),
+    ("train.list", ("val.list", "eval.list")),
+    ("train.txt", ("val.txt", "eval.txt")),
+    ("metadata.csv", ()),
+    ("metadata.txt", ()),
+    ("metadata.list", ()),
+    ("esd.list", ()),
+)
+_ENDINGS = (".list", ".csv", ".tsv")
+
+
+def find_lists(folder: Path) -> list[tuple[Path, str]]:
+    """Return the list files of a data folder with their splits; "" leaves the split open.
+
+    Raises:
+        DataError: the folder is absent, holds no list, or several without a known name.
+    """
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder. Give a folder that holds a list and its clips.")
+    by_name = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_file()}
+    for train, evals in _PAIRS:
+        if train in by_name:
+            found = [by_name[name] for name in evals if name in by_name]
+            if found:
+                return [(by_name[train], "train"), (found[0], "val")]
+            return [(by_name[train], "")]
+    for ending in _ENDINGS:
+        lists = [path for name, path in by_name.items() if name.endswith(ending)]
+        if len(lists) == 1:
+            return [(lists[0], "")]
+        if lists:
+            names = ", ".join(path.name for path in lists[:5])
+            raise DataError(
+                f"{folder} holds several lists ({names}). Name the one to use as train CSV."
+            )
+    raise DataError(
+        f"{folder} holds no list of clips. Expected metadata.csv, train.csv, esd.list or a .list "
+        "file with an audio file and its text on every line."
+    )

@@ -1,0 +1,121 @@
+"""The ledger: clips and problems as one table, as totals, and as a CSV for a spreadsheet."""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.data.types import Clip, Problem
+
+if TYPE_CHECKING:
+    import pandas
+
+COLUMNS = (
+    "source", "line", "audio_file", "text", "speaker", "language", "duration_s", "split", "status",
+    "kind", "reason", "remedy", "clip_id",
+)  # fmt: skip
+_EDGES_S = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 60)
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def clips_table(
+    clips: Sequence[Clip], problems: Sequence[Problem], source_paths: Sequence[str]
+) -> "pandas.DataFrame":
+    """Return one row for every row of the lists, in their order; text stays text."""
+    import pandas
+
+    folders = [os.path.dirname(os.path.abspath(path)) for path in source_paths]
+    rows = [_clip_row(clip, folders) for clip in clips]
+    rows += [_problem_row(problem) for problem in problems]
+    order = {os.path.basename(path): rank for rank, path in enumerate(source_paths)}
+    rows.sort(key=lambda row: (order.get(os.path.basename(row["source"]), 0), row["line"]))
+    table = pandas.DataFrame(rows, columns=list(COLUMNS), dtype=object)
+    table["line"] = table["line"].astype(int)
+    table["duration_s"] = table["duration_s"].astype(float)
+    return table
+
+
+def summarize(clips: Sequence[Clip], problems: Sequence[Problem]) -> dict[str, Any]:
+    """Return counts, lengths, speakers, characters and losses as plain JSON values."""
+    durations = [clip.duration_s for clip in clips]
+    lost: dict[str, dict[str, float]] = {}
+    for problem in problems:
+        entry = lost.setdefault(problem.kind, {"rows": 0, "minutes": 0.0})
+        entry["rows"] += 1
+        entry["minutes"] += (problem.duration_s or 0.0) / 60
+    return {
+        "num_rows": len(clips) + len(problems),
+        "num_clips": len(clips),
+        "num_train": sum(clip.split == "train" for clip in clips),
+        "num_val": sum(clip.split == "val" for clip in clips),
+        "num_problems": len(problems),
+        "hours": sum(durations) / 3600,
+        "minutes": sum(durations) / 60,
+        "minutes_lost": sum(entry["minutes"] for entry in lost.values()),
+        "lost": dict(sorted(lost.items())),
+        "speakers": _groups(clips, "speaker"),
+        "languages": _groups(clips, "language"),
+        "sample_rates": dict(sorted(Counter(str(clip.sample_rate) for clip in clips).items())),
+        "durations": {"edges_s": list(_EDGES_S), "counts": _histogram(durations)},
+        "longest_s": max(durations, default=0.0),
+        "shortest_s": min(durations, default=0.0),
+        "characters": dict(Counter("".join(clip.text for clip in clips)).most_common()),
+    }
+
+
+def write_table(table: "pandas.DataFrame", path: Path) -> None:
+    """Write a table as CSV that Excel opens in any language and that runs no formula."""
+    safe = table.copy()
+    for column in safe.columns:
+        if safe[column].dtype == object:
+            safe[column] = [_disarm(cell) for cell in safe[column]]
+    partial = path.with_name(path.name + ".part")
+    safe.to_csv(partial, index=False, encoding="utf-8-sig", errors="replace", lineterminator="\n")
+    os.replace(partial, path)
+
+
+def _disarm(cell: Any) -> Any:
+    if isinstance(cell, str) and cell.startswith(_FORMULA_STARTS):
+        return "'" + cell
+    return cell
+
+
+def _clip_row(clip: Clip, folders: Sequence[str]) -> dict[str, Any]:
+    path = clip.audio_path
+    for folder in folders:
+        if path.startswith(folder.rstrip("/") + "/"):
+            path = os.path.relpath(path, folder)
+            break
+    return {
+        "source": clip.source, "line": clip.line, "audio_file": path, "text": clip.text,
+        "speaker": clip.speaker, "language": clip.language, "duration_s": clip.duration_s,
+        "split": clip.split, "status": "kept", "kind": "", "reason": "", "remedy": "",
+        "clip_id": clip.id,
+    }  # fmt: skip
+
+
+def _problem_row(problem: Problem) -> dict[str, Any]:
+    duration_s = float("nan") if problem.duration_s is None else problem.duration_s
+    return {
+        "source": problem.source, "line": problem.line, "audio_file": problem.audio_file,
+        "text": problem.text, "speaker": "", "language": "", "duration_s": duration_s, "split": "",
+        "status": "dropped", "kind": problem.kind, "reason": problem.reason,
+        "remedy": problem.remedy, "clip_id": "",
+    }  # fmt: skip
+
+
+def _groups(clips: Sequence[Clip], name: str) -> dict[str, dict[str, float]]:
+    groups: dict[str, dict[str, float]] = {}
+    for clip in clips:
+        group = groups.setdefault(getattr(clip, name), {"clips": 0, "minutes": 0.0})
+        group["clips"] += 1
+        group["minutes"] += clip.duration_s / 60
+    return dict(sorted(groups.items()))
+
+
+def _histogram(durations: Sequence[float]) -> list[int]:
+    counts = [0] * len(_EDGES_S)
+    for duration in durations:
+        counts[max(i for i, edge in enumerate(_EDGES_S) if duration >= edge)] += 1
+    return counts

@@ -1,0 +1,161 @@
+"""One list file -> entries: every row with its cells cleaned, or a Problem that says why not."""
+
+import re
+import unicodedata
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainer.data.decode import is_damaged, read_text
+from trainer.data.dialect import Dialect, find_dialect, is_header, to_language_code
+from trainer.data.locate import AudioFinder, Missing
+from trainer.data.rows import Row, split_rows
+from trainer.data.types import Problem
+from trainer.errors import DataError
+
+DEFAULT_SPEAKER = "speaker"
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A list file and how it was read. `num_rows` leaves out the header and blank lines."""
+
+    path: str
+    dialect: str
+    encoding: str
+    separator: str
+    has_header: bool
+    num_rows: int
+    num_blank_lines: int = 0
+    columns: tuple[str, ...] = ()
+    split: str = ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row whose cells are in order; its audio has been found but not looked at."""
+
+    audio_path: str
+    audio_file: str
+    text: str
+    speaker: str
+    language: str
+    source: str
+    line: int
+    split: str
+
+    def problem(
+        self, kind: str, reason: str, remedy: str, duration_s: float | None = None
+    ) -> Problem:
+        """Return why this row cannot be used after all."""
+        return Problem(
+            self.source, self.line, self.audio_file, self.text, kind, reason, remedy, duration_s
+        )
+
+
+@dataclass
+class Listing:
+    """All rows of one list file."""
+
+    source: Source
+    entries: list[Entry] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def read_listing(path: Path, name: str, split: str, language: str) -> Listing:
+    """Read a list file; `name` is how its rows are called in messages.
+
+    Raises:
+        DataError: the file as a whole cannot be read as rows of at least an audio file and a text.
+    """
+    text, encoding = read_text(path)
+    if text.lstrip().startswith(("{", "[")):
+        raise DataError(f"{path} is JSON. Save it as CSV with the columns audio_file|text.")
+    rows = split_rows(text, is_header)
+    if rows is None:
+        raise DataError(
+            f"{path} has one column only. Expected an audio file and its text on every line, "
+            "separated by |, a tab, a semicolon or a comma."
+        )
+    dialect = find_dialect(rows, path.name)
+    body = rows.rows[1:] if dialect.has_header else rows.rows
+    source = Source(
+        str(path), dialect.name, encoding, rows.separator, dialect.has_header, len(body),
+        rows.blank_lines, dialect.columns, split,
+    )  # fmt: skip
+    listing = Listing(source)
+    finder = AudioFinder(path.parent)
+    for row in body:
+        result = _read_row(row, dialect, finder, (name, split, language))
+        if isinstance(result, Entry):
+            listing.entries.append(result)
+        else:
+            listing.problems.append(result)
+    return listing
+
+
+def _read_row(
+    row: Row, dialect: Dialect, finder: AudioFinder, about: tuple[str, str, str]
+) -> Entry | Problem:
+    name, split, language = about
+    audio_file = _cell(row, dialect.audio).strip()
+    text = _text(row, dialect)
+    fault = _shape_fault(row, dialect) or _text_fault(audio_file, text)
+    if fault is not None:
+        return Problem(name, row.line, _shown(audio_file), _shown(text), *fault)
+    speaker = unicodedata.normalize("NFC", _cell(row, dialect.speaker).strip())
+    found = finder.find(audio_file)
+    if isinstance(found, Missing) and found.kind == "missing_audio" and speaker:
+        below = finder.find(f"{speaker}/{audio_file}")
+        found = found if isinstance(below, Missing) else below
+    if isinstance(found, Missing):
+        return Problem(name, row.line, audio_file, text, found.kind, found.reason, found.remedy)
+    code = to_language_code(_cell(row, dialect.language), language)
+    speaker = speaker or DEFAULT_SPEAKER
+    return Entry(found, audio_file, text, speaker, code, name, row.line, split)
+
+
+def _cell(row: Row, column: int | None) -> str:
+    return row.cells[column] if column is not None and column < len(row.cells) else ""
+
+
+def _text(row: Row, dialect: Dialect) -> str:
+    text = _cell(row, dialect.text)
+    if not text.strip():
+        text = _cell(row, dialect.fallback_text)
+    text = unicodedata.normalize("NFC", text)
+    return text if _CONTROL.search(text) else " ".join(text.split())
+
+
+def _shape_fault(row: Row, dialect: Dialect) -> tuple[str, str, str] | None:
+    if row.fault:
+        remedy = "Close the quote, double quotes inside the text, or use | as separator."
+        return "broken_row", f"The row cannot be split: {row.fault}.", remedy
+    count = len(row.cells)
+    surplus = any(cell.strip() for cell in row.cells[dialect.width :])
+    if count < dialect.least_width or surplus:
+        names = f" ({', '.join(dialect.columns)})" if dialect.columns else ""
+        return (
+            "wrong_columns",
+            f"The row has {count} columns; expected {dialect.width}{names}.",
+            "Add what is missing, or take the separator out of the text.",
+        )
+    return None
+
+
+def _text_fault(audio_file: str, text: str) -> tuple[str, str, str] | None:
+    if is_damaged(text) or is_damaged(audio_file):
+        remedy = "Save the list again as UTF-8."
+        return "damaged_text", "The row holds bytes that are not UTF-8.", remedy
+    control = _CONTROL.search(text) or _CONTROL.search(audio_file)
+    if control:
+        code = f"U+{ord(control[0]):04X}"
+        return "damaged_text", f"The row holds the control character {code}.", "Remove it."
+    if not any(letter.isalnum() for letter in text):
+        return "empty_text", "The row has no text to speak.", "Write what is said in the clip."
+    return None
+
+
+def _shown(text: str) -> str:
+    """Replace what no file or page can hold."""
+    return _CONTROL.sub("\ufffd", text)[:1000]

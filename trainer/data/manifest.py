@@ -1,0 +1,277 @@
+"""Manifest: the checked list of clips from a CSV, with its problems.
+
+Every row becomes a Clip or a Problem; nothing vanishes and nothing is replaced. No tensor library
+is imported here, so that a page can read manifests cheaply.
+"""
+
+import hashlib
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.config import DataConfig
+from trainer.data.folder import find_lists
+from trainer.data.headers import AudioError, AudioFacts, audio_facts
+from trainer.data.ledger import clips_table, summarize, write_table
+from trainer.data.listing import DEFAULT_SPEAKER, Entry, Source, read_listing
+from trainer.data.split import recording_of, split_clips
+from trainer.data.types import Clip, Problem
+from trainer.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas
+
+Progress = Callable[[str, int, int], None]
+_CHUNK = 64
+__all__ = ["DEFAULT_SPEAKER", "Manifest", "Source", "read_manifest"]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All rows of the lists a run uses: usable clips, problems, and how the lists were read."""
+
+    clips: tuple[Clip, ...]
+    problems: tuple[Problem, ...]
+    sources: tuple[Source, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def train(self) -> tuple[Clip, ...]:
+        """The clips to train on."""
+        return tuple(clip for clip in self.clips if clip.split == "train")
+
+    @property
+    def val(self) -> tuple[Clip, ...]:
+        """The clips held out for validation."""
+        return tuple(clip for clip in self.clips if clip.split == "val")
+
+    @property
+    def speakers(self) -> tuple[str, ...]:
+        """The speakers of the usable clips, sorted."""
+        return tuple(sorted({clip.speaker for clip in self.clips}))
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The BCP-47 codes of the usable clips, sorted."""
+        return tuple(sorted({clip.language for clip in self.clips}))
+
+    @property
+    def minutes(self) -> float:
+        """The length of all usable clips."""
+        return sum(clip.duration_s for clip in self.clips) / 60
+
+    def table(self) -> "pandas.DataFrame":
+        """Return the ledger: one row for every row of every list, kept or dropped."""
+        return clips_table(self.clips, self.problems, [source.path for source in self.sources])
+
+    def summary(self) -> dict[str, Any]:
+        """Return counts, lengths and losses as plain JSON values."""
+        return summarize(self.clips, self.problems) | {
+            "sources": [vars(source) | {"columns": list(source.columns)} for source in self.sources]
+        }
+
+    def write_csv(self, path: Path | str) -> None:
+        """Write the ledger; cells that a spreadsheet would run as formulas are disarmed."""
+        write_table(self.table(), Path(path))
+
+
+def read_manifest(
+    data: DataConfig, *, seed: int = 1234, progress: Progress | None = None
+) -> Manifest:
+    """Read and check the lists that a DataConfig names.
+
+    Raises:
+        DataError: a list is absent or cannot be read as rows at all.
+    """
+    lists = _choose_lists(data)
+    names = _source_names([path for path, _ in lists])
+    listings = [
+        read_listing(path, name, split, data.language)
+        for (path, split), name in zip(lists, names, strict=True)
+    ]
+    entries = [entry for listing in listings for entry in listing.entries]
+    problems = [problem for listing in listings for problem in listing.problems]
+    facts = _read_headers(entries, progress or _no_progress)
+    unique, doubles = _drop_doubles(entries, facts)
+    clips, unusable = _check_audio(unique, facts, data)
+    problems += doubles + unusable
+    folders = {name: path.parent for (path, _), name in zip(lists, names, strict=True)}
+    clips = _name_clips(clips, folders)
+    notes = _speaker_notes(listings)
+    if all(split == "" for _, split in lists):
+        clips, note = split_clips(clips, data.eval_fraction, seed)
+        notes += [note] if note else []
+    rank = {name: position for position, name in enumerate(names)}
+    problems.sort(key=lambda problem: (rank[problem.source], problem.line))
+    sources = tuple(listing.source for listing in listings)
+    return Manifest(tuple(clips), tuple(problems), sources, tuple(notes))
+
+
+def _choose_lists(data: DataConfig) -> list[tuple[Path, str]]:
+    given = data.train_csv or data.train_data
+    if not given:
+        raise DataError("No clips are named. Give a train CSV or a data folder.")
+    path = Path(given)
+    lists = find_lists(path) if data.train_data or path.is_dir() else [(path, "")]
+    if not data.eval_csv:
+        return lists
+    return [(lists[0][0], "train"), (Path(data.eval_csv), "val")]
+
+
+def _source_names(paths: Sequence[Path]) -> list[str]:
+    names = [path.name for path in paths]
+    return names if len(set(names)) == len(names) else _distinct([str(path) for path in paths])
+
+
+def _distinct(names: list[str]) -> list[str]:
+    return names if len(set(names)) == len(names) else [names[0], f"{names[1]} (eval)"]
+
+
+def _no_progress(phase: str, done: int, total: int) -> None:
+    pass
+
+
+def _read_headers(
+    entries: Sequence[Entry], progress: Progress
+) -> dict[str, AudioFacts | AudioError]:
+    paths = list(dict.fromkeys(entry.audio_path for entry in entries))
+    chunks = [paths[start : start + _CHUNK] for start in range(0, len(paths), _CHUNK)]
+    facts: dict[str, AudioFacts | AudioError] = {}
+    with ThreadPoolExecutor(max_workers=min(16, 4 * (os.cpu_count() or 1))) as pool:
+        for found in pool.map(_headers_of, chunks):
+            facts.update(found)
+            progress("Reading audio headers", len(facts), len(paths))
+    return facts
+
+
+def _headers_of(paths: Iterable[str]) -> dict[str, AudioFacts | AudioError]:
+    facts: dict[str, AudioFacts | AudioError] = {}
+    for path in paths:
+        try:
+            facts[path] = audio_facts(path)
+        except AudioError as error:
+            facts[path] = error
+    return facts
+
+
+def _drop_doubles(
+    entries: Sequence[Entry], facts: dict[str, AudioFacts | AudioError]
+) -> tuple[list[Entry], list[Problem]]:
+    """Keep the first row of each clip; where both splits name it, the eval row stays."""
+    identity = _find_copies(entries)
+    kept: dict[str, Entry] = {}
+    problems = []
+    for entry in sorted(entries, key=lambda entry: entry.split != "val"):
+        key = identity.get(entry.audio_path, entry.audio_path)
+        first = kept.setdefault(key, entry)
+        if first is entry:
+            continue
+        found = facts[entry.audio_path]
+        duration_s = found.duration_s if isinstance(found, AudioFacts) else None
+        problems.append(_double_problem(entry, first, duration_s))
+    chosen = {id(entry) for entry in kept.values()}
+    return [entry for entry in entries if id(entry) in chosen], problems
+
+
+def _double_problem(entry: Entry, first: Entry, duration_s: float | None) -> Problem:
+    where = f"line {first.line} of {first.source}"
+    if first.split != entry.split:
+        reason = f"{entry.audio_file} is also held out for validation, on {where}."
+        return entry.problem("leak", reason, "It stays in the eval CSV only.", duration_s)
+    if first.text != entry.text:
+        reason = f"{entry.audio_file} stands on {where} with another text."
+        return entry.problem("duplicate", reason, "Keep the row that is right.", duration_s)
+    reason = f"{entry.audio_file} stands on {where} already."
+    return entry.problem("duplicate", reason, "Nothing is lost; remove the row.", duration_s)
+
+
+def _find_copies(entries: Sequence[Entry]) -> dict[str, str]:
+    """Map files to the first file of the same content and text, so that copies are one clip.
+
+    Only files that share their text and size are read.
+    """
+    by_text: dict[str, dict[str, None]] = defaultdict(dict)
+    for entry in entries:
+        by_text[entry.text][entry.audio_path] = None
+    first_of: dict[tuple[str, str], str] = {}
+    identity = {}
+    for text, paths in by_text.items():
+        for path in _of_shared_size(list(paths)) if len(paths) > 1 else ():
+            try:
+                with open(path, "rb") as file:
+                    digest = hashlib.file_digest(file, "blake2b").hexdigest()
+            except OSError:
+                continue
+            identity[path] = first_of.setdefault((text, digest), path)
+    return identity
+
+
+def _of_shared_size(paths: Sequence[str]) -> list[str]:
+    by_size: dict[int, list[str]] = defaultdict(list)
+    for path in paths:
+        if os.path.exists(path):
+            by_size[os.path.getsize(path)].append(path)
+    return [path for alike in by_size.values() if len(alike) > 1 for path in alike]
+
+
+def _check_audio(
+    entries: Sequence[Entry], facts: dict[str, AudioFacts | AudioError], data: DataConfig
+) -> tuple[list[Clip], list[Problem]]:
+    clips, problems = [], []
+    for entry in entries:
+        found = facts[entry.audio_path]
+        if isinstance(found, AudioError):
+            problems.append(entry.problem(found.kind, found.reason, found.remedy))
+            continue
+        length = f"{entry.audio_file} is {found.duration_s:.2f} s; the"
+        if found.duration_s < data.min_duration_s:
+            reason = f"{length} shortest clip is {data.min_duration_s:g} s."
+            remedy = "Join it to its neighbour or lower the limit under Data."
+            problems.append(entry.problem("too_short", reason, remedy, found.duration_s))
+        elif found.duration_s > data.max_duration_s:
+            reason = f"{length} longest clip is {data.max_duration_s:g} s."
+            remedy = "Split the clip or raise the limit under Data."
+            problems.append(entry.problem("too_long", reason, remedy, found.duration_s))
+        else:
+            clips.append(
+                Clip(
+                    "", entry.audio_path, entry.text, entry.speaker, entry.language,
+                    found.duration_s, found.sample_rate, entry.split or "train", entry.source,
+                    entry.line,
+                )
+            )  # fmt: skip
+    return clips, problems
+
+
+def _name_clips(clips: Sequence[Clip], folders: dict[str, Path]) -> list[Clip]:
+    """Fill in ids and recordings; paths below the list's folder count without that folder."""
+    named, taken = [], set()
+    for clip in clips:
+        folder = os.path.abspath(folders[clip.source])
+        inside = clip.audio_path.startswith(folder.rstrip("/") + "/")
+        path = os.path.relpath(clip.audio_path, folder) if inside else clip.audio_path
+        clip_id = _hash_of(path, clip.text)
+        if clip_id in taken:
+            clip_id = _hash_of(clip.audio_path, clip.text)
+        taken.add(clip_id)
+        named.append(replace(clip, id=clip_id, recording=recording_of(path)))
+    return named
+
+
+def _hash_of(path: str, text: str) -> str:
+    return hashlib.blake2b(f"{path}\n{text}".encode(errors="replace"), digest_size=8).hexdigest()
+
+
+def _speaker_notes(listings: Sequence[Any]) -> list[str]:
+    notes = []
+    unnamed = [entry for listing in listings for entry in listing.entries
+               if entry.speaker == DEFAULT_SPEAKER]  # fmt: skip
+    if unnamed:
+        notes.append(
+            f"{len(unnamed)} rows name no speaker; they count as one speaker, '{DEFAULT_SPEAKER}'."
+        )
+    return notes
