@@ -116,8 +116,7 @@ class FastSpeech2(nn.Module):
             hidden = hidden + self.speaker_emb(speaker)[:, None] * token_mask[..., None]
         found = self.variance_adaptor(hidden, token_mask, targets, pace)
         mel = self.mel_linear(self.decoder(found["frames"], found["mel_mask"]))
-        mel = mel * found["mel_mask"][..., None]
-        refined = mel if self.postnet is None else mel + self.postnet(mel)
+        refined = mel if self.postnet is None else mel + self.postnet(mel, found["mel_mask"])
         return Prediction(
             mel, refined, found["log_duration"], found["pitch"], found["energy"],
             found["durations"], found["mel_mask"],
@@ -239,7 +238,11 @@ class Predictor(nn.Module):
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """hidden: (B, T_text, D). mask: (B, T_text) bool. Returns (B, T_text), 0 where padded."""
-        return self.linear_layer(self.conv_layer(hidden)).squeeze(-1).masked_fill(~mask, 0.0)
+        for layer in self.conv_layer:
+            if isinstance(layer, _NamedConv):
+                hidden = hidden * mask[..., None]
+            hidden = layer(hidden)
+        return self.linear_layer(hidden).squeeze(-1).masked_fill(~mask, 0.0)
 
 
 class Postnet(nn.Module):
@@ -255,12 +258,13 @@ class Postnet(nn.Module):
             for inputs, outputs in zip(widths[:-1], widths[1:], strict=True)
         )
 
-    def forward(self, mel: Tensor) -> Tensor:
-        """mel: (B, T_mel, M). Returns the correction (B, T_mel, M)."""
+    def forward(self, mel: Tensor, mask: Tensor) -> Tensor:
+        """mel: (B, T_mel, M). mask: (B, T_mel) bool. Returns the correction (B, T_mel, M)."""
         values = mel.transpose(1, 2)  # (B, M, T_mel)
         for layer in self.convolutions[:-1]:
-            values = F.dropout(torch.tanh(layer(values)), 0.5, self.training)
-        return F.dropout(self.convolutions[-1](values), 0.5, self.training).transpose(1, 2)
+            values = F.dropout(torch.tanh(layer(values * mask[:, None])), 0.5, self.training)
+        values = self.convolutions[-1](values * mask[:, None])
+        return F.dropout(values, 0.5, self.training).transpose(1, 2)
 
 
 class TransformerBlock(nn.Module):

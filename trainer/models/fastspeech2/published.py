@@ -40,13 +40,13 @@ def describe_published(state: dict[str, Tensor]) -> dict[str, Any]:
         "family": "fastspeech2",
         "size": "standard",
         "sizes": _read_sizes(state).to_json(),
-        "symbols": _published_symbols(len(embedding)),
+        "symbols": published_symbols(len(embedding)),
         "speakers": [_unmeasured_voice(f"speaker-{number}") for number in range(num_speakers)],
         "has_untrained_letters": True,
     }
 
 
-def _published_symbols(count: int) -> list[str]:
+def published_symbols(count: int) -> list[str]:
     """Rebuild the table of 361 symbols: punctuation, letters, ARPAbet, pinyin, silences."""
     vowels = [vowel + stress for vowel in _VOWELS.split() for stress in ("", "0", "1", "2")]
     finals = [final + tone for final in _FINALS.split() for tone in "12345"]

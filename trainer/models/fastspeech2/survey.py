@@ -59,7 +59,9 @@ def survey(
     symbols = symbols + sorted((found | set(tokens.SPECIALS)) - set(symbols))
     voices = _extend_voices(facts.get("speakers", []), [clips[index] for index in train], features)
     encoded = [tokens.encode_symbols(spelling, symbols) for spelling in spelled]
-    states_of = np.array([tokens.count_states(symbol, options.tokens) for symbol in symbols])
+    states_of = np.array(
+        [aligner.SOUND_STATES if tokens.is_sound(symbol) else 1 for symbol in symbols]
+    )
     unusable = _find_unusable(clips, encoded, features, states_of, voices)
     usable = [index for index, clip in enumerate(clips) if clip.id not in unusable]
     if not set(usable) & set(train):
@@ -124,7 +126,7 @@ def _find_unusable(
             reasons[clip.id] = "its text holds nothing speakable that the train clips contain"
         elif clip.speaker not in speakers:
             reasons[clip.id] = f"its speaker '{clip.speaker}' has no train clip"
-        elif (needed := aligner.count_states(token, states_of)) > frames:
+        elif (needed := aligner.count_frames_needed(token, states_of)) > frames:
             reasons[clip.id] = (
                 f"its text of {len(token) - 2} symbols is too long for {frames} frames of audio "
                 f"(it needs {needed}); the text and the audio probably do not belong together"

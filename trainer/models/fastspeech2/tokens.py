@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from trainer.data.text import clean_text, text_to_phonemes
+
 PAD, BEGIN, END = "<pad>", "<s>", "</s>"
 SPECIALS = (PAD, BEGIN, END)
 _LONGEST_SENTENCE = 220
@@ -17,9 +19,10 @@ def split_symbols(texts: Sequence[str], languages: Sequence[str], kind: str) -> 
     """Split each text into symbols; `kind` is `characters` or `phonemes` (through espeak-ng)."""
     if kind == "phonemes":
         return [_spell(text) for text in _phonemes(texts, languages)]
-    from trainer.data.text import clean_text
-
-    return [_spell(clean_text(text).lower()) for text in texts]
+    return [
+        _spell(clean_text(text, language).lower())
+        for text, language in zip(texts, languages, strict=True)
+    ]
 
 
 def encode_symbols(symbols: Sequence[str], known: Sequence[str]) -> np.ndarray:
@@ -45,11 +48,9 @@ def is_speakable(symbol: str) -> bool:
     return symbol not in SPECIALS and unicodedata.category(symbol[0])[0] in "LNS"
 
 
-def count_states(symbol: str, kind: str) -> int:
-    """Return how many states the aligner gives a symbol: marks and pauses get the least."""
-    if symbol in SPECIALS or unicodedata.category(symbol[0]) not in ("Lu", "Ll", "Lo", "Nd"):
-        return 1
-    return 3 if kind == "phonemes" else 2
+def is_sound(symbol: str) -> bool:
+    """Say whether a symbol is heard by itself: a letter or digit, not a mark or a pause."""
+    return symbol not in SPECIALS and unicodedata.category(symbol[0]) in ("Lu", "Ll", "Lo", "Nd")
 
 
 def split_sentences(text: str) -> list[str]:
@@ -85,8 +86,6 @@ def _spell(text: str) -> list[str]:
 
 
 def _phonemes(texts: Sequence[str], languages: Sequence[str]) -> list[str]:
-    from trainer.data.text import text_to_phonemes
-
     found = [""] * len(texts)
     for language in sorted(set(languages)):
         rows = [row for row, name in enumerate(languages) if name == language]
