@@ -1,0 +1,99 @@
+"""Mixed precision: matrix products in 16 bits, weights in 32 (Micikevicius et al. 2018)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch.amp.grad_scaler import GradScaler
+
+from trainer.device import Device
+from trainer.errors import ConfigError
+from trainer.options import option
+from trainer.setup import Precision, Probe, Setup
+from trainer.specs import Optimization, State
+
+_HALF_TYPES = {"bfloat16": "bf16", "float16": "fp16"}
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of mixed precision."""
+
+    mode: str = option(
+        "auto",
+        "Number format",
+        "auto: bf16 where the device knows it, else fp16. fp16 scales the loss so that small "
+        "gradients survive, and needs a GPU.",
+        choices=("auto", "bf16", "fp16"),
+    )
+
+
+def unavailable(device: Device) -> str | None:
+    """Return why neither bf16 nor fp16 runs on a device, or None."""
+    if device.has_bf16 or device.capability >= (5, 3):
+        return None
+    return (
+        f"{device.name} computes neither bf16 nor fp16 (compute capability 5.3 is the least; this "
+        f"is {device.capability[0]}.{device.capability[1]}). Train in full precision."
+    )
+
+
+def apply(setup: Setup, options: Options) -> None:
+    """Run the forward pass under autocast, and scale the loss if the format is fp16.
+
+    Raises:
+        ConfigError: the device does not compute in the format that was asked for.
+    """
+    mode = choose_mode(setup.machine, options.mode)
+    if mode == "bf16":
+        setup.precision = Precision(torch.bfloat16)
+    else:
+        setup.precision = Precision(torch.float16, GradScaler(setup.machine.kind))
+
+
+def choose_mode(device: Device, mode: str) -> str:
+    """Return `bf16` or `fp16`.
+
+    Raises:
+        ConfigError: the device does not compute in the format that was asked for.
+    """
+    if mode == "auto":
+        return "bf16" if device.has_bf16 else "fp16"
+    if mode == "fp16" and device.kind == "cpu":
+        raise ConfigError(
+            "Mixed precision fp16 needs a GPU; a CPU computes bf16. Choose bf16 or auto."
+        )
+    if mode == "bf16" and not device.has_bf16:
+        raise ConfigError(
+            f"{device.name} does not compute bf16 (compute capability 8.0 is the least). Choose "
+            "fp16 or auto."
+        )
+    return mode
+
+
+def state(setup: Setup, probe: Probe) -> State:
+    """Tell in which format the operands of matrix products and convolutions really were."""
+    total = sum(probe.matmul_dtypes.values())
+    counts = {short: probe.matmul_dtypes[name] for name, short in _HALF_TYPES.items()}
+    short, count = max(counts.items(), key=lambda item: item[1])
+    if count == 0:
+        kinds = ", ".join(sorted(probe.matmul_dtypes)) or "no matrix products"
+        return State(False, f"operands of matrix products: {kinds}")
+    scaled = ", loss scaled" if setup.precision.scaler.is_enabled() else ""
+    detail = f"{count} of {total} operands of matrix products in {short}{scaled}"
+    # Some layers stay in fp32 on purpose; most must not.
+    return State(count > total / 2, detail)
+
+
+OPTIMIZATION = Optimization(
+    name="mixed_precision",
+    label="Mixed precision",
+    help="Matrix products in 16 bits, weights in 32: about half the activation memory and much "
+    "faster on GPUs with tensor cores; a CPU without bf16 instructions gets slower. Losses differ "
+    "slightly.",
+    stage="precision",
+    exact=False,
+    options=Options,
+    unavailable=unavailable,
+    apply=apply,
+    state=state,
+)

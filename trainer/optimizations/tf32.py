@@ -1,0 +1,69 @@
+"""TF32 and cuDNN settings: fp32 matrix products with 10-bit mantissas on tensor cores."""
+
+from dataclasses import dataclass
+
+import torch
+
+from trainer.device import Device
+from trainer.options import option
+from trainer.setup import Probe, Setup
+from trainer.specs import Optimization, State
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of TF32."""
+
+    cudnn_benchmark: bool = option(
+        False,
+        "Time cuDNN kernels",
+        "Tries several convolution kernels for every new shape. Gains with fixed shapes; with "
+        "clips of varying length it costs more than it brings.",
+        folded=True,
+    )
+
+
+def unavailable(device: Device) -> str | None:
+    """Return why a device has no TF32, or None."""
+    if device.kind == "cpu":
+        return "TF32 is a number format of NVIDIA GPUs; this run uses the CPU."
+    if not device.has_tf32:
+        return f"{device.name} has no TF32 (compute capability 8.0 is the least)."
+    return None
+
+
+def apply(setup: Setup, options: Options) -> None:
+    """Set torch's flags for this process."""
+    # The older flags: torch.compile reads them, and torch refuses a mixture with the newer ones.
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = options.cudnn_benchmark
+
+
+def state(setup: Setup, probe: Probe) -> State:
+    """Tell what torch's flags say, on a device that obeys them."""
+    reason = unavailable(setup.machine)
+    if reason is not None:
+        return State(False, reason)
+    precision = torch.get_float32_matmul_precision()
+    convolutions = "TF32" if torch.backends.cudnn.allow_tf32 else "fp32"
+    timed = ", kernels timed" if torch.backends.cudnn.benchmark else ""
+    products = "TF32" if precision in ("high", "medium") else "fp32"
+    return State(
+        products == convolutions == "TF32",
+        f"fp32 matrix products in {products}, convolutions in {convolutions}{timed}",
+    )
+
+
+OPTIMIZATION = Optimization(
+    name="tf32",
+    label="TF32",
+    help="fp32 matrix products on tensor cores: faster on recent NVIDIA GPUs wherever mixed "
+    "precision does not apply; about three decimal digits of precision.",
+    stage="backend",
+    exact=False,
+    options=Options,
+    unavailable=unavailable,
+    apply=apply,
+    state=state,
+)
