@@ -7,6 +7,7 @@ clips a step holds.
 
 import hashlib
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -116,18 +117,26 @@ class ClipBatches:
             clip_id: next(iter(found.values()), 1.0) for clip_id, found in self._counts.items()
         }
         self.steps_per_epoch = math.ceil(len(features) / plan.step_size)
+        self.num_clips = len(features)
+        self.waited_s = 0.0
         self._epoch = lru_cache(maxsize=2)(self._plan_epoch)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
         self._ahead: tuple[int, Future[list[Batch]]] | None = None
 
     def of_step(self, step: int) -> list[Batch]:
         """Return this rank's micro-batches of a step (from 1) and begin on the next step's."""
+        asked_at = time.monotonic()
         if self._ahead is not None and self._ahead[0] == step:
             batches = self._ahead[1].result()
         else:
             batches = self._pool.submit(self._make, step).result()
         self._ahead = (step + 1, self._pool.submit(self._make, step + 1))
+        self.waited_s += time.monotonic() - asked_at
         return batches
+
+    def audio_s_of_step(self, step: int) -> float:
+        """Return the seconds of audio in a step, over all ranks and micro-steps."""
+        return sum(self._audio_s[clip_id] for clip_id in self.clip_ids(step))
 
     def clip_ids(self, step: int) -> list[str]:
         """Return the clips of a whole step, over all ranks and micro-steps."""

@@ -39,8 +39,10 @@ _FOREIGN = re.compile("[^\x00-\x7f]")
 _DAMAGED = re.compile("[\udc80-\udcff]")
 
 
-def read_text(path: Path) -> tuple[str, str]:
+def read_text(path: Path, language: str = "") -> tuple[str, str]:
     """Read a list file; return its text and the encoding's name.
+
+    `language` (BCP-47) only decides which legacy encoding is tried first.
 
     Bytes that are not UTF-8 in a file that otherwise is stay as lone surrogates, so that only
     their own rows are lost (`is_damaged`).
@@ -60,7 +62,7 @@ def read_text(path: Path) -> tuple[str, str]:
     for signature, noun in _SIGNATURES:
         if data.startswith(signature):
             raise DataError(f"{path} is {noun}, not a text file. Save the list as CSV in UTF-8.")
-    return _decode(data, path)
+    return _decode(data, path, language)
 
 
 def is_damaged(text: str) -> bool:
@@ -68,7 +70,7 @@ def is_damaged(text: str) -> bool:
     return _DAMAGED.search(text) is not None
 
 
-def _decode(data: bytes, path: Path) -> tuple[str, str]:
+def _decode(data: bytes, path: Path, language: str) -> tuple[str, str]:
     encoding = next((name for bom, name in _BOMS if data.startswith(bom)), None)
     encoding = encoding or _utf16_without_bom(data)
     if encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32"):
@@ -86,7 +88,8 @@ def _decode(data: bytes, path: Path) -> tuple[str, str]:
         pass
     if _is_mostly_utf8(data):
         return data.decode(encoding, errors="surrogateescape"), encoding
-    for name, letters in _LEGACY:
+    first = {"ja": "cp932", "zh": "gb18030"}.get(language[:2].lower())
+    for name, letters in sorted(_LEGACY, key=lambda legacy: legacy[0] != first):
         text = _decode_legacy(data, name, letters)
         if text is not None:
             return text, name
@@ -125,7 +128,11 @@ def _decode_legacy(data: bytes, encoding: str, letters: re.Pattern[str]) -> str 
     except UnicodeDecodeError:
         return None
     foreign = _FOREIGN.findall(text)
-    believed = len(letters.findall(text)) >= 0.8 * len(foreign)
+    found = letters.findall(text)
+    if encoding == "cp949":
+        # Korean keeps to the 2350 common syllables; other bytes land on the rare ones between.
+        found = [letter for letter in found if min(letter.encode("cp949")) >= 0xA1]
+    believed = len(found) >= 0.8 * len(foreign)
     # An accented Western letter eats its ASCII neighbour and yields lone ideographs; real text in
     # these scripts comes in runs.
     runs = sum(len(run) for run in re.findall("[^\x00-\x7f]{2,}", text))

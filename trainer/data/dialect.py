@@ -181,7 +181,9 @@ def _three_columns(
 ) -> Dialect:
     width = len(body[0])
     first, second = others
-    if _overlap(body, first, second) >= 0.5:
+    lengths = sorted(_mean_length(body, column) for column in others)
+    # A speaker's name may stand in the text too, but it is no second telling of it.
+    if _overlap(body, first, second) >= 0.5 and lengths[0] >= 0.4 * lengths[1]:
         name = "LJSpeech" if separator == "|" and audio == 0 else "table without a header"
         return Dialect(name, audio, second, width, fallback_text=first)
     speaker, text = sorted(others, key=lambda column: _label_rank(body, column))

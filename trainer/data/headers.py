@@ -179,7 +179,7 @@ def _check_mp3(file: BinaryIO, size: int, path: Path) -> None:
     if flags & 2:
         offset = mark + 8 + (4 if flags & 1 else 0)
         length = struct.unpack(">I", frame[offset : offset + 4])[0]
-        if length > size - start + 1024:
+        if length > size - start + max(256, length // 100):
             raise _cut(path, f"{size - start} of {length} bytes are there")
 
 

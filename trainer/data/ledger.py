@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.data.listing import Source
 from trainer.data.types import Clip, Problem
 
 if TYPE_CHECKING:
@@ -20,16 +21,16 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def clips_table(
-    clips: Sequence[Clip], problems: Sequence[Problem], source_paths: Sequence[str]
+    clips: Sequence[Clip], problems: Sequence[Problem], sources: Sequence[Source]
 ) -> "pandas.DataFrame":
     """Return one row for every row of the lists, in their order; text stays text."""
     import pandas
 
-    folders = [os.path.dirname(os.path.abspath(path)) for path in source_paths]
+    folders = [os.path.dirname(os.path.abspath(source.path)) for source in sources]
     rows = [_clip_row(clip, folders) for clip in clips]
     rows += [_problem_row(problem) for problem in problems]
-    order = {os.path.basename(path): rank for rank, path in enumerate(source_paths)}
-    rows.sort(key=lambda row: (order.get(os.path.basename(row["source"]), 0), row["line"]))
+    order = {source.name: rank for rank, source in enumerate(sources)}
+    rows.sort(key=lambda row: (order[row["source"]], row["line"]))
     table = pandas.DataFrame(rows, columns=list(COLUMNS), dtype=object)
     table["line"] = table["line"].astype(int)
     table["duration_s"] = table["duration_s"].astype(float)

@@ -18,8 +18,12 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffd]"
 
 @dataclass(frozen=True)
 class Source:
-    """A list file and how it was read. `num_rows` leaves out the header and blank lines."""
+    """A list file and how it was read; `name` is what clips and problems call it.
 
+    `num_rows` leaves out the header and blank lines.
+    """
+
+    name: str
     path: str
     dialect: str
     encoding: str
@@ -68,7 +72,7 @@ def read_listing(path: Path, name: str, split: str, language: str) -> Listing:
     Raises:
         DataError: the file as a whole cannot be read as rows of at least an audio file and a text.
     """
-    text, encoding = read_text(path)
+    text, encoding = read_text(path, language)
     if text.lstrip().startswith(("{", "[")):
         raise DataError(f"{path} is JSON. Save it as CSV with the columns audio_file|text.")
     rows = split_rows(text, is_header)
@@ -80,7 +84,7 @@ def read_listing(path: Path, name: str, split: str, language: str) -> Listing:
     dialect = find_dialect(rows, path.name)
     body = rows.rows[1:] if dialect.has_header else rows.rows
     source = Source(
-        str(path), dialect.name, encoding, rows.separator, dialect.has_header, len(body),
+        name, str(path), dialect.name, encoding, rows.separator, dialect.has_header, len(body),
         rows.blank_lines, dialect.columns, split,
     )  # fmt: skip
     listing = Listing(source)

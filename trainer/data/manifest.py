@@ -66,7 +66,7 @@ class Manifest:
 
     def table(self) -> "pandas.DataFrame":
         """Return the ledger: one row for every row of every list, kept or dropped."""
-        return clips_table(self.clips, self.problems, [source.path for source in self.sources])
+        return clips_table(self.clips, self.problems, self.sources)
 
     def summary(self) -> dict[str, Any]:
         """Return counts, lengths and losses as plain JSON values."""

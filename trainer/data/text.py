@@ -27,7 +27,7 @@ _MARKS = {
     "\u3002": ".", "\u3001": ",", "\u0964": ".",  # ideographic, Devanagari
 }  # fmt: skip
 # A mark between digits or letters ("3.5", "e.g") belongs to the word.
-_PAUSE = re.compile(r"([.,;:!?]+(?=[\s\"')\]]|$)|[!?]+)")
+_PAUSE = re.compile("([.,;:!?]+(?=[\\s\"')\\]\u3040-\u9fff]|$)|[!?]+)")
 _VOICES = {"en": "en-us", "zh": "cmn", "zh-cn": "cmn", "zh-tw": "cmn", "no": "nb", "fil": "tl"}
 _SWITCH = re.compile(r"\([a-z]{2,3}(?:-[a-z0-9]+)*\)")
 _FENCE = "77"

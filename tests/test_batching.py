@@ -1,0 +1,245 @@
+"""An epoch is every clip exactly once, and the step alone decides what is in it."""
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from trainer.data.batching import BatchPlan, ClipBatches, plan_epoch, split_step
+from trainer.data.types import Features
+from trainer.errors import DataError
+from trainer.setup import StepBatches
+
+
+def make_lengths(count: int) -> dict[str, float]:
+    rng = np.random.default_rng(count)
+    return {f"c{i:04d}": float(length) for i, length in enumerate(rng.lognormal(6, 0.5, count))}
+
+
+def make_features(count: int) -> dict[str, Features]:
+    return {f"c{i:02d}": {"mel": np.full(5 + i % 7, i, np.float32)} for i in range(count)}
+
+
+def count_frames(features: Features) -> dict[str, float]:
+    return {"frames": float(len(features["mel"])), "tokens": 2.0}
+
+
+def collate(group: Sequence[Features]) -> dict[str, torch.Tensor]:
+    rows = [torch.from_numpy(features["mel"]) for features in group]
+    return {"mel": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1.0)}
+
+
+def make_batches(count: int = 10, plan: BatchPlan | None = None) -> ClipBatches:
+    features = make_features(count)
+    audio_s = {clip_id: 0.5 for clip_id in features}
+    plan = plan or BatchPlan(4, 1, 1, 0, 7, True)
+    return ClipBatches(plan, features, count_frames, collate, audio_s=audio_s)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize(("count", "step_size"), [(1, 4), (16, 4), (103, 8), (7, 16)])
+def test_an_epoch_holds_every_clip_exactly_once(count: int, step_size: int, shuffle: bool) -> None:
+    lengths = make_lengths(count)
+
+    steps = plan_epoch(lengths, step_size=step_size, seed=1, epoch=3, shuffle=shuffle)
+
+    assert Counter(clip_id for step in steps for clip_id in step) == Counter(list(lengths))
+    assert [len(step) for step in steps[:-1]] == [step_size] * (len(steps) - 1)
+    assert 1 <= len(steps[-1]) <= step_size
+
+
+def test_the_order_follows_seed_and_epoch_and_nothing_else() -> None:
+    lengths = make_lengths(64)
+    backwards = dict(reversed(lengths.items()))
+
+    def plan(clips: dict[str, float], seed: int, epoch: int) -> list[list[str]]:
+        return plan_epoch(clips, step_size=8, seed=seed, epoch=epoch, shuffle=True)
+
+    assert plan(lengths, 1, 0) == plan(backwards, 1, 0)
+    assert plan(lengths, 1, 0) != plan(lengths, 1, 1)
+    assert plan(lengths, 1, 0) != plan(lengths, 2, 0)
+
+
+def test_the_order_is_the_one_it_has_always_been() -> None:
+    # A run resumed by a later version must see the same clips; this line may never change.
+    steps = plan_epoch(
+        {f"c{i}": float(10 + i) for i in range(7)}, step_size=3, seed=5, epoch=2, shuffle=True
+    )
+
+    assert steps == [["c0", "c1", "c3"], ["c4", "c5", "c6"], ["c2"]]
+
+
+def test_buckets_save_most_of_the_padding_and_still_mix() -> None:
+    lengths = make_lengths(800)
+
+    def padding(steps: list[list[str]]) -> float:
+        padded = sum(max(lengths[i] for i in step) * len(step) for step in steps)
+        return padded / sum(lengths.values()) - 1
+
+    epochs = [plan_epoch(lengths, step_size=8, seed=1, epoch=e, shuffle=True) for e in (0, 1)]
+    unsorted = [list(lengths)[start : start + 8] for start in range(0, 800, 8)]
+    shared = {frozenset(step) for step in epochs[0]} & {frozenset(step) for step in epochs[1]}
+    longest = [max(lengths[clip_id] for clip_id in step) for step in epochs[0]]
+
+    assert padding(epochs[0]) < 0.15 < 0.5 < padding(unsorted)
+    assert not shared
+    assert abs(np.corrcoef(longest, range(len(longest)))[0, 1]) < 0.3
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+@pytest.mark.parametrize(("count", "batch_size"), [(1, 4), (5, 1), (16, 4), (23, 4), (64, 8)])
+def test_ranks_together_hold_a_step_once_and_share_the_load(
+    count: int, batch_size: int, world_size: int
+) -> None:
+    lengths = make_lengths(count)
+
+    ranks = [
+        split_step(list(lengths), lengths, batch_size, world_size, rank)
+        for rank in range(world_size)
+    ]
+
+    held = [clip_id for batches in ranks for batch in batches for clip_id in batch]
+    sizes = [len(batch) for batches in ranks for batch in batches]
+    micro_steps = [len(batches) for batches in ranks]
+    assert Counter(held) == Counter(list(lengths))
+    assert max(sizes) <= batch_size and max(sizes) - min(sizes) <= 1
+    assert max(micro_steps) - min(micro_steps) <= 1
+    assert (0 in micro_steps) == (count < world_size)
+
+
+def test_loads_of_ranks_are_alike() -> None:
+    lengths = make_lengths(64)
+
+    loads = [
+        sum(lengths[i] for batch in split_step(list(lengths), lengths, 4, 2, rank) for i in batch)
+        for rank in range(2)
+    ]
+
+    assert max(loads) / min(loads) < 1.1
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "accumulate", "world_size"), [(8, 1, 1), (4, 2, 1), (2, 2, 2), (1, 2, 4)]
+)
+def test_every_topology_sees_the_same_clips_and_totals_at_every_step(
+    batch_size: int, accumulate: int, world_size: int
+) -> None:
+    alone = make_batches(20, BatchPlan(8, 1, 1, 0, 7, True))
+    ranks = [
+        make_batches(20, BatchPlan(batch_size, accumulate, world_size, rank, 7, True))
+        for rank in range(world_size)
+    ]
+
+    for step in range(1, 8):
+        expected = alone.of_step(step)
+        found = [batch for rank in ranks for batch in rank.of_step(step)]
+        assert sorted(i for batch in found for i in batch.clip_ids) == sorted(
+            i for batch in expected for i in batch.clip_ids
+        )
+        assert all(batch.totals == expected[0].totals for batch in found)
+        assert max(len(batch.clip_ids) for batch in found) <= batch_size
+    for batches in [alone, *ranks]:
+        batches.close()
+
+
+def test_a_batch_holds_what_its_clips_hold() -> None:
+    batches = make_batches(10)
+
+    for step in range(1, 4):
+        batch = batches.of_step(step)[0]
+        for row, clip_id in zip(batch["mel"], batch.clip_ids, strict=True):
+            number = int(clip_id[1:])
+            assert row[row >= 0].tolist() == [float(number)] * (5 + number % 7)
+        assert batch.audio_s == 0.5 * len(batch.clip_ids)
+        assert batch.totals == {
+            "clips": float(len(batch.clip_ids)),
+            "frames": float((batch["mel"] >= 0).sum()),
+            "tokens": 2.0 * len(batch.clip_ids),
+        }
+    batches.close()
+
+
+def test_any_step_can_be_asked_for_in_any_order() -> None:
+    onward, astray = make_batches(), make_batches()
+    expected = {step: onward.of_step(step)[0] for step in range(1, 10)}
+
+    for step in (9, 2, 2, 3, 7, 1):
+        found = astray.of_step(step)[0]
+        assert found.clip_ids == expected[step].clip_ids
+        assert torch.equal(found["mel"], expected[step]["mel"])
+    onward.close()
+    astray.close()
+
+
+def test_three_epochs_show_every_clip_three_times() -> None:
+    batches = make_batches(10)
+    assert batches.steps_per_epoch == 3
+
+    seen = Counter(i for step in range(1, 10) for b in batches.of_step(step) for i in b.clip_ids)
+
+    assert seen == Counter({f"c{i:02d}": 3 for i in range(10)})
+    batches.close()
+
+
+def test_the_next_step_is_made_in_the_background_before_it_is_asked_for() -> None:
+    made = []
+    second_made = threading.Event()
+
+    def collate_noting(group: Sequence[Features]) -> dict[str, torch.Tensor]:
+        made.append(threading.current_thread())
+        if len(made) == 2:
+            second_made.set()
+        return collate(group)
+
+    features = make_features(8)
+    batches = ClipBatches(
+        BatchPlan(4, 1, 1, 0, 7, True), features, count_frames, collate_noting,
+        audio_s=dict.fromkeys(features, 1.0),
+    )  # fmt: skip
+
+    batches.of_step(1)
+
+    assert second_made.wait(timeout=10)
+    assert threading.main_thread() not in made
+    batches.close()
+    assert not any(thread.is_alive() for thread in made)
+
+
+def test_an_error_while_collating_reaches_the_caller() -> None:
+    def fail_on_five(group: Sequence[Features]) -> dict[str, torch.Tensor]:
+        if any(features["mel"][0] == 5 for features in group):
+            raise ValueError("clip five")
+        return collate(group)
+
+    features = make_features(8)
+    batches = ClipBatches(
+        BatchPlan(4, 1, 1, 0, 7, False), features, count_frames, fail_on_five,
+        audio_s=dict.fromkeys(features, 1.0),
+    )  # fmt: skip
+
+    with pytest.raises(ValueError, match="clip five"):
+        for step in (1, 2):
+            batches.of_step(step)
+    batches.close()
+
+
+def test_a_rank_without_clips_gets_no_batch() -> None:
+    batches = make_batches(1, BatchPlan(4, 1, 2, 1, 7, True))
+
+    assert batches.of_step(1) == []
+    batches.close()
+
+
+def test_no_clips_is_a_sentence() -> None:
+    with pytest.raises(DataError, match="no clips"):
+        ClipBatches(BatchPlan(4, 1, 1, 0, 7, True), {}, count_frames, collate, audio_s={})
+
+
+def test_clip_batches_are_what_the_loop_expects() -> None:
+    batches: StepBatches = make_batches()
+
+    assert batches.steps_per_epoch == 3
+    batches.close()
