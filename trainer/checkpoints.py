@@ -1,7 +1,7 @@
 """Checkpoints: saved atomically, verified by hash, loaded newest first, pruned after publishing.
 
 A checkpoint folder holds `model.safetensors` and `config.json` (the family's export: the weights
-a person would take away), `state.pt` (all that resumes the run) and `manifest.json` (sizes, hashes).
+a person would take away), `state.pt` (all that resumes the run) and `manifest.json` (hashes).
 It appears by one rename after every file was forced to the disk; nothing half-written has its name.
 """
 

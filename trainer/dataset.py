@@ -10,11 +10,12 @@ from typing import Any
 
 from trainer.config import RunConfig
 from trainer.data.batching import BatchPlan, ClipBatches
-from trainer.data.cache import FeatureCache, default_cache_folder
+from trainer.data.cache import FeatureCache, content_hash, default_cache_folder
 from trainer.data.manifest import read_manifest
-from trainer.data.types import Clip
+from trainer.data.types import Clip, Features
 from trainer.errors import DataError
 from trainer.events import Event, Notice, PhaseChanged
+from trainer.options import to_values
 from trainer.setup import World
 from trainer.specs import Corpus, ModelFamily
 
@@ -48,8 +49,7 @@ def prepare_dataset(
     usable = [clip for clip in clips if clip.id in features]
     if not any(clip.split == "train" for clip in usable):
         raise DataError(_nothing_left(clips, unusable))
-    facts = [featurizer.fingerprint, config.base, sorted(asdict(clip).items() for clip in usable)]
-    key = sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    key = _survey_key(family, options, base, usable, features)
     corpus = cache.remember(key, lambda: family.survey(features, usable, options, base, report))
     _tell_unusable(emit, clips, unusable | corpus.unusable)
     kept = [clip for clip in usable if clip.id in corpus.features]
@@ -125,6 +125,26 @@ def loader_workers(wanted: int | None) -> int:
     return (
         min(8, max(0, len(os.sched_getaffinity(0)) - 1)) if hasattr(os, "sched_getaffinity") else 2
     )
+
+
+def _survey_key(
+    family: ModelFamily,
+    options: Any,
+    base: Path | None,
+    clips: list[Clip],
+    features: dict[str, Features],
+) -> str:
+    """Hash all that a survey depends on: options, base, each clip's text and its features."""
+    digest = sha256(json.dumps([family.name, to_values(options)]).encode())
+    for path in () if base is None else (base, base / "config.json"):
+        if path.is_file():
+            digest.update(content_hash(path).encode())
+    for clip in sorted(clips, key=lambda clip: clip.id):
+        about = [clip.id, clip.text, clip.speaker, clip.language, clip.split]
+        digest.update(json.dumps(about).encode())
+        for name, values in sorted(features[clip.id].items()):
+            digest.update(name.encode() + values.tobytes())
+    return digest.hexdigest()
 
 
 def _reporter(emit: Emit) -> Callable[[str, int, int], None]:

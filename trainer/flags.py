@@ -117,6 +117,9 @@ def _starting_config(chosen: argparse.Namespace) -> RunConfig:
         name = getattr(chosen, part, None)
         if name is not None and name != values[part]["name"]:
             values[part] = {"name": name, "options": {}}
+    allowed = find_optimizer(values["optimizer"]["name"]).schedules
+    if allowed and values["schedule"]["name"] not in allowed and not hasattr(chosen, "schedule"):
+        values["schedule"] = {"name": allowed[0], "options": {}}
     if hasattr(chosen, "base"):
         values["base"] = chosen.base
     return RunConfig.from_json(values)

@@ -39,8 +39,8 @@ class Corpus:
     """What a family learns of a manifest as a whole before training.
 
     `facts` is JSON (symbols, statistics, sizes, and `speakers`: objects with a `name`) and travels
-    with every checkpoint as `config.json`; `features` holds one entry a usable clip, ready for `collate`; `unusable` says
-    why a clip had to be left out.
+    with every checkpoint as `config.json`; `features` holds one entry a usable clip, ready for
+    `collate`; `unusable` says why a clip had to be left out.
     """
 
     facts: dict[str, Any]
