@@ -10,7 +10,7 @@ from trainer.assemble import find_family, find_optimizer, find_schedule
 from trainer.catalog import discover
 from trainer.config import DataConfig, RunConfig, TrainingConfig, merge_values, read_config
 from trainer.errors import ConfigError
-from trainer.options import OptionInfo, describe
+from trainer.options import OptionInfo, describe, parse_value
 from trainer.presets import PRESETS, apply_preset
 from trainer.schedules import SCHEDULES
 from trainer.specs import ModelFamily, Optimization, OptimizerSpec
@@ -47,10 +47,16 @@ def config_from_args(
     _add_optimizations(parser)
     parsed = parser.parse_args(argv)
     values = config.to_json()
+    problems: list[str] = []
     for flag in flags:
         name = flag.flag.replace("-", "_")
         if hasattr(parsed, name):
-            _put(values, flag.path, getattr(parsed, name))
+            try:
+                _put(values, flag.path, parse_value(flag.info, getattr(parsed, name)))
+            except ConfigError as error:
+                problems += error.problems
+    if problems:
+        raise ConfigError(problems)
     for name in discover("trainer.optimizations", Optimization):
         _read_optimization(values, name, getattr(parsed, name, None))
     if hasattr(parsed, "epochs") and not hasattr(parsed, "steps"):
