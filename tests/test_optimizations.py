@@ -1,0 +1,371 @@
+"""Every optimization of the catalog: on when applied, off when broken, exact when it says so."""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests._toy import TOY, make_setup
+from trainer.catalog import discover
+from trainer.data.types import Batch
+from trainer.device import Device
+from trainer.errors import ConfigError
+from trainer.loop import train_step
+from trainer.models._layers.attention import SelfAttention
+from trainer.options import build_options
+from trainer.probe import probe
+from trainer.setup import STAGES, Precision, Setup
+from trainer.specs import Optimization, State
+
+CATALOG = discover("trainer.optimizations", Optimization)
+CPU = Device("cpu", 0, "some CPU", 8.0)
+TURING = Device("cuda", 0, "a GPU of 2018", 8.0, (7, 5))
+HOPPER = Device("cuda", 0, "a GPU of 2022", 80.0, (9, 0))
+MAXWELL = Device("cuda", 0, "a GPU of 2014", 4.0, (5, 2))
+T = 6
+WIDTH = 16
+
+each_optimization = pytest.mark.parametrize("name", sorted(CATALOG))
+each_exact_one = pytest.mark.parametrize(
+    "name", sorted(name for name, entry in CATALOG.items() if entry.exact)
+)
+
+
+class _Attention(SelfAttention):
+    def __init__(self) -> None:
+        super().__init__(num_heads=2)
+        self.project = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (self.split_heads(part) for part in self.project(x).chunk(3, dim=-1))
+        mask = torch.ones(1, 1, 1, x.shape[1], dtype=torch.bool)
+        return self.attend(query, key, value, mask)
+
+
+class _Block(nn.Module):
+    """Attention, dropout and BatchNorm: everything that computing twice can get wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = _Attention()
+        self.norm = nn.BatchNorm1d(T)
+        self.dropout = nn.Dropout(0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.dropout(self.norm(self.attention(x)))
+
+
+class _Batches:
+    steps_per_epoch = 4
+
+    def of_step(self, step: int) -> list[Batch]:
+        generator = torch.Generator().manual_seed(step)
+        x = torch.randn(4, T, WIDTH, generator=generator)
+        return [Batch({"x": x}, [], {"clips": 4.0}, 1.0)]
+
+
+def _losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    return {"error": (model(batch["x"]) - batch["x"].flip(1)).square().mean()}
+
+
+def _make_setup(folder: Path, machine: Device = CPU) -> Setup:
+    setup = make_setup(folder)
+    torch.manual_seed(0)
+    setup.machine = machine
+    setup.model = nn.Sequential(_Block(), _Block(), _Block())
+    setup.family = replace(TOY, losses=_losses, blocks=lambda model: list(model.children()))
+    setup.optimizer = torch.optim.AdamW(setup.model.parameters())
+    setup.train_batches = _Batches()  # type: ignore[assignment]
+    return setup
+
+
+def _setup_for(name: str, folder: Path) -> Setup:
+    """Return a Setup on a machine where the optimization can be had."""
+    return _make_setup(folder, HOPPER if CATALOG[name].unavailable(CPU) else CPU)
+
+
+def _apply(setup: Setup, name: str, **values: Any) -> None:
+    entry = CATALOG[name]
+    entry.apply(setup, build_options(entry.options, values, name))
+
+
+def _state(setup: Setup, name: str) -> State:
+    return CATALOG[name].state(setup, probe(setup, setup.train_batches.of_step(1)[0]))
+
+
+def _train(setup: Setup, steps: int) -> list[float]:
+    torch.manual_seed(1)
+    return [train_step(setup, step)["error"].item() for step in range(1, steps + 1)]
+
+
+def _restore_one_block(setup: Setup) -> None:
+    del vars(setup.model[1])["forward"]  # type: ignore[index]
+
+
+def _switch_one_layer_back(setup: Setup) -> None:
+    setup.model.get_submodule("1.attention").use_sdpa = False  # type: ignore[assignment]
+
+
+def _drop_autocast(setup: Setup) -> None:
+    setup.precision = Precision()
+
+
+def _ask_for_full_fp32(setup: Setup) -> None:
+    torch.set_float32_matmul_precision("highest")
+
+
+BREAKERS: dict[str, Callable[[Setup], None]] = {
+    "gradient_checkpointing": _restore_one_block,
+    "sdpa": _switch_one_layer_back,
+    "mixed_precision": _drop_autocast,
+    "tf32": _ask_for_full_fp32,
+}
+
+
+@pytest.fixture(autouse=True)
+def _keep_flags() -> Iterator[None]:
+    precision = torch.get_float32_matmul_precision()
+    allow_tf32, benchmark = torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
+    yield
+    torch.set_float32_matmul_precision(precision)
+    torch.backends.cudnn.allow_tf32 = allow_tf32
+    torch.backends.cudnn.benchmark = benchmark
+
+
+@each_optimization
+def test_the_entry_is_complete(name: str) -> None:
+    entry = CATALOG[name]
+
+    assert entry.name == name
+    assert entry.stage in STAGES
+    assert entry.label
+    assert entry.help.endswith(".")
+    assert name in BREAKERS, "a new optimization needs a way to break it in this file"
+
+
+@each_optimization
+def test_it_is_off_unless_applied(name: str, tmp_path: Path) -> None:
+    state = _state(_setup_for(name, tmp_path), name)
+
+    assert not state.on
+    assert state.detail
+
+
+@each_optimization
+def test_it_is_on_when_applied_and_off_when_broken_underneath(name: str, tmp_path: Path) -> None:
+    setup = _setup_for(name, tmp_path)
+
+    _apply(setup, name)
+    applied = _state(setup, name)
+    BREAKERS[name](setup)
+    broken = _state(setup, name)
+
+    assert applied.on, applied.detail
+    assert not broken.on, broken.detail
+
+
+@each_optimization
+def test_training_with_it_lowers_the_loss(name: str, tmp_path: Path) -> None:
+    setup = _setup_for(name, tmp_path)
+    _apply(setup, name)
+
+    losses = _train(setup, 30)
+
+    assert sum(losses[-5:]) < sum(losses[:5])
+
+
+@each_optimization
+def test_the_keys_of_the_state_dict_stay(name: str, tmp_path: Path) -> None:
+    setup = _setup_for(name, tmp_path)
+    before = list(setup.model.state_dict())
+
+    _apply(setup, name)
+
+    assert list(setup.model.state_dict()) == before
+
+
+@each_exact_one
+def test_the_loss_curve_stays_within_rounding(name: str, tmp_path: Path) -> None:
+    plain, optimized = _make_setup(tmp_path), _make_setup(tmp_path)
+    _apply(optimized, name)
+
+    assert _train(optimized, 8) == pytest.approx(_train(plain, 8), rel=1e-5)
+
+
+def test_all_of_them_together_are_on(tmp_path: Path) -> None:
+    setup = _make_setup(tmp_path)
+    names = [name for name in CATALOG if CATALOG[name].unavailable(CPU) is None]
+    for name in sorted(names, key=lambda name: STAGES.index(CATALOG[name].stage)):
+        _apply(setup, name)
+
+    states = {name: _state(setup, name).on for name in names}
+
+    assert len(names) >= 3
+    assert all(states.values()), states
+
+
+def test_checkpointing_keeps_every_bit_of_weights_and_statistics(tmp_path: Path) -> None:
+    plain, optimized = _make_setup(tmp_path), _make_setup(tmp_path)
+    _apply(optimized, "gradient_checkpointing")
+
+    assert _train(optimized, 5) == _train(plain, 5)
+
+    expected = plain.model.state_dict()
+    for key, value in optimized.model.state_dict().items():
+        assert torch.equal(value, expected[key]), key
+
+
+def test_checkpointing_keeps_less_for_the_backward_pass(tmp_path: Path) -> None:
+    setup = _make_setup(tmp_path)
+    batch = setup.train_batches.of_step(1)[0]
+
+    plain = probe(setup, batch)
+    _apply(setup, "gradient_checkpointing")
+    checkpointed = probe(setup, batch)
+
+    assert checkpointed.block_calls == (2, 2, 2)
+    assert checkpointed.saved_bytes < 0.5 * plain.saved_bytes
+
+
+def test_checkpointing_rests_while_evaluating(tmp_path: Path) -> None:
+    setup = _make_setup(tmp_path)
+    _apply(setup, "gradient_checkpointing")
+
+    setup.model.eval()
+
+    assert probe(setup, setup.train_batches.of_step(1)[0]).block_calls == (1, 1, 1)
+
+
+def test_a_copy_of_a_checkpointed_model_uses_its_own_weights(tmp_path: Path) -> None:
+    setup = _make_setup(tmp_path)
+    _apply(setup, "gradient_checkpointing")
+    x = torch.ones(2, T, WIDTH)
+
+    twin = copy.deepcopy(setup.model).eval()
+    with torch.no_grad():
+        for parameter in setup.model.parameters():
+            parameter.zero_()
+
+    assert not torch.equal(twin(x), setup.model.eval()(x))
+
+
+def test_a_model_without_blocks_or_attention_says_so(tmp_path: Path) -> None:
+    setup = make_setup(tmp_path)
+    setup.family = replace(TOY, blocks=lambda model: [])
+
+    assert _state(setup, "gradient_checkpointing").detail == (
+        "this model has no blocks to checkpoint"
+    )
+    assert _state(setup, "sdpa") == State(False, "this model has no attention")
+
+
+def test_sdpa_names_its_kernel_and_never_writes_the_attention_weights(tmp_path: Path) -> None:
+    setup = _make_setup(tmp_path)
+    _apply(setup, "sdpa")
+
+    shown = probe(setup, setup.train_batches.of_step(1)[0])
+
+    assert "kernel: flash (CPU)" in CATALOG["sdpa"].state(setup, shown).detail
+    assert shown.operators["aten::bmm"] == 0
+
+
+def test_sdpa_is_off_when_pytorch_falls_back_to_the_plain_product(tmp_path: Path) -> None:
+    setup = _make_setup(tmp_path)
+    _apply(setup, "sdpa")
+
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        state = _state(setup, "sdpa")
+
+    assert not state.on
+    assert "fell back" in state.detail
+
+
+@pytest.mark.parametrize(
+    ("machine", "mode", "dtype"),
+    [
+        (CPU, "auto", torch.bfloat16),
+        (CPU, "bf16", torch.bfloat16),
+        (HOPPER, "auto", torch.bfloat16),
+        (HOPPER, "fp16", torch.float16),
+        (TURING, "auto", torch.float16),
+        (TURING, "fp16", torch.float16),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:torch.cuda.amp.GradScaler is enabled, but CUDA is not")
+def test_mixed_precision_takes_a_format_the_device_computes(
+    machine: Device, mode: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    setup = _make_setup(tmp_path, machine)
+
+    _apply(setup, "mixed_precision", mode=mode)
+
+    assert setup.precision.autocast_dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("machine", "mode", "remedy"),
+    [(CPU, "fp16", "Choose bf16 or auto"), (TURING, "bf16", "Choose fp16 or auto")],
+)
+def test_mixed_precision_refuses_a_format_the_device_lacks(
+    machine: Device, mode: str, remedy: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=remedy):
+        _apply(_make_setup(tmp_path, machine), "mixed_precision", mode=mode)
+
+
+def test_fp16_is_seen_by_its_operands_and_its_scaler(tmp_path: Path) -> None:
+    setup = _make_setup(tmp_path)
+    setup.precision = Precision(torch.float16, torch.amp.grad_scaler.GradScaler("cpu"))
+
+    state = _state(setup, "mixed_precision")
+
+    assert state.on
+    assert "in fp16, loss scaled" in state.detail
+
+
+def test_the_probe_leaves_the_scaler_alone(tmp_path: Path) -> None:
+    setup = _make_setup(tmp_path)
+    setup.precision = Precision(torch.float16, torch.amp.grad_scaler.GradScaler("cpu"))
+    before = setup.precision.scaler.state_dict()
+
+    _state(setup, "mixed_precision")
+
+    assert setup.precision.scaler.state_dict() == before
+
+
+def test_what_a_device_cannot_do_comes_with_its_reason() -> None:
+    mixed, tf32 = CATALOG["mixed_precision"], CATALOG["tf32"]
+
+    assert mixed.unavailable(MAXWELL) and "5.2" in str(mixed.unavailable(MAXWELL))
+    assert mixed.unavailable(TURING) is None
+    assert tf32.unavailable(HOPPER) is None
+    assert "no TF32" in str(tf32.unavailable(TURING))
+    assert "CPU" in str(tf32.unavailable(CPU))
+
+
+def test_tf32_is_off_when_convolutions_are_left_out(tmp_path: Path) -> None:
+    setup = _make_setup(tmp_path, HOPPER)
+    _apply(setup, "tf32")
+
+    torch.backends.cudnn.allow_tf32 = False
+
+    assert _state(setup, "tf32") == State(
+        False, "fp32 matrix products in TF32, convolutions in fp32"
+    )
+
+
+def test_cudnn_times_its_kernels_only_if_asked(tmp_path: Path) -> None:
+    setup = _make_setup(tmp_path, HOPPER)
+
+    _apply(setup, "tf32", cudnn_benchmark=True)
+    asked = torch.backends.cudnn.benchmark, _state(setup, "tf32").detail
+    _apply(setup, "tf32")
+
+    assert asked[0] is True
+    assert "kernels timed" in asked[1]
+    assert torch.backends.cudnn.benchmark is False
