@@ -107,13 +107,36 @@ def test_a_lying_sample_rate_is_refused(tmp_path: Path, rate: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"RIFF", b"just some text, no sound", b"RIFF\x24\0\0\0WAVE", b"\xff" * 300]
+    "content",
+    [
+        b"",
+        b"RIFF",
+        b"just some text, no sound",
+        b"RIFF\x24\0\0\0WAVE",
+        b"RIFF\x24\0\0\0WAVEfmt \x10\0\0\0\1\0",
+        b"ID3\3",
+        b"OggS",
+        b"fLaC",
+        b"\xff" * 300,
+    ],
 )
 def test_a_file_that_is_no_audio_is_a_sentence(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.wav"
     path.write_bytes(content)
 
     with pytest.raises(DataError, match="a.wav"):
+        load_audio(path, 16000)
+
+
+def test_a_claim_of_many_hours_is_refused_before_memory_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    with path.open("wb") as file:
+        header = struct.pack("<4sI4s4sIHHIIHH", b"RIFF", 0xFFFFFFFF, b"WAVE", b"fmt ", 16, 1, 1,
+                             1000, 1000, 1, 8)  # fmt: skip
+        file.write(header + struct.pack("<4sI", b"data", 0xFFFFFFFF))
+        file.truncate(10_000_000)  # a sparse file: it takes no room
+
+    with pytest.raises(DataError, match="claims to last 2.8 hours"):
         load_audio(path, 16000)
 
 

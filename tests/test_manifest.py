@@ -182,6 +182,19 @@ def test_bytes_that_are_not_utf8_cost_their_own_row_only(tmp_path: Path) -> None
     assert kinds(manifest) == [(2, "damaged_text")]
 
 
+def test_damaged_bytes_in_a_speaker_or_a_header_reach_no_message(tmp_path: Path) -> None:
+    write_clips(tmp_path, "a.wav", "b.wav")
+    rows = [b"audio_file|text|speaker|no\xff", f"a.wav|{HANGUL}|ann|".encode(), b"b.wav|Two|b\xff|"]
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"\n".join([*rows, f"b.wav|{HANGUL}".encode()]))
+
+    manifest = read(path)
+
+    assert kinds(manifest) == [(3, "damaged_text"), (4, "wrong_columns")]
+    assert json.dumps(manifest.summary(), ensure_ascii=False).encode()
+    assert [str(problem).encode() for problem in manifest.problems]
+
+
 def test_quotes_in_pipe_rows_are_letters(tmp_path: Path) -> None:
     write_clips(tmp_path, "a.wav", "b.wav", "c.wav", "d.wav")
     rows = ['a.wav|"Hello, he said.', 'b.wav|She said "no" twice.', "c.wav|Bye.", 'd.wav|"Yes."']

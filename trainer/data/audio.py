@@ -14,6 +14,7 @@ __all__ = ["AudioError", "AudioFacts", "audio_facts", "load_audio", "trim_silenc
 
 _SILENCE_DB = -60.0
 _LOUDEST = 8.0
+_LONGEST_S = 7200.0  # far above any clip; a lying header would ask for terabytes
 
 
 def load_audio(path: Path | str, sample_rate: int) -> np.ndarray:
@@ -27,6 +28,12 @@ def load_audio(path: Path | str, sample_rate: int) -> np.ndarray:
     """
     path = Path(path)
     facts = audio_facts(path)
+    if facts.duration_s > _LONGEST_S:
+        raise AudioError(
+            "too_long",
+            f"{path.name} claims to last {facts.duration_s / 3600:.1f} hours.",
+            "Split it into clips; if it is short, export it again.",
+        )
     try:
         wave, rate = soundfile.read(str(path), dtype="float32", always_2d=True)
     except (soundfile.LibsndfileError, RuntimeError):

@@ -51,6 +51,10 @@ def audio_facts(path: Path | str) -> AudioFacts:
     try:
         with path.open("rb") as file:
             facts = _read_facts(file, path)
+    except struct.error:
+        raise AudioError(
+            "unreadable_audio", f"{path.name} has a broken header.", COPY_AGAIN
+        ) from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise AudioError(
@@ -168,7 +172,7 @@ def _check_mp3(file: BinaryIO, size: int, path: Path) -> None:
     head = file.read(10)
     start = 0
     if head[:3] == b"ID3":
-        a, b, c, d = head[6:10]
+        a, b, c, d = struct.unpack("4B", head[6:10])
         start = 10 + (a << 21 | b << 14 | c << 7 | d)
     file.seek(start)
     frame = file.read(256)

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainer.data.decode import is_damaged, read_text
@@ -82,6 +82,7 @@ def read_listing(path: Path, name: str, split: str, language: str) -> Listing:
             "separated by |, a tab, a semicolon or a comma."
         )
     dialect = find_dialect(rows, path.name)
+    dialect = replace(dialect, columns=tuple(_shown(column) for column in dialect.columns))
     body = rows.rows[1:] if dialect.has_header else rows.rows
     source = Source(
         name, str(path), dialect.name, encoding, rows.separator, dialect.has_header, len(body),
@@ -104,7 +105,8 @@ def _read_row(
     name, split, language = about
     audio_file = _cell(row, dialect.audio).strip()
     text = _text(row, dialect)
-    fault = _shape_fault(row, dialect) or _text_fault(audio_file, text)
+    labels = _cell(row, dialect.speaker) + _cell(row, dialect.language)
+    fault = _shape_fault(row, dialect) or _text_fault(text, audio_file + labels)
     if fault is not None:
         return Problem(name, row.line, _shown(audio_file), _shown(text), *fault)
     speaker = unicodedata.normalize("NFC", _cell(row, dialect.speaker).strip())
@@ -147,11 +149,11 @@ def _shape_fault(row: Row, dialect: Dialect) -> tuple[str, str, str] | None:
     return None
 
 
-def _text_fault(audio_file: str, text: str) -> tuple[str, str, str] | None:
-    if is_damaged(text) or is_damaged(audio_file):
+def _text_fault(text: str, others: str) -> tuple[str, str, str] | None:
+    if is_damaged(text + others):
         remedy = "Save the list again as UTF-8."
         return "damaged_text", "The row holds bytes that are not UTF-8.", remedy
-    control = _CONTROL.search(text) or _CONTROL.search(audio_file)
+    control = _CONTROL.search(text + others)
     if control:
         code = f"U+{ord(control[0]):04X}"
         return "damaged_text", f"The row holds the control character {code}.", "Remove it."
