@@ -218,3 +218,13 @@ def test_five_owners_at_once_leave_one(run: Run) -> None:
     codes = sorted(process.wait(timeout=30) for process in processes)
 
     assert codes == [0, 75, 75, 75, 75], f"after {time.monotonic() - started:.1f} s"
+
+
+def test_requests_meant_for_an_earlier_process_are_dropped(run: Run) -> None:
+    run.request("stop")
+    run.drop_requests_before(0.0)
+    kept = run.requests()
+
+    run.drop_requests_before(time.time() + 60)
+
+    assert (kept, run.requests()) == ({"stop"}, set())

@@ -14,7 +14,7 @@ from trainer.catalog import discover, find
 from trainer.checkpoints import clean_leftovers, newest_checkpoint, restore_checkpoint
 from trainer.config import Choice, RunConfig, parse_interval
 from trainer.dataset import Dataset, Emit, make_batches, prepare_dataset
-from trainer.device import Device, list_devices
+from trainer.device import Device, describe_cpu
 from trainer.distributed import in_turn
 from trainer.errors import ConfigError, UnknownEntry
 from trainer.events import Notice, PhaseChanged, RunStarted
@@ -93,19 +93,17 @@ def choose_device(wanted: str, local_rank: int = 0) -> Device:
     Raises:
         ConfigError: there is no such device.
     """
-    gpus = [device for device in list_devices() if device.kind == "cuda"]
-    usable = gpus if torch.cuda.is_available() else []
-    if wanted == "cpu" or (wanted == "auto" and not usable):
-        return list_devices()[-1]
-    names = {"auto": local_rank, "cuda": local_rank} | {
-        f"cuda:{gpu.index}": gpu.index for gpu in gpus
-    }
+    gpus = _torch_gpus()
+    if wanted == "cpu" or (wanted == "auto" and not gpus):
+        return describe_cpu()
+    names = {"auto": local_rank, "cuda": local_rank}
+    names |= {gpu.torch_name: gpu.index for gpu in gpus}
     index = names.get(wanted, -1)
-    if not 0 <= index < len(usable):
-        known = ", ".join(["auto", "cpu", *(gpu.torch_name for gpu in usable)])
-        why = " torch sees no GPU here." if not usable else ""
+    if not 0 <= index < len(gpus):
+        known = ", ".join(["auto", "cpu", *(gpu.torch_name for gpu in gpus)])
+        why = "" if gpus else " torch sees no GPU here."
         raise ConfigError(f"The device '{wanted}' is not on this machine.{why} There is: {known}.")
-    return usable[index]
+    return gpus[index]
 
 
 def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Setup:
@@ -195,6 +193,17 @@ def count_steps(config: RunConfig, steps_per_epoch: int) -> int:
     if config.training.epochs is not None:
         return max(1, math.ceil(config.training.epochs * steps_per_epoch))
     return max(300, 30 * steps_per_epoch)
+
+
+def _torch_gpus() -> list[Device]:
+    """List the GPUs as torch numbers them, which CUDA_VISIBLE_DEVICES may change."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    gpus = []
+    for index in range(count):
+        facts = torch.cuda.get_device_properties(index)
+        memory_gib = facts.total_memory / 2**30
+        gpus.append(Device("cuda", index, facts.name, memory_gib, (facts.major, facts.minor)))
+    return gpus
 
 
 def _options_of(entry: Any, choice: Choice) -> Any:

@@ -166,7 +166,6 @@ def _continue(run: Run) -> int:
 
     if run.config.training.num_processes > 1 and "WORLD_SIZE" not in os.environ:
         return subprocess.run(run.command(), check=False).returncode
-    run.answer("stop")
     listen = _Printer() if sys.stdout.isatty() or "TIMBRE_PROGRESS" in os.environ else None
     return continue_run(run, listen)
 

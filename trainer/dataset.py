@@ -13,7 +13,7 @@ from trainer.data.batching import BatchPlan, ClipBatches
 from trainer.data.cache import FeatureCache, content_hash, default_cache_folder
 from trainer.data.manifest import read_manifest
 from trainer.data.types import Clip, Features
-from trainer.errors import DataError
+from trainer.errors import DataError, StopRequested
 from trainer.events import Event, Notice, PhaseChanged
 from trainer.options import to_values
 from trainer.setup import World
@@ -43,7 +43,7 @@ def prepare_dataset(
     cache = FeatureCache(default_cache_folder() / family.name)
     base = Path(config.base) if config.base else None
     featurizer = family.featurizer(base, options)
-    report = _reporter(emit)
+    report = _reporter(folder, emit)
     workers = loader_workers(config.training.loader_workers)
     features, unusable = cache.collect(clips, featurizer, workers=workers, progress=report)
     usable = [clip for clip in clips if clip.id in features]
@@ -147,8 +147,10 @@ def _survey_key(
     return digest.hexdigest()
 
 
-def _reporter(emit: Emit) -> Callable[[str, int, int], None]:
+def _reporter(folder: Path, emit: Emit) -> Callable[[str, int, int], None]:
     def report(phase: str, done: int, total: int) -> None:
+        if (folder / "control" / "stop").exists():
+            raise StopRequested(f"Stopped while the run was being prepared ({phase.lower()}).")
         stride = max(1, total // 100)
         if done % stride == 0 or done == total:
             emit(PhaseChanged(phase, done, total))

@@ -9,7 +9,8 @@ TimbreError
 `-- RunError               a run folder that cannot be used as asked
     |-- RunExists          the folder is already there and is never overwritten
     |-- RunNotFound        no run lives in the folder
-    `-- RunOwned           another process trains it right now
+    |-- RunOwned           another process trains it right now
+    `-- StopRequested      a person asked for a stop before the first step
 """
 
 
@@ -62,6 +63,12 @@ class RunExists(RunError):
 
 class RunNotFound(RunError):
     """The folder holds no run."""
+
+
+class StopRequested(RunError):
+    """A person asked for a stop while the run was still being prepared; nothing is lost."""
+
+    exit_code = 10
 
 
 class RunOwned(RunError):

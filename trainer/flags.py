@@ -15,6 +15,14 @@ from trainer.presets import PRESETS, apply_preset
 from trainer.schedules import SCHEDULES
 from trainer.specs import ModelFamily, Optimization, OptimizerSpec
 
+_GROUPS = {
+    "data": "clips",
+    "training": "training",
+    "family": "options of the model family",
+    "optimizer": "options of the optimizer",
+    "schedule": "options of the schedule",
+}
+
 
 @dataclass(frozen=True)
 class Flag:
@@ -42,8 +50,9 @@ def config_from_args(
     config = _starting_config(chosen)
     _add_choices(parser)
     flags = config_flags(config)
+    groups = {flag.path[0]: parser.add_argument_group(_GROUPS[flag.path[0]]) for flag in flags}
     for flag in flags:
-        _add_flag(parser, flag)
+        _add_flag(groups[flag.path[0]], flag)
     _add_optimizations(parser)
     parsed = parser.parse_args(argv)
     values = config.to_json()
@@ -149,7 +158,7 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{name}", help=text, default=argparse.SUPPRESS, metavar=name.upper())
 
 
-def _add_flag(parser: argparse.ArgumentParser, flag: Flag) -> None:
+def _add_flag(parser: "argparse._ArgumentGroup", flag: Flag) -> None:
     info = flag.info
     default = "auto" if info.default is None else info.default
     shown = "" if default == "" else f" [{default}]"

@@ -2,13 +2,17 @@
 
 import faulthandler
 import logging
+import os
 import signal
+import sys
 from collections.abc import Callable
 from types import FrameType
 
+import psutil
+
 from trainer.assemble import assemble, choose_device, describe_start
 from trainer.distributed import join_world, leave_world
-from trainer.errors import TimbreError
+from trainer.errors import StopRequested, TimbreError
 from trainer.events import Event, PhaseChanged, RunFinished, StepDone
 from trainer.loop import train
 from trainer.runs import Run
@@ -29,6 +33,8 @@ def continue_run(run: Run, listen: Callable[[Event], None] | None = None) -> int
     """
     world = join_world(choose_device(run.config.training.device).kind)
     lock = run.take(timeout_s=2.0) if world.is_main else None
+    if world.is_main:
+        run.drop_requests_before(psutil.Process().create_time())
     _set_up_process(run, world)
     emit = _emitter(run, world, listen)
     try:
@@ -45,6 +51,10 @@ def _train_and_tell(run: Run, world: World, emit: Callable[[Event], None]) -> in
         setup = assemble(run.folder, run.config, world=world, emit=emit)
         emit(describe_start(setup))
         outcome = train(setup, emit)
+    except StopRequested as error:
+        run.answer("stop")
+        emit(RunFinished("stopped", _step_of(run), str(error), "Press Resume to go on."))
+        return STOPPED
     except TimbreError as error:
         _LOG.error("%s", error)
         emit(RunFinished("failed", _step_of(run), str(error)))
@@ -82,7 +92,7 @@ def explain_failure(error: Exception) -> tuple[str, str, int]:
 
 
 def _set_up_process(run: Run, world: World) -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    _set_up_log(run)
     faulthandler.enable()
     if world.is_main:
         run.write_owner()
@@ -95,6 +105,17 @@ def _set_up_process(run: Run, world: World) -> None:
 
     for number in numbers:
         signal.signal(number, ask_to_stop)
+
+
+def _set_up_log(run: Run) -> None:
+    """Log to the run's file, and to a terminal or pipe if that is not the same file."""
+    path = run.folder / "log.txt"
+    handlers: list[logging.Handler] = [logging.FileHandler(path, encoding="utf-8")]
+    shown, logged = os.fstat(sys.stderr.fileno()), path.stat()
+    if (shown.st_dev, shown.st_ino) != (logged.st_dev, logged.st_ino):
+        handlers.append(logging.StreamHandler())
+    form = "%(asctime)s %(levelname)s %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form, handlers=handlers)
 
 
 def _emitter(

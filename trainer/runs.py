@@ -156,6 +156,13 @@ class Run:
         """Remove a request that was carried out."""
         (self.folder / "control" / name).unlink(missing_ok=True)
 
+    def drop_requests_before(self, started_at: float) -> None:
+        """Remove requests that were meant for an earlier process, by their time in seconds."""
+        for name in REQUESTS:
+            path = self.folder / "control" / name
+            if path.exists() and path.stat().st_mtime < started_at:
+                path.unlink(missing_ok=True)
+
     def checkpoints(self) -> list[CheckpointInfo]:
         """List the published checkpoints, oldest first, without verifying their contents."""
         found = []
