@@ -85,6 +85,15 @@ def test_a_cut_file_is_named_by_its_header_alone(
         load_audio(path, 16000)
 
 
+def test_an_ogg_cut_between_two_pages_is_named(tmp_path: Path) -> None:
+    path = write_tone(tmp_path / "a.ogg", 3.0)
+    data = path.read_bytes()
+    path.write_bytes(data[: data.rfind(b"OggS")])
+
+    with pytest.raises(DataError, match="its last page is missing"):
+        audio_facts(path)
+
+
 def test_a_wav_that_was_streamed_declares_no_length_and_is_read(tmp_path: Path) -> None:
     path = write_tone(tmp_path / "a.wav")
     data = bytearray(path.read_bytes())

@@ -545,6 +545,19 @@ def test_a_speaker_with_one_recording_is_not_held_out_whole(tmp_path: Path) -> N
     assert len(manifest.val) == 2
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_no_speaker_is_heard_in_validation_only(tmp_path: Path, seed: int) -> None:
+    names = ["ann_x_1", "ann_y_1", *(f"bob_{letter}_1" for letter in "abcdefgh")]
+    write_clips(tmp_path, *(f"{name}.wav" for name in names))
+    rows = ["audio_file|text|speaker", *(f"{name}|Text {name}.|{name[:3]}" for name in names)]
+    path = write_list(tmp_path / "t.csv", *rows)
+
+    manifest = read_manifest(DataConfig(train_csv=str(path), eval_fraction=0.5), seed=seed)
+
+    assert {clip.speaker for clip in manifest.train} == {"ann", "bob"}
+    assert len(manifest.val) == 5
+
+
 def test_two_recordings_of_unlike_size_hold_out_the_smaller(tmp_path: Path) -> None:
     write_clips(tmp_path, "long_1.wav", "long_2.wav", "long_3.wav", "long_4.wav", "brief_1.wav")
     rows = [f"{name}|Text {name}." for name in ("long_1", "long_2", "long_3", "long_4", "brief_1")]
