@@ -215,13 +215,14 @@ def test_pipe_rows_written_by_pandas_lose_their_doubled_quotes(tmp_path: Path) -
     assert texts(manifest) == sentences
 
 
-def test_an_unclosed_quote_costs_one_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("cell", "text"), [('"Yes"', "Yes"), ('Size 5"', 'Size 5"')])
+def test_an_unclosed_quote_costs_one_row(tmp_path: Path, cell: str, text: str) -> None:
     write_clips(tmp_path, "a.wav", "b.wav", "c.wav", "d.wav")
-    rows = ["audio,text", "a.wav,Fine.", 'b.wav,"Never closed', "c.wav,Also fine.", 'd.wav,"Yes"']
+    rows = ["audio,text", "a.wav,Fine.", 'b.wav,"Never closed', "c.wav,Also fine.", f"d.wav,{cell}"]
 
     manifest = read(write_list(tmp_path / "t.csv", *rows))
 
-    assert texts(manifest) == ["Fine.", "Also fine.", "Yes"]
+    assert texts(manifest) == ["Fine.", "Also fine.", text]
     assert kinds(manifest) == [(3, "broken_row")]
 
 
