@@ -110,15 +110,23 @@ def _read_folder(base: Path) -> tuple[dict[str, Any], State]:
     return facts, state
 
 
-def _read_published(path: Path) -> tuple[dict[str, Any], State]:
+def read_tensors(path: Path) -> Any:
+    """Read a file that torch.save wrote, if it holds tensors and plain containers alone.
+
+    Raises:
+        CheckpointError: it is damaged, something else, or holds objects that could run code.
+    """
     try:
-        # Only tensors and plain containers are accepted: a pickle could run any code.
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
         raise CheckpointError(
-            f"{path} cannot be read as a checkpoint: {reason}. Download it again."
+            f"{path} cannot be read as a file of tensors ({type(error).__name__}). "
+            "Download it again, or take a checkpoint that holds nothing but weights."
         ) from None
+
+
+def _read_published(path: Path) -> tuple[dict[str, Any], State]:
+    content = read_tensors(path)
     state = content.get("model", content) if isinstance(content, dict) else None
     if not isinstance(state, dict) or "encoder.src_word_emb.weight" not in state:
         raise CheckpointError(

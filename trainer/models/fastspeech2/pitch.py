@@ -12,6 +12,7 @@ from trainer.models._layers.mel import MelSettings, frame_wave, hann_window
 PITCH_MIN_HZ = 65.0
 PITCH_MAX_HZ = 500.0
 _CANDIDATES = 6
+_LOW_PASS_HZ = 1200.0
 _VOICING_THRESHOLD = 0.45
 _SILENCE_THRESHOLD = 0.03
 _OCTAVE_COST = 0.02
@@ -42,6 +43,9 @@ def _normalised_autocorrelation(frames: np.ndarray, settings: MelSettings) -> np
     size = 2 * settings.n_fft
     centred = (frames - frames.mean(axis=1, keepdims=True)) * window
     power = np.abs(np.fft.rfft(centred.astype(np.float32), size)) ** 2
+    # High frequencies make peaks narrower than a sample, and breath there hides the voice.
+    frequencies = np.fft.rfftfreq(size, 1 / settings.sample_rate)
+    power *= np.exp(-0.5 * (frequencies / _LOW_PASS_HZ) ** 2).astype(np.float32)
     correlation = np.fft.irfft(power, size)[:, :longest]
     of_window = np.fft.irfft(np.abs(np.fft.rfft(window, size)) ** 2, size)[:longest]
     scale = np.maximum(correlation[:, :1], 1e-9) * (of_window / of_window[0])

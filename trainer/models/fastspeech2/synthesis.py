@@ -12,6 +12,7 @@ from trainer.errors import CheckpointError, DataError
 from trainer.models._layers.hifigan import Hifigan, HifiganSettings, fold_weight_norm
 from trainer.models._layers.mel import MelSettings
 from trainer.models.fastspeech2 import vocoder
+from trainer.models.fastspeech2.checkpoint import read_tensors
 from trainer.models.fastspeech2.network import FastSpeech2, Prediction
 from trainer.models.fastspeech2.tokens import encode_symbols, split_sentences, split_symbols
 from trainer.specs import Speech
@@ -118,14 +119,14 @@ def load_hifigan(path: str) -> Hifigan:
             f"The HiFi-GAN weights '{path}' do not exist. Give the path of a generator checkpoint "
             "under HiFi-GAN weights, or choose another vocoder."
         )
+    content = read_tensors(Path(path))
+    generator = Hifigan(HifiganSettings())
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-        state = fold_weight_norm(content.get("generator", content))
-        generator = Hifigan(HifiganSettings())
-        generator.load_state_dict(state)
-    except (AttributeError, RuntimeError, KeyError, OSError, EOFError, ValueError) as error:
+        generator.load_state_dict(fold_weight_norm(content.get("generator", content)))
+    except (AttributeError, KeyError, RuntimeError) as error:
+        detail = " ".join(str(error).split())[:200]
         raise CheckpointError(
-            f"{path} is no HiFi-GAN V1 generator for 80 mels: {str(error).splitlines()[0]}. "
+            f"{path} is no HiFi-GAN V1 generator for 80 mels: {detail}. "
             "Choose another file, or another vocoder."
         ) from None
     return generator.eval()

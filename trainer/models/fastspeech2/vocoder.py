@@ -2,10 +2,18 @@
 
 import numpy as np
 
-from trainer.models._layers.mel import MelSettings, hann_window, invert_mel
+from trainer.models._layers.mel import (
+    MelSettings,
+    hann_window,
+    invert_mel,
+    log_mel,
+    mel_filters,
+)
 
 _SEED = 20
 _BREATH_HZ = 4500.0
+_SHAPING_ROUNDS = 2
+_PULSE_REACH = 12
 _LOUDEST = 0.95
 
 
@@ -27,14 +35,39 @@ def pulse_noise(
 ) -> np.ndarray:
     """Shape pulses (voiced) and noise (unvoiced) to a mel.
 
-    mel: (T_mel, M) natural log. f0: (T_mel,) Hz, 0 where unvoiced. The excitation decides the
-    phases, the mel the magnitudes; a few rounds of Griffin-Lim make the two agree. Returns audio
-    (T_wav,) float32.
+    mel: (T_mel, M) natural log. f0: (T_mel,) Hz, 0 where unvoiced. The envelope is corrected
+    first, with the fine structure left to the excitation; then its phases go with the magnitudes
+    of the mel into a few rounds of Griffin-Lim. Returns audio (T_wav,) float32.
     """
-    excitation = _excite(f0, settings)
-    spectrum = stft(excitation, settings)
+    wave = _excite(f0, settings)
+    wanted = _smooth_bands(mel)
+    for _ in range(_SHAPING_ROUNDS):
+        spectrum = stft(wave, settings)
+        correction = wanted - _smooth_bands(log_mel(np.abs(spectrum), settings))
+        wave = istft(spectrum * np.exp(_spread_bands(correction, settings)), settings)
+    spectrum = stft(wave, settings)
     angles = spectrum / np.maximum(np.abs(spectrum), 1e-8)
     return _limit(_iterate_phases(invert_mel(mel, settings), angles, settings, rounds, 0.0))
+
+
+def _smooth_bands(mel: np.ndarray) -> np.ndarray:
+    """Average the power of a mel (T_mel, M) over five bands: single harmonics would resonate."""
+    padded = np.pad(np.exp(mel), ((0, 0), (2, 2)), mode="edge")
+    weights = np.array([0.25, 0.75, 1.0, 0.75, 0.25], np.float32) / 3
+    bands = mel.shape[1]
+    return np.log(sum(w * padded[:, k : k + bands] for k, w in enumerate(weights)) + 1e-8)
+
+
+def _spread_bands(correction: np.ndarray, settings: MelSettings) -> np.ndarray:
+    """Interpolate a log gain per mel band (T_mel, M) to one per bin, (T_mel, n_fft // 2 + 1)."""
+    filters = mel_filters(settings)
+    centres = filters.argmax(axis=1)
+    bins = np.arange(filters.shape[1])
+    upper = np.clip(np.searchsorted(centres, bins), 1, len(centres) - 1)
+    lower = upper - 1
+    width = np.maximum(centres[upper] - centres[lower], 1)
+    share = np.clip((bins - centres[lower]) / width, 0, 1).astype(np.float32)
+    return correction[:, lower] * (1 - share) + correction[:, upper] * share
 
 
 def stft(wave: np.ndarray, settings: MelSettings) -> np.ndarray:
@@ -89,20 +122,31 @@ def _excite(f0: np.ndarray, settings: MelSettings) -> np.ndarray:
         return generator.standard_normal(count).astype(np.float32)
     centres = (np.arange(len(f0)) + 0.5) * hop
     smooth_f0 = np.interp(np.arange(count), centres[voiced], f0[voiced])
-    turns = np.cumsum(smooth_f0 / rate)
-    starts = np.flatnonzero(np.diff(np.floor(turns), prepend=0.0) > 0)
-    # The pulse lies between two samples; without sharing it out, the pitch would jitter.
-    late = np.clip((turns[starts] - np.floor(turns[starts])) * rate / smooth_f0[starts], 0, 1)
-    height = np.sqrt(rate / smooth_f0[starts])
-    pulses = np.zeros(count + 1, np.float32)
-    np.add.at(pulses, starts + 1, (1 - late) * height)
-    np.add.at(pulses, starts, late * height)
+    pulses = _place_pulses(smooth_f0 / rate)
     noise = generator.standard_normal(count).astype(np.float32)
     frequencies = np.linspace(0, rate / 2, settings.n_fft // 2 + 1)
     breath = 1 / (1 + np.exp(-(frequencies - _BREATH_HZ) / 400))
     share = np.where(voiced[:, None], breath, 1.0).astype(np.float32)
-    pulse_part = stft(pulses[:count], settings) * np.sqrt(1 - share)
+    pulse_part = stft(pulses, settings) * np.sqrt(1 - share)
     return istft(pulse_part + stft(noise, settings) * np.sqrt(share), settings)
+
+
+def _place_pulses(advance: np.ndarray) -> np.ndarray:
+    """Return one pulse of unit power a period, (T_wav,) float32; advance: periods per sample.
+
+    A pulse between two samples is a windowed sinc: a coarser one would sound an octave lower
+    wherever the period is half a sample off.
+    """
+    turns = np.cumsum(advance)
+    after = np.flatnonzero(np.diff(np.floor(turns), prepend=0.0) > 0)
+    late = (turns[after] - np.floor(turns[after])) / advance[after]
+    taps = np.arange(-_PULSE_REACH, _PULSE_REACH + 1)
+    offsets = taps + late[:, None]
+    shapes = np.sinc(offsets) * np.cos(np.pi / 2 * offsets / (_PULSE_REACH + 1)) ** 2
+    pulses = np.zeros(len(advance) + 2 * _PULSE_REACH, np.float32)
+    places = after[:, None] + taps + _PULSE_REACH
+    np.add.at(pulses, places, shapes / np.sqrt(advance[after])[:, None])
+    return pulses[_PULSE_REACH:-_PULSE_REACH]
 
 
 def _limit(wave: np.ndarray) -> np.ndarray:
