@@ -1,0 +1,89 @@
+/* Small building blocks: elements made without innerHTML, numbers and times as people read them. */
+(function () {
+  "use strict";
+  const t = window.timbre;
+
+  /* Make an element. Text children become text nodes, so nothing foreign is ever parsed as HTML. */
+  t.h = function (tag, attributes, ...children) {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes || {})) {
+      if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+      else if (value === true) element.setAttribute(name, "");
+      else if (value !== false && value != null) element.setAttribute(name, value);
+    }
+    element.append(...children.flat().filter((child) => child != null));
+    return element;
+  };
+
+  /* Set text only where it changed, so that nothing is laid out in vain. */
+  t.setText = function (element, text) {
+    if (element.textContent !== text) element.textContent = text;
+  };
+
+  t.number = function (value, digits) {
+    if (value == null || !isFinite(value)) return "-";
+    const size = Math.abs(value);
+    if (size !== 0 && (size < 1e-3 || size >= 1e6)) {
+      return value.toExponential(Math.max(0, (digits || 3) - 1)).replace("e+", "e");
+    }
+    return String(Number(value.toPrecision(digits || 4)));
+  };
+
+  t.duration = function (seconds) {
+    if (seconds == null || !isFinite(seconds)) return "-";
+    const s = Math.max(0, Math.round(seconds));
+    if (s < 90) return s + " s";
+    const minutes = Math.round(s / 60);
+    if (minutes < 60) return minutes + " min";
+    return Math.floor(minutes / 60) + " h " + String(minutes % 60).padStart(2, "0") + " min";
+  };
+
+  t.clock = function (seconds) {
+    return new Date(seconds * 1000).toLocaleString(undefined, {
+      month: "short", day: "numeric", hour: "2-digit", minute: "2-digit",
+    });
+  };
+
+  t.chip = function (state, symbol) {
+    return t.h("span", { class: "chip chip-" + state }, (symbol ? symbol + " " : "") + state);
+  };
+
+  t.runUrl = function (run, rest) {
+    return "studio/runs/" + encodeURIComponent(run) + "/" + rest;
+  };
+
+  t.getJson = async function (url, timeoutMs) {
+    const control = new AbortController();
+    const timer = setTimeout(() => control.abort(), timeoutMs || 15000);
+    try {
+      const answer = await fetch(url, { cache: "no-store", signal: control.signal });
+      const values = await answer.json();
+      if (!answer.ok) throw Object.assign(new Error(values.error), { status: answer.status });
+      return values;
+    } finally {
+      clearTimeout(timer);
+    }
+  };
+
+  /* Press a tab; Gradio gives its button the tab's id. */
+  t.openTab = function (name) {
+    const button = document.getElementById("tab-" + name + "-button");
+    if (button) button.click();
+  };
+
+  t.switchTheme = function () {
+    document.body.classList.toggle("dark");
+    try {
+      localStorage.setItem("timbre-dark", document.body.classList.contains("dark") ? "1" : "0");
+    } catch (error) { /* private windows may refuse storage; the choice then ends with the page */ }
+  };
+
+  document.addEventListener("DOMContentLoaded", () => {
+    try {
+      const dark = localStorage.getItem("timbre-dark");
+      if (dark != null && !location.search.includes("__theme")) {
+        setTimeout(() => document.body.classList.toggle("dark", dark === "1"), 0);
+      }
+    } catch (error) { /* as above */ }
+  });
+})();

@@ -1,0 +1,363 @@
+/* The live panel: state, tiles, charts, previews and log of one run. */
+(function () {
+  "use strict";
+  const t = window.timbre;
+  const TILES = [
+    ["Loss", "train/loss", 4, ""], ["Eval loss", "val/loss", 4, ""],
+    ["Seconds / step", "perf/s_per_step", 3, ""], ["Audio", "perf/audio_s_per_s", 3, "x real time"],
+    ["Learning rate", "train/lr", 3, ""], ["Gradient norm", "train/grad_norm", 3, ""],
+    ["Memory", "perf/memory_gib", 3, "GiB"], ["Epoch", "train/epoch", 3, ""],
+  ];
+  const COLOURS = ["--t-line-1", "--t-line-2", "--t-line-3", "--t-line-4", "--t-line-5", "--t-line-6"];
+  const BUTTONS = [
+    ["preview", "Preview now", ""], ["save", "Save now", ""], ["resume", "Resume", "primary"],
+    ["stop", "Stop", "stop"],
+  ];
+
+  t.mountLive = function (element, trigger) {
+    const panel = new Panel(element, trigger);
+    t.isLiveShown = () => element.isConnected && element.offsetParent !== null;
+    t.on("rows", (problem) => panel.show(problem));
+    t.on("active", () => panel.offerRuns());
+    const seen = new IntersectionObserver((entries) => {
+      if (entries.some((entry) => entry.isIntersecting)) panel.arrive();
+    });
+    seen.observe(element);
+    panel.show();
+    panel.arrive();
+  };
+
+  class Panel {
+    constructor(element, trigger) {
+      this.element = element;
+      this.trigger = trigger;
+      this.view = { smoothing: 0.9, log: false, x: "step", clip: false };
+      this.group = new t.ChartGroup();
+      this.group.formatX = (x) => this.view.x === "time" ? clockText(x) : t.number(x, 6);
+      this.group.onzoom = (range) => this.zoomed(range);
+      this.detail = null;
+      this.build();
+    }
+
+    /* On arrival without a run: show what trains, else the newest. */
+    async arrive() {
+      await this.listRuns();
+      if (!t.run && this.names && this.names.length) t.show((t.active[0] || {}).name || this.names[0]);
+      t.wake();
+    }
+
+    build() {
+      this.picker = t.h("select", { "aria-label": "Run", id: "live-run",
+        onchange: () => t.show(this.picker.value) });
+      this.chip = t.h("span", {});
+      this.since = t.h("span", { class: "quiet" });
+      this.buttons = BUTTONS.map(([action, label, kind]) => t.h("button",
+        { type: "button", class: kind, "data-action": action, id: "live-" + action,
+          onclick: () => this.press(action) }, label));
+      this.listen = t.h("button", { type: "button", class: "primary", id: "live-listen",
+        onclick: () => t.openTab("listen") }, "Listen");
+      const head = t.h("div", { class: "live-head" }, this.picker, this.chip, this.since,
+        t.h("span", { class: "space" }), this.buttons, this.listen);
+      this.bar = t.h("div", { class: "progress", role: "progressbar", "aria-label": "Progress" },
+        t.h("i", {}));
+      this.words = t.h("div", { class: "progress-words", id: "live-words" });
+      this.problem = t.h("div", { class: "notice error", role: "alert", id: "live-problem" });
+      this.tiles = TILES.map(([label, , , unit]) => t.h("div", { class: "tile" },
+        t.h("span", { class: "tile-label" }, label), t.h("strong", {}, "-"),
+        t.h("span", { class: "tile-unit" }, unit), t.h("canvas", {})));
+      this.states = t.h("div", { class: "states", id: "live-optimizations" });
+      this.body = t.h("div", {}, t.h("div", { class: "tiles" }, this.tiles), this.states,
+        this.toolbar(), this.charts(), this.previewBox(), this.noticeBox(), this.logBox());
+      this.empty = t.h("div", { class: "empty", id: "live-empty" },
+        t.h("p", {}, "Nothing has been trained yet."),
+        t.h("button", { type: "button", class: "primary", onclick: () => t.openTab("start") },
+          "Go to Start and train a demo voice"));
+      this.main = t.h("div", { class: "live" }, head, this.bar, this.words, this.problem, this.body);
+      this.element.replaceChildren(this.empty, this.main);
+    }
+
+    toolbar() {
+      const redraw = () => this.drawCharts();
+      const slider = t.h("input", { type: "range", min: "0", max: "0.99", step: "0.01", value: "0.9",
+        id: "live-smoothing" });
+      const shown = t.h("output", {}, "0.90");
+      slider.addEventListener("input", () => {
+        this.view.smoothing = Number(slider.value);
+        t.setText(shown, this.view.smoothing.toFixed(2));
+        redraw();
+      });
+      const check = (label, name) => t.h("label", {}, t.h("input", { type: "checkbox",
+        onchange: (event) => { this.view[name] = event.target.checked; redraw(); } }), " " + label);
+      const radio = (label, value) => t.h("label", {}, t.h("input", { type: "radio", name: "live-x",
+        checked: value === "step",
+        onchange: () => { this.view.x = value; this.group.setZoom(null); redraw(); } }), " " + label);
+      this.reset = t.h("button", { type: "button", class: "small",
+        onclick: () => this.group.setZoom(null) }, "Show all");
+      return t.h("div", { class: "toolbar" },
+        t.h("label", {}, "Smoothing ", slider, " ", shown),
+        check("Log scale", "log"), check("Ignore spikes", "clip"),
+        t.h("span", { class: "radios", role: "radiogroup", "aria-label": "Horizontal axis" },
+          "Over: ", radio("steps", "step"), radio("time", "time"), radio("epochs", "epoch")),
+        this.reset);
+    }
+
+    charts() {
+      const chart = (title, large) => new t.Chart(this.group, {
+        title, large, log: () => large && this.view.log, clip: () => large && this.view.clip });
+      this.loss = chart("Loss", true);
+      this.small = {
+        parts: chart("Loss parts"), lr: chart("Learning rate"), seconds: chart("Seconds per step"),
+        memory: chart("Memory (GiB)"), norm: chart("Gradient norm"), measures: chart("Eval measures"),
+      };
+      this.plays = t.h("div", { class: "plays" });
+      this.key = t.h("p", { class: "quiet key" },
+        "Drag to zoom, double click to see all. Dots on the axis are checkpoints (large: the best).");
+      return t.h("div", {}, t.h("div", { class: "loss-box" }, this.loss.element, this.plays, this.key),
+        t.h("div", { class: "charts" }, Object.values(this.small).map((item) => item.element)));
+    }
+
+    previewBox() {
+      this.previews = t.h("div", { class: "previews", id: "live-previews" });
+      this.previewTitle = t.h("h3", {}, "Previews");
+      return t.h("section", {}, this.previewTitle, this.previews);
+    }
+
+    noticeBox() {
+      this.notices = t.h("div", { class: "notices", id: "live-notices" });
+      return this.notices;
+    }
+
+    logBox() {
+      this.log = t.h("pre", { tabindex: "0" });
+      this.logHolder = t.h("details", { ontoggle: () => this.readLog() },
+        t.h("summary", {}, "Log (last 200 lines)"), this.log);
+      return this.logHolder;
+    }
+
+    press(action) {
+      this.trigger("click", { action, run: t.run });
+      setTimeout(t.wake, 300);
+    }
+
+    async listRuns() {
+      try {
+        const answer = await t.getJson("studio/runs?most=200");
+        this.names = answer.runs.map((run) => run.name);
+      } catch (error) {
+        this.names = this.names || [];
+      }
+      this.offerRuns();
+    }
+
+    offerRuns() {
+      const names = [...(this.names || [])];
+      for (const name of [...t.active.map((run) => run.name), t.run]) {
+        if (name && !names.includes(name)) names.unshift(name);
+      }
+      const offered = [...this.picker.options].map((option) => option.value);
+      if (offered.join("\n") !== names.join("\n")) {
+        this.picker.replaceChildren(...names.map((name) => t.h("option", { value: name }, name)));
+      }
+      if (t.run) this.picker.value = t.run;
+    }
+
+    show(problem) {
+      const series = t.series;
+      this.empty.hidden = Boolean(t.run);
+      this.main.hidden = !t.run;
+      if (problem) t.setText(this.empty.firstChild, problem);
+      this.offerRuns();
+      if (!series || !series.status) {
+        if (series) this.words.textContent = "Reading the run ...";
+        return;
+      }
+      if (this.shownRun !== series.run || this.shownMarks > series.marks.length) this.startAfresh();
+      this.showState(series);
+      this.showTiles(series);
+      this.showMarks(series);
+      this.drawCharts();
+      if (this.logHolder.open) this.readLog();
+    }
+
+    startAfresh() {
+      this.shownRun = t.series.run;
+      this.shownMarks = 0;
+      this.detail = null;
+      this.group.zoom = null;
+      this.previews.replaceChildren();
+      this.notices.replaceChildren();
+      this.plays.replaceChildren();
+      this.states.replaceChildren();
+    }
+
+    showState(series) {
+      const status = series.status;
+      this.chip.replaceChildren(t.chip(status.state, status.symbol));
+      t.setText(this.since, "created " + t.clock(status.created_at));
+      for (const button of this.buttons) {
+        button.hidden = !status.actions.includes(button.dataset.action);
+      }
+      this.listen.hidden = !status.actions.includes("listen");
+      this.bar.firstChild.style.width = status.percent + "%";
+      this.bar.setAttribute("aria-valuenow", status.percent);
+      this.bar.classList.toggle("waiting", status.active && Boolean(status.phase));
+      const words = [`${Math.floor(status.percent)} %`, `step ${status.step} of ${status.total_steps}`];
+      if (status.phase) words.unshift(status.phase);
+      if (status.eta) words.push(status.eta);
+      const elapsed = elapsedText(series);
+      if (elapsed) words.push(elapsed);
+      t.setText(this.words, words.join("   -   "));
+      this.problem.hidden = !status.reason;
+      this.problem.classList.toggle("error", status.state === "failed");
+      this.problem.classList.toggle("warning", status.state !== "failed");
+      t.setText(this.problem, status.reason ? `${status.reason} ${status.remedy}`.trim() : "");
+    }
+
+    showTiles(series) {
+      TILES.forEach(([, name, digits], i) => {
+        const table = name.startsWith("val/") ? series.validations : series.steps;
+        const column = table.get(name);
+        t.setText(this.tiles[i].children[1], t.number(table.last(name), digits));
+        t.sparkline(this.tiles[i].children[3], column.slice(-60), "--t-line-1");
+      });
+    }
+
+    showMarks(series) {
+      for (const mark of series.marks.slice(this.shownMarks)) {
+        if (mark.kind === "preview") this.addPreview(mark);
+        if (mark.kind === "notice") this.addNotice(mark);
+        if (mark.kind === "started") this.showOptimizations(mark.values);
+      }
+      this.shownMarks = series.marks.length;
+      this.previewTitle.hidden = !this.previews.children.length;
+    }
+
+    showOptimizations(started) {
+      const facts = started.facts || {};
+      const words = ["family", "parameters", "device", "optimizer", "schedule", "train_clips",
+        "val_clips"].filter((name) => facts[name] != null)
+        .map((name) => t.h("span", { class: "fact" }, `${name.replace("_", " ")}: `,
+          t.h("b", {}, typeof facts[name] === "number" ? facts[name].toLocaleString("en")
+            : String(facts[name]))));
+      const states = Object.entries(started.optimizations || {}).map(([name, state]) =>
+        t.h("span", { class: "fact " + (state.on ? "on" : "off"), title: state.detail },
+          (state.on ? "on " : "off ") + name.replaceAll("_", " "),
+          t.h("small", {}, " " + state.detail)));
+      this.states.replaceChildren(t.h("div", {}, words), t.h("div", {}, states));
+    }
+
+    addPreview(mark) {
+      const file = mark.values.path.split("/").pop();
+      const audio = t.h("audio", { controls: true, preload: "none",
+        src: t.runUrl(t.run, "previews/" + encodeURIComponent(file)) });
+      const text = t.h("span", { dir: "auto" }, mark.values.text);
+      this.previews.prepend(t.h("div", { class: "preview" },
+        t.h("b", {}, "step " + mark.step), audio, text));
+      const play = t.h("button", { type: "button", class: "play", "data-step": mark.step,
+        "aria-label": "Play the preview of step " + mark.step, onclick: () => audio.play() }, "\u25b6");
+      play.mark = mark;
+      this.plays.append(play);
+    }
+
+    addNotice(mark) {
+      const { level, text, remedy } = mark.values;
+      const words = `step ${mark.step}: ${text} ${remedy || ""}`.trim();
+      this.notices.prepend(t.h("div", { class: "notice " + level }, words));
+      while (this.notices.children.length > 30) this.notices.lastChild.remove();
+    }
+
+    async readLog() {
+      if (!this.logHolder.open || !t.run) return;
+      const answer = await fetch(t.runUrl(t.run, "log"), { cache: "no-store" }).catch(() => null);
+      if (answer && answer.ok) t.setText(this.log, (await answer.text()) || "(empty)");
+    }
+
+    async zoomed(range) {
+      this.detail = null;
+      this.reset.disabled = !range;
+      const series = t.series;
+      if (!range || !series || this.view.x !== "step") return this.drawCharts();
+      const query = `rows?from=${Math.max(0, Math.floor(range[0]))}&to=${Math.ceil(range[1])}&max=1500`;
+      const answer = await t.getJson(t.runUrl(series.run, query)).catch(() => null);
+      if (!answer || series !== t.series || this.group.zoom !== range) return;
+      this.detail = new t.Table();
+      this.detail.append(answer.steps);
+      this.drawCharts();
+    }
+
+    /* The x of each row: the step, the minutes since the first step, or the epoch. */
+    axis(table, series) {
+      if (this.view.x === "time") {
+        const first = series.steps.get("time")[0] || series.validations.get("time")[0] || 0;
+        return table.get("time").map((time) => time - first);
+      }
+      if (this.view.x === "epoch") {
+        return table.get("step").map((step) => step / (series.status.steps_per_epoch || 1));
+      }
+      return table.get("step");
+    }
+
+    drawCharts() {
+      const series = t.series;
+      if (!series || !series.status || !t.isLiveShown()) return;
+      const steps = this.detail || series.steps, x = this.axis(steps, series);
+      const vals = series.validations, vx = this.axis(vals, series);
+      const loss = steps.get("train/loss");
+      this.loss.set([
+        { label: "train, each step", colour: "--t-line-1", x, y: loss, kind: "faint" },
+        { label: "train", colour: "--t-line-1", x, y: t.smooth(loss, this.view.smoothing), kind: "line" },
+        { label: "eval", colour: "--t-line-2", x: vx, y: vals.get("val/loss"), kind: "dots", dash: [5, 4] },
+      ], this.axisMarks(series));
+      const one = (label, name, colour) => [{ label, colour, x, y: steps.get(name), kind: "line" }];
+      const many = (table, xs, names, kind) => names.slice(0, 6).map((name, i) => ({
+        label: name.split("/").pop().replaceAll("_", " "), colour: COLOURS[i], x: xs, kind,
+        y: kind === "line" ? t.smooth(table.get(name), this.view.smoothing) : table.get(name) }));
+      const named = (table, start) => Object.keys(table.columns).filter((name) => name.startsWith(start));
+      this.small.parts.set(many(steps, x, named(steps, "train/loss/"), "line"));
+      this.small.lr.set(one("rate", "train/lr", "--t-line-3"));
+      this.small.seconds.set(one("s/step", "perf/s_per_step", "--t-line-4"));
+      this.small.memory.set(many(steps, x, named(steps, "perf/").filter((name) =>
+        name.endsWith("memory_gib") || name === "perf/memory_peak_gib"), "line"));
+      this.small.norm.set(one("norm", "train/grad_norm", "--t-line-5"));
+      const measures = named(vals, "val/").filter((name) =>
+        name !== "val/loss" && !name.startsWith("val/loss/"));
+      this.small.measures.element.hidden = !measures.length;
+      this.small.measures.set(many(vals, vx, measures, "dots"));
+      this.placePlays(series);
+    }
+
+    axisMarks(series) {
+      return series.marks.filter((mark) => mark.kind === "checkpoint").map((mark) => ({
+        x: this.markX(mark, series), colour: "--t-line-3", strong: mark.values.best }));
+    }
+
+    markX(mark, series) {
+      if (this.view.x === "time") return mark.time - (series.steps.get("time")[0] || mark.time);
+      if (this.view.x === "epoch") return mark.step / (series.status.steps_per_epoch || 1);
+      return mark.step;
+    }
+
+    placePlays(series) {
+      const frame = this.loss.frame;
+      for (const play of this.plays.children) {
+        const x = frame ? this.markX(play.mark, series) : NaN;
+        play.hidden = !frame || x < frame.x0 || x > frame.x1;
+        if (!play.hidden) play.style.left = `${frame.px(x)}px`;
+      }
+    }
+  }
+
+  function elapsedText(series) {
+    const started = series.started;
+    if (!started) return "";
+    const end = series.status.active ? Date.now() / 1000 + series.clockSkew : series.status.updated_at;
+    return t.duration(end - started.time) + " so far";
+  }
+
+  function clockText(seconds) {
+    const s = Math.round(seconds);
+    const minutes = Math.floor(s / 60) % 60, rest = String(s % 60).padStart(2, "0");
+    const hours = Math.floor(s / 3600);
+    return hours ? `${hours}:${String(minutes).padStart(2, "0")}:${rest}` : `${minutes}:${rest}`;
+  }
+})();

@@ -1,0 +1,76 @@
+"""Endpoints: what a script may call through gradio_client; everything else is private."""
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from trainer.config import DataConfig, RunConfig
+from trainer.data.manifest import read_manifest
+from webui import speaking
+from webui.actions import perform, toasts
+from webui.studio import Studio
+
+
+def add_endpoints(studio: Studio) -> None:
+    """Publish six endpoints on the page being built."""
+
+    def start_run(config: dict, name: str = "run") -> dict:
+        """Start a run from a configuration as in run.json and return its name."""
+        with toasts():
+            run = studio.start(name, RunConfig.from_json(config))
+        return {"run": run.name}
+
+    def stop_run(name: str) -> str:
+        """Ask a run to save and stop after the current step."""
+        with toasts():
+            return perform(studio, "stop", name)
+
+    def list_runs() -> dict[str, Any]:
+        """Return every run with its state, newest first."""
+        return {"runs": studio.overview.rows()}
+
+    def check_dataset(train_csv: str, eval_csv: str = "", language: str = "en") -> dict[str, Any]:
+        """Read lists on the server and return their totals and problems."""
+        with toasts():
+            data = DataConfig(train_csv=train_csv, eval_csv=eval_csv, language=language)
+            manifest = read_manifest(data)
+        return manifest.summary() | {"problems": [str(problem) for problem in manifest.problems]}
+
+    def speak(run: str, text: str, speaker: str = "", checkpoint: str = "best") -> Path:
+        """Speak a sentence with a checkpoint of a run and return the WAV file."""
+        with toasts():
+            return speak_with(studio, run, text, speaker=speaker, checkpoint=checkpoint)
+
+    def export(run: str, checkpoint: str = "best") -> str:
+        """Write the weights of a run into a new folder on the server and return its path."""
+        with toasts():
+            return str(export_run(studio, run, checkpoint))
+
+    for function in (start_run, stop_run, list_runs, check_dataset):
+        gr.api(function, concurrency_limit=None)
+    for function in (speak, export):
+        gr.api(function, concurrency_limit=1, concurrency_id="speaking")
+
+
+def speak_with(
+    studio: Studio, name: str, text: str, *, speaker: str = "", checkpoint: str = "best"
+) -> Path:
+    """Speak a sentence into a new WAV file on its way to the browser."""
+    run = studio.library.get(name)
+    out = studio.scratch / f"{uuid.uuid4().hex}.wav"
+    return speaking.speak(run, text, speaker=speaker, checkpoint=checkpoint, out=out)
+
+
+def export_run(studio: Studio, name: str, checkpoint: str) -> Path:
+    """Write the weights of a run into a new folder beside its checkpoints and return it."""
+    speaking.check_name(checkpoint)
+    run = studio.library.get(name)
+    folder = run.folder / "exports" / checkpoint
+    number = 1
+    while folder.exists():
+        number += 1
+        folder = run.folder / "exports" / f"{checkpoint}-{number}"
+    folder.parent.mkdir(exist_ok=True)
+    return speaking.export(run, folder, checkpoint=checkpoint)

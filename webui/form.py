@@ -1,0 +1,143 @@
+"""Form: dataclass -> widgets -> dataclass; the only place that maps types to widgets."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+
+from trainer.errors import ConfigError
+from trainer.options import OptionInfo, describe, parse_value
+
+Values = Mapping[Component, Any]
+"""What an event with a set of inputs hands over: the value of every widget."""
+
+
+class OptionsForm:
+    """The widgets of one Options dataclass, laid out where it is created."""
+
+    def __init__(self, options_class: type, name: str, *, leave_out: tuple[str, ...] = ()) -> None:
+        self.options_class = options_class
+        self.name = name
+        infos = [info for info in describe(options_class) if info.name not in leave_out]
+        self.infos = {info.name: info for info in infos}
+        self.widgets: dict[str, Component] = {}
+        with gr.Row(elem_classes="fields"):
+            self._add([info for info in infos if not info.folded])
+        folded = [info for info in infos if info.folded]
+        if folded:
+            with gr.Accordion("More", open=False), gr.Row(elem_classes="fields"):
+                self._add(folded)
+
+    def _add(self, infos: list[OptionInfo]) -> None:
+        for info in infos:
+            self.widgets[info.name] = build_widget(info, f"{self.name}-{info.name}")
+
+    def read(self, values: Values) -> dict[str, Any]:
+        """Return the options as checked plain values.
+
+        Raises:
+            ConfigError: names every field whose value cannot be used.
+        """
+        parsed, problems = {}, []
+        for name, widget in self.widgets.items():
+            try:
+                parsed[name] = parse_value(self.infos[name], values[widget])
+            except ConfigError as error:
+                problems += error.problems
+        if problems:
+            raise ConfigError(problems)
+        return parsed
+
+    def read_changes(self, values: Values) -> dict[str, Any]:
+        """Return the options that differ from their defaults."""
+        read = self.read(values)
+        return {name: value for name, value in read.items() if value != self.infos[name].default}
+
+    def fill(self, options: Mapping[str, Any]) -> dict[Component, Any]:
+        """Return the update that shows these options, and the default of every other one."""
+        return {
+            widget: options.get(name, self.infos[name].default)
+            for name, widget in self.widgets.items()
+        }
+
+    def problems(self, values: Values) -> Iterator[tuple[Component, str]]:
+        """Yield the widgets whose value cannot be used, each with the reason."""
+        for name, widget in self.widgets.items():
+            try:
+                parse_value(self.infos[name], values[widget])
+            except ConfigError as error:
+                yield widget, " ".join(error.problems)
+
+
+def build_widget(info: OptionInfo, elem_id: str) -> Component:
+    """Return the widget for one documented field."""
+    about: dict[str, Any] = {
+        "label": info.label,
+        "info": info.help,
+        "value": info.default,
+        "interactive": True,
+        "elem_id": elem_id,
+        "min_width": 220,
+    }
+    if info.kind is bool:
+        return gr.Checkbox(**about)
+    if info.choices:
+        return gr.Dropdown(list(info.choices), **about)
+    if info.kind in (int, float):
+        return gr.Number(**about, placeholder="auto" if info.optional else "")
+    return gr.Textbox(**about, max_lines=1)
+
+
+class ChoiceForm:
+    """A dropdown over a catalog whose option fields follow the choice."""
+
+    def __init__(self, entries: Mapping[str, Any], name: str, label: str, default: str) -> None:
+        self.name = name
+        self.entries = entries
+        self.forms: dict[str, OptionsForm] = {}
+        self._groups: dict[str, gr.Group] = {}
+        choices = [(entry.label, key) for key, entry in entries.items()]
+        chosen = default if default in entries else next(iter(entries), None)
+        self.choice = gr.Dropdown(
+            choices, value=chosen, label=label, interactive=True, elem_id=f"{name}-choice"
+        )
+        summary = entries[chosen].summary if chosen else ""
+        self.summary = gr.Markdown(summary, elem_classes="summary")
+        for key, entry in entries.items():
+            with gr.Group(visible=key == chosen) as group:
+                self.forms[key] = OptionsForm(entry.options, f"{name}-{key}")
+            self._groups[key] = group
+        self.choice.change(
+            self._show,
+            self.choice,
+            [self.summary, *self._groups.values()],
+            show_progress="hidden",
+            api_visibility="private",
+        )
+
+    @property
+    def components(self) -> set[Any]:
+        """The dropdown and every option field."""
+        fields = {widget for form in self.forms.values() for widget in form.widgets.values()}
+        return {self.choice} | fields
+
+    def read(self, values: Values) -> dict[str, Any]:
+        """Return the choice as JSON: its name, and the options that differ from the defaults."""
+        name = values[self.choice]
+        if name not in self.forms:
+            raise ConfigError(f"No {self.name} is chosen. Choose one of {', '.join(self.forms)}.")
+        return {"name": name, "options": self.forms[name].read_changes(values)}
+
+    def fill(self, choice: Mapping[str, Any]) -> dict[Component, Any]:
+        """Return the update that shows a choice; the fields of other entries stay as they are."""
+        return {self.choice: choice["name"]} | self.forms[choice["name"]].fill(choice["options"])
+
+    def problems(self, values: Values) -> Iterator[tuple[Component, str]]:
+        """Yield the widgets of the chosen entry whose value cannot be used."""
+        if values[self.choice] in self.forms:
+            yield from self.forms[values[self.choice]].problems(values)
+
+    def _show(self, chosen: str) -> list[Any]:
+        visible = [gr.Group(visible=key == chosen) for key in self._groups]
+        return [self.entries[chosen].summary, *visible]

@@ -1,0 +1,73 @@
+"""Guard: refuses requests that another web site sent, and sets the security headers.
+
+A browser attaches cookies and reaches localhost for any page it shows. Three checks stop that: the
+Host must be one of ours (DNS rebinding), an Origin must equal the Host (other sites, other ports),
+and a request that changes something must not come from another site.
+"""
+
+import ipaddress
+import socket
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_HEADERS = {
+    "X-Frame-Options": "SAMEORIGIN",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+
+
+class Guard:
+    """ASGI middleware around the whole page."""
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str] = ()) -> None:
+        self._app = app
+        self._hosts = {host.lower() for host in hosts} | {"localhost", socket.gethostname().lower()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer 421 (unknown host) or 403 (another site)."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refusal = self.refusal(scope["method"], Headers(scope=scope))
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+    def refusal(self, method: str, headers: Headers) -> PlainTextResponse | None:
+        """Return why a request is refused, or None."""
+        host = headers.get("host", "")
+        if not self._is_ours(host):
+            text = f"This server does not answer as '{host}'. Start it with --allow-host NAME."
+            return PlainTextResponse(text, status_code=421)
+        origin = headers.get("origin")
+        is_foreign = origin is not None and urlsplit(origin).netloc.lower() != host.lower()
+        site = headers.get("sec-fetch-site", "same-origin")
+        is_cross_site = method not in _SAFE_METHODS and site not in ("same-origin", "none")
+        if is_foreign or is_cross_site:
+            return PlainTextResponse("This request comes from another site.", status_code=403)
+        return None
+
+    def _is_ours(self, host: str) -> bool:
+        name = urlsplit(f"//{host}").hostname or ""
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return name.lower() in self._hosts
+        return True

@@ -1,0 +1,112 @@
+"""Overview: one row for every run; runs that do not train are read once."""
+
+import math
+import statistics
+import threading
+from pathlib import Path
+from typing import Any
+
+from trainer.config import RunConfig
+from trainer.errors import TimbreError
+from trainer.runs import Run, RunLibrary, RunStatus
+from trainer.series import RunSeries
+from webui.status import describe
+
+
+class Overview:
+    """The rows of the run table, cached by the size and time of each event log."""
+
+    def __init__(self, library: RunLibrary) -> None:
+        self._library = library
+        self._rows: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {}
+        self._lock = threading.Lock()
+
+    def rows(self, most: int | None = None) -> list[dict[str, Any]]:
+        """Return a row for each run, newest first; an unreadable run says why."""
+        return [self.row(name) for name in self._library.names()[:most]]
+
+    def active(self) -> list[dict[str, Any]]:
+        """Return the state of every run that a process trains right now."""
+        found = []
+        for name in self._library.names():
+            if name in self._rows and not self._is_stale(name):
+                continue
+            row = self.row(name)
+            if row["active"]:
+                found.append(row)
+        return found
+
+    def row(self, name: str) -> dict[str, Any]:
+        """Return the row of one run."""
+        with self._lock:
+            if name in self._rows and not self._is_stale(name):
+                return self._rows[name][1]
+        run = self._library.get(name)
+        version = _version(run)
+        try:
+            series = self._library.series(name)
+            status = run.status(series)
+            row = _row(status, series, run.config)
+        except TimbreError as error:
+            return _unreadable(name, str(error))
+        with self._lock:
+            if status.is_active:
+                self._rows.pop(name, None)
+            else:
+                self._rows[name] = (version, row)
+        return row
+
+    def _is_stale(self, name: str) -> bool:
+        run = Run(self._library.folder / name)
+        return self._rows[name][0] != _version(run) or run.is_owned()
+
+
+def dataset_name(config: RunConfig) -> str:
+    """Return a short name of the clips a run trains on: the list's folder and file."""
+    path = Path(config.data.train_csv or config.data.train_data)
+    return f"{path.parent.name}/{path.name}" if path.parent.name else path.name
+
+
+def _version(run: Run) -> tuple[int, int]:
+    try:
+        facts = run.events.path.stat()
+    except FileNotFoundError:
+        return 0, 0
+    spawned = run.folder / "control" / "spawned.json"
+    spawned_at = spawned.stat().st_mtime_ns if spawned.exists() else 0
+    return facts.st_size, facts.st_mtime_ns + spawned_at
+
+
+def _row(status: RunStatus, series: RunSeries, config: RunConfig) -> dict[str, Any]:
+    return describe(status) | {
+        "best_eval": _lowest(series, "val/loss"),
+        "median_s_per_step": _median(series, "perf/s_per_step"),
+        "peak_memory_gib": _highest(series, ("perf/memory_peak_gib", "perf/memory_gib")),
+        "dataset": dataset_name(config),
+        "family": config.family.name,
+        "optimizer": config.optimizer.name,
+        "optimizations": sorted(config.optimizations),
+    }
+
+
+def _unreadable(name: str, reason: str) -> dict[str, Any]:
+    state = {"name": name, "state": "unreadable", "symbol": "x", "active": False, "actions": []}
+    return state | {"reason": reason, "remedy": "", "step": 0, "total_steps": 0, "percent": 0}
+
+
+def _values(series: RunSeries, name: str) -> list[float]:
+    columns = series.validations.columns if name.startswith("val/") else series.steps.columns
+    return [value for value in columns.get(name, ()) if math.isfinite(value)]
+
+
+def _lowest(series: RunSeries, name: str) -> float | None:
+    return min(_values(series, name), default=None)
+
+
+def _highest(series: RunSeries, names: tuple[str, ...]) -> float | None:
+    return max((value for name in names for value in _values(series, name)), default=None)
+
+
+def _median(series: RunSeries, name: str) -> float | None:
+    values = _values(series, name)
+    return statistics.median(values) if values else None

@@ -1,0 +1,62 @@
+"""The page: header, status strip and the tabs in their order."""
+
+import os
+from html import escape
+
+import gradio as gr
+
+from trainer.device import list_devices
+from webui.api import add_endpoints
+from webui.studio import Studio
+from webui.tabs import data, listen, live, runs, start, train
+
+_SCRIPTS = ("dom.js", "chart.js", "series.js", "poll.js", "strip.js", "live.js", "runs.js")
+_TAB_NAMES = ("start", "data", "train", "live", "listen", "runs")
+
+
+def build_page(studio: Studio) -> gr.Blocks:
+    """Return the whole page, not launched."""
+    with gr.Blocks(title="Timbre", analytics_enabled=False, delete_cache=(3600, 86400)) as page:
+        gr.HTML(_header(), elem_id="header")
+        gr.HTML(js_on_load="timbre.mountStrip(element)", elem_id="strip")
+        shown = gr.Textbox(visible=False, elem_id="shown-run")
+        with gr.Tabs(selected="start", elem_id="tabs") as tabs:
+            start_tab = start.build(studio)
+            data_form = data.build(studio)
+            train_tab = train.build(studio)
+            live_tab = live.build(studio)
+            listen.build(studio, shown)
+            runs_tab = runs.build(studio)
+        start.wire(start_tab, studio, shown, tabs)
+        train.wire(train_tab, data_form, studio, shown, tabs)
+        live.wire(live_tab, studio)
+        runs.wire(runs_tab, studio)
+        page.load(_open_link, None, tabs, show_progress="hidden", api_visibility="private")
+        add_endpoints(studio)
+    return page
+
+
+def build_head() -> str:
+    """Return the head of the page: our style sheet and scripts, served from here."""
+    poll_ms = int(os.environ.get("TIMBRE_POLL_MS", "1000"))
+    scripts = "".join(f'<script src="studio/page/{name}"></script>' for name in _SCRIPTS)
+    return (
+        '<link rel="stylesheet" href="studio/page/page.css">'
+        f"<script>window.timbre = {{pollMs: {poll_ms}}};</script>{scripts}"
+    )
+
+
+def _header() -> str:
+    machine = list_devices()[0]
+    facts = f"{machine.name} - {machine.memory_gib:.0f} GB"
+    return (
+        '<div class="brand"><span class="logo" aria-hidden="true"></span><h1>Timbre</h1>'
+        f'<span class="machine">{escape(facts)}</span>'
+        '<button type="button" class="theme-switch" onclick="timbre.switchTheme()" '
+        'aria-label="Switch between light and dark">Light / dark</button></div>'
+    )
+
+
+def _open_link(request: gr.Request) -> gr.Tabs:
+    wanted = request.query_params.get("tab", "")
+    return gr.Tabs(selected=wanted) if wanted in _TAB_NAMES else gr.Tabs()

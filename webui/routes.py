@@ -1,0 +1,165 @@
+"""Routes: read-only GET answers that the page polls; what changes goes through events."""
+
+import csv
+import functools
+import io
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from trainer.cli import merged_rows
+from trainer.errors import RunNotFound, TimbreError
+from webui.status import describe
+from webui.studio import ASSETS, Studio
+
+View = Callable[[Request], Response]
+_PAGE_TYPES = {".js": "text/javascript", ".css": "text/css"}
+
+
+def build_routes(studio: Studio) -> list[Route]:
+    """Return the routes; without login they are closed when the page has a password."""
+    runs = _Runs(studio)
+    views: dict[str, View] = {
+        "/studio/active": runs.active,
+        "/studio/runs": runs.table,
+        "/studio/runs/{name}/rows": runs.rows,
+        "/studio/runs/{name}/status": runs.status,
+        "/studio/runs/{name}/config": runs.config,
+        "/studio/runs/{name}/log": runs.log,
+        "/studio/runs/{name}/metrics.csv": runs.metrics,
+        "/studio/runs/{name}/curves.{kind}": runs.curves,
+        "/studio/runs/{name}/previews": runs.previews,
+        "/studio/runs/{name}/previews/{file}": runs.preview,
+    }
+    routes = [Route(path, _answering(view), methods=["GET"]) for path, view in views.items()]
+    return [*routes, Route("/studio/page/{file}", page_file, methods=["GET"])]
+
+
+def page_file(request: Request) -> Response:
+    """Serve a script or style sheet of the page; these are public, as the login page loads them."""
+    known = {path.name: path for path in (ASSETS / "page").iterdir()}
+    path = known.get(request.path_params["file"])
+    if path is None or path.suffix not in _PAGE_TYPES:
+        return _json({"error": "There is no such file."}, 404)
+    headers = {"Cache-Control": "no-cache"}
+    return FileResponse(path, media_type=_PAGE_TYPES[path.suffix], headers=headers)
+
+
+def is_logged_in(request: Request) -> bool:
+    """Tell whether the page needs no login, or the request carries Gradio's login cookie."""
+    app = request.app
+    if not getattr(app, "auth", None):
+        return True
+    names = (f"access-token-{app.cookie_id}", f"access-token-unsecure-{app.cookie_id}")
+    tokens = [request.cookies.get(name) for name in names]
+    return any(token is not None and token in app.tokens for token in tokens)
+
+
+class _Runs:
+    """The views of the runs of one library."""
+
+    def __init__(self, studio: Studio) -> None:
+        self._studio = studio
+        self._library = studio.library
+
+    def active(self, request: Request) -> Response:
+        return _json({"active": self._studio.overview.active()})
+
+    def table(self, request: Request) -> Response:
+        most = _number(request, "most", 500, 1, 10_000)
+        return _json({"runs": self._studio.overview.rows(most)})
+
+    def rows(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        most = _number(request, "max", 2000, 10, 20_000)
+        series = self._library.series(name)
+        if "from" in request.query_params:
+            first = _number(request, "from", 0, 0, 2**53)
+            last = _number(request, "to", 2**53, 0, 2**53)
+            return _json({"run": name} | series.between(first, last, most))
+        values = series.after(request.query_params.get("cursor", ""), most)
+        status = describe(self._library.get(name).status(series))
+        return _json({"run": name, "status": status, "active": self._others(name)} | values)
+
+    def status(self, request: Request) -> Response:
+        status = self._library.status(request.path_params["name"])
+        values = {"metrics": status.metrics, "facts": status.facts}
+        return _json(describe(status) | values | {"optimizations": status.optimizations})
+
+    def config(self, request: Request) -> Response:
+        return _json(self._library.get(request.path_params["name"]).config.to_json())
+
+    def log(self, request: Request) -> Response:
+        run = self._library.get(request.path_params["name"])
+        return PlainTextResponse(run.log_tail(), headers={"Cache-Control": "no-store"})
+
+    def metrics(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        series = self._library.series(name)
+        names = list(series.steps.columns)
+        names += [other for other in series.validations.columns if other not in names]
+        text = io.StringIO()
+        writer = csv.DictWriter(text, names or ["step"], restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(merged_rows(series.steps.columns, series.validations.columns))
+        return Response(text.getvalue(), media_type="text/csv", headers=_download("metrics.csv"))
+
+    def curves(self, request: Request) -> Response:
+        from webui.charts import draw_curves  # matplotlib is slow to import and seldom needed
+
+        name, kind = request.path_params["name"], request.path_params["kind"]
+        if kind not in ("png", "svg"):
+            return _json({"error": f"'{kind}' is no picture; there are png and svg."}, 404)
+        media_type = "image/png" if kind == "png" else "image/svg+xml"
+        picture = draw_curves(name, self._library.series(name), kind)
+        return Response(picture, media_type=media_type, headers=_download(f"curves.{kind}"))
+
+    def previews(self, request: Request) -> Response:
+        run = self._library.get(request.path_params["name"])
+        return _json({"files": [path.name for path in run.previews()]})
+
+    def preview(self, request: Request) -> Response:
+        run = self._library.get(request.path_params["name"])
+        known = {path.name: path for path in run.previews()}
+        path = known.get(request.path_params["file"])
+        if path is None:
+            return _json({"error": "There is no such preview."}, 404)
+        return FileResponse(path, media_type="audio/wav")
+
+    def _others(self, name: str) -> list[dict[str, Any]]:
+        return [row for row in self._studio.overview.active() if row["name"] != name]
+
+
+def _answering(view: View) -> View:
+    @functools.wraps(view)
+    def answer(request: Request) -> Response:
+        if not is_logged_in(request):
+            return _json({"error": "Log in first."}, 401)
+        try:
+            return view(request)
+        except RunNotFound as error:
+            return _json({"error": str(error)}, 404)
+        except (TimbreError, ValueError) as error:
+            return _json({"error": str(error)}, 400)
+
+    return answer
+
+
+def _json(values: Any, status: int = 200) -> Response:
+    headers = {"Cache-Control": "no-store"}
+    return Response(orjson.dumps(values), status, headers, media_type="application/json")
+
+
+def _number(request: Request, name: str, default: int, low: int, high: int) -> int:
+    text = request.query_params.get(name, str(default))
+    if not text.isdigit():
+        raise ValueError(f"'{name}' is '{text}'; expected a whole number.")
+    return min(max(int(text), low), high)
+
+
+def _download(file: str) -> dict[str, str]:
+    return {"Content-Disposition": f'attachment; filename="{file}"', "Cache-Control": "no-store"}

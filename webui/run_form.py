@@ -1,0 +1,166 @@
+"""The form of a whole run: RunConfig -> widgets -> RunConfig, made from the catalogs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+
+from trainer.catalog import discover
+from trainer.config import DataConfig, RunConfig, TrainingConfig
+from trainer.device import Device, list_devices
+from trainer.errors import ConfigError
+from trainer.schedules import SCHEDULES
+from trainer.specs import ModelFamily, Optimization, OptimizerSpec
+from webui.form import ChoiceForm, OptionsForm, Values
+
+_DEFAULTS = RunConfig()
+_MAIN = ("steps", "epochs", "batch_size", "accumulate")
+
+
+class DataForm(OptionsForm):
+    """The fields of a DataConfig."""
+
+    def __init__(self) -> None:
+        super().__init__(DataConfig, "data")
+
+    def config(self, values: Values) -> DataConfig:
+        """Return the DataConfig.
+
+        Raises:
+            ConfigError: names every field whose value cannot be used.
+        """
+        return DataConfig(**self.read(values))
+
+
+class OptimizationsForm:
+    """One checkbox for each optimization, with its options; disabled where it cannot work."""
+
+    def __init__(self, device: Device) -> None:
+        self.boxes: dict[str, gr.Checkbox] = {}
+        self.forms: dict[str, OptionsForm] = {}
+        self.unavailable: dict[str, str] = {}
+        with gr.Row(elem_classes="fields"):
+            for name, entry in discover("trainer.optimizations", Optimization).items():
+                with gr.Column(min_width=240):
+                    self._add(name, entry, entry.unavailable(device))
+
+    def _add(self, name: str, entry: Optimization, reason: str | None) -> None:
+        if reason is not None:
+            self.unavailable[name] = reason
+        self.boxes[name] = gr.Checkbox(
+            value=entry.default_on and reason is None,
+            label=entry.label,
+            info=entry.help if reason is None else f"Unavailable here: {reason}",
+            interactive=reason is None,
+            elem_id=f"optimization-{name}",
+            min_width=240,
+        )
+        if reason is None:
+            self.forms[name] = OptionsForm(entry.options, f"optimization-{name}")
+
+    @property
+    def components(self) -> set[Any]:
+        """Every checkbox and option field."""
+        fields = {widget for form in self.forms.values() for widget in form.widgets.values()}
+        return set(self.boxes.values()) | fields
+
+    def read(self, values: Values) -> dict[str, dict[str, Any]]:
+        """Return the ticked optimizations with the options that differ from the defaults."""
+        ticked = [name for name in self.forms if values[self.boxes[name]]]
+        return {name: self.forms[name].read_changes(values) for name in ticked}
+
+    def fill(self, optimizations: dict[str, dict[str, Any]]) -> dict[Component, Any]:
+        """Return the update that ticks exactly these; an unavailable one stays unticked."""
+        updates: dict[Component, Any] = {}
+        for name, form in self.forms.items():
+            updates[self.boxes[name]] = name in optimizations
+            updates |= form.fill(optimizations.get(name, {}))
+        return updates
+
+
+class RunForm:
+    """All widgets of a run but those of its data; `data` comes from where the caller says."""
+
+    def __init__(self) -> None:
+        machine = list_devices()[0]
+        self.family = ChoiceForm(
+            discover("trainer.models", ModelFamily), "family", "Model", _DEFAULTS.family.name
+        )
+        self.base = gr.Textbox(
+            label="Base checkpoint",
+            info="Folder or file with the weights to start from. Empty: fresh weights.",
+            interactive=True,
+            max_lines=1,
+            elem_id="base",
+        )
+        self.main = OptionsForm(TrainingConfig, "training", leave_out=_others(_MAIN))
+        self.effective_batch = gr.Markdown(elem_id="effective-batch")
+        gr.Markdown("### Speed and memory")
+        self.optimizations = OptimizationsForm(machine)
+        gr.Markdown("### Optimizer and learning rate")
+        with gr.Row():
+            with gr.Column(min_width=320):
+                self.optimizer = ChoiceForm(
+                    discover("trainer.optimizers", OptimizerSpec),
+                    "optimizer",
+                    "Optimizer",
+                    _DEFAULTS.optimizer.name,
+                )
+            with gr.Column(min_width=320):
+                self.schedule = ChoiceForm(
+                    SCHEDULES, "schedule", "Schedule", _DEFAULTS.schedule.name
+                )
+        with gr.Accordion("Validation, previews, checkpoints and more", open=False):
+            self.more = OptionsForm(TrainingConfig, "training", leave_out=_MAIN)
+
+    @property
+    def components(self) -> set[Any]:
+        """Every widget of the form."""
+        parts = {self.base, *self.main.widgets.values(), *self.more.widgets.values()}
+        for form in (self.family, self.optimizer, self.schedule, self.optimizations):
+            parts = parts | form.components
+        return parts
+
+    def config(self, values: Values, data: DataConfig) -> RunConfig:
+        """Return the RunConfig the widgets show.
+
+        Raises:
+            ConfigError: names every field whose value cannot be used, and every contradiction.
+        """
+        parts: dict[str, Any] = {"base": values[self.base] or ""}
+        problems: list[str] = []
+        readers = {
+            "family": self.family.read,
+            "optimizer": self.optimizer.read,
+            "schedule": self.schedule.read,
+            "optimizations": self.optimizations.read,
+            "training": lambda values: self.main.read(values) | self.more.read(values),
+        }
+        for part, read in readers.items():
+            try:
+                parts[part] = read(values)
+            except ConfigError as error:
+                problems += error.problems
+        if problems:
+            raise ConfigError(problems)
+        return RunConfig.from_json(parts).with_values(data=data)
+
+    def fill(self, config: RunConfig) -> dict[Component, Any]:
+        """Return the update that shows a RunConfig."""
+        values = config.to_json()
+        updates: dict[Component, Any] = {self.base: config.base}
+        updates |= self.main.fill(values["training"]) | self.more.fill(values["training"])
+        updates |= self.family.fill(values["family"])
+        updates |= self.optimizer.fill(values["optimizer"])
+        updates |= self.schedule.fill(values["schedule"])
+        return updates | self.optimizations.fill(config.optimizations)
+
+    def problems(self, values: Values) -> Iterator[tuple[Component, str]]:
+        """Yield the widgets whose value cannot be used, each with the reason."""
+        for form in (self.main, self.more, self.family, self.optimizer, self.schedule):
+            yield from form.problems(values)
+
+
+def _others(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in TrainingConfig.__dataclass_fields__ if name not in names)

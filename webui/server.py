@@ -1,0 +1,55 @@
+"""Server: builds the page and serves it with our routes, behind the guard."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from starlette.middleware import Middleware
+
+from trainer.runs import RunLibrary
+from webui.guard import Guard
+from webui.page import build_head, build_page
+from webui.routes import build_routes
+from webui.studio import Studio
+from webui.theme import build_theme
+
+
+def serve(args: argparse.Namespace, scratch: Path, home: Path, port: int) -> None:
+    """Attach to the runs that train already and serve the page until it is interrupted."""
+    runs = home / args.runs
+    uploads = runs / ".page" / "uploads"
+    uploads.mkdir(parents=True, exist_ok=True)
+    studio = Studio(RunLibrary(runs), scratch, uploads, home)
+    studio.library.attach()
+    page = build_page(studio)
+    page.queue(default_concurrency_limit=8, max_size=64)
+    page.launch(
+        server_name=args.host,
+        server_port=port,
+        auth=tuple(args.auth.split(":", 1)) if args.auth else None,
+        inbrowser=args.open,
+        prevent_thread_lock=True,
+        quiet=True,
+        share=False,
+        show_error=False,
+        ssr_mode=False,
+        pwa=False,
+        run_history=False,
+        enable_monitoring=False,
+        footer_links=[],
+        max_file_size="200mb",
+        theme=build_theme(),
+        head=build_head(),
+        app_kwargs={
+            "routes": build_routes(studio),
+            "middleware": [Middleware(Guard, hosts=[args.host, *args.allow_host])],
+            "docs_url": None,
+            "redoc_url": None,
+            "openapi_url": None,
+        },
+    )
+    sys.stdout.write(
+        f"Timbre runs at {page.local_url} - runs are kept in {studio.library.folder}\n"
+    )
+    sys.stdout.flush()
+    page.block_thread()

@@ -1,0 +1,95 @@
+"""Studio: what every tab of the page needs: the runs, the folders and the demo."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from trainer.config import DataConfig, RunConfig
+from trainer.data.manifest import Manifest, read_manifest
+from trainer.errors import DataError
+from trainer.presets import apply_preset
+from trainer.runs import Run, RunLibrary, free_name
+from webui.overview import Overview
+
+ASSETS = Path(__file__).resolve().parent.parent / "assets"
+
+
+@dataclass(frozen=True)
+class Studio:
+    """The runs, their overview, and the folders that the page writes to.
+
+    `scratch` holds files on their way to the browser (it is the server's working folder);
+    `uploads` keeps the lists and clips that came from the browser; typed relative paths start at
+    `home`.
+    """
+
+    library: RunLibrary
+    scratch: Path
+    uploads: Path
+    home: Path
+    overview: Overview = field(init=False)
+    _manifests: dict[DataConfig, Manifest] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "overview", Overview(self.library))
+
+    def start(self, wanted_name: str, config: RunConfig) -> Run:
+        """Start a run under the wanted name, or under the next free one like it."""
+        return self.library.start(free_name(self.library.folder, wanted_name), config)
+
+    def absolute(self, path: str) -> str:
+        """Return a path a person typed as an absolute one; relative ones start at `home`."""
+        return str((self.home / Path(path.strip()).expanduser()).absolute())
+
+    def with_absolute_paths(self, config: RunConfig) -> RunConfig:
+        """Return the configuration with paths that hold from any working folder."""
+        base = self.absolute(config.base) if config.base.strip() else ""
+        return config.with_values(data=self._absolute_data(config.data), base=base)
+
+    def read_manifest(self, data: DataConfig, *, fresh: bool = False) -> Manifest:
+        """Read and check the clips; the ones read last are kept until a fresh look is asked for.
+
+        Raises:
+            DataError: a list is absent or cannot be read as rows at all.
+        """
+        data = self._absolute_data(data)
+        if fresh or data not in self._manifests:
+            self._manifests[data] = read_manifest(data)
+            for stale in list(self._manifests)[:-4]:
+                self._manifests.pop(stale, None)
+        return self._manifests[data]
+
+    def _absolute_data(self, data: DataConfig) -> DataConfig:
+        names = ("train_csv", "eval_csv", "train_data")
+        given = {name: getattr(data, name).strip() for name in names}
+        return replace(
+            data, **{name: self.absolute(path) if path else "" for name, path in given.items()}
+        )
+
+
+def demo_data() -> DataConfig:
+    """Return the data of the demo voice."""
+    demo = ASSETS / "demo"
+    return DataConfig(
+        train_csv=str(demo / "train.csv"), eval_csv=str(demo / "eval.csv"), language="en"
+    )
+
+
+def demo_config() -> RunConfig:
+    """Return the demo run: the demo voice, the base checkpoint if there is one, a quick preset.
+
+    Raises:
+        DataError: the demo clips are not installed.
+    """
+    data = demo_data()
+    if not Path(data.train_csv).is_file():
+        raise DataError(
+            f"The demo clips are not there ({data.train_csv}). Get the whole repository, or bring "
+            "your own recordings under Data."
+        )
+    return apply_preset(RunConfig(data=data, base=demo_base()), "quick")
+
+
+def demo_base() -> str:
+    """Return the folder of the bundled base checkpoint, or an empty text."""
+    base = ASSETS / "base"
+    return str(base) if (base / "config.json").is_file() else ""

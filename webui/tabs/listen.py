@@ -1,0 +1,160 @@
+"""Listen: any sentence with any checkpoint, beside the recordings and the previews of the run."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+import soundfile
+
+from trainer.errors import DataError, TimbreError
+from trainer.runs import Run
+from webui.actions import toasts
+from webui.api import speak_with
+from webui.studio import Studio
+
+_MOST_CLIPS = 50
+
+
+@dataclass(frozen=True)
+class ListenTab:
+    """The widgets of the tab."""
+
+    run: gr.Dropdown
+    checkpoint: gr.Dropdown
+    speaker: gr.Dropdown
+    clip: gr.Dropdown
+    text: gr.Textbox
+    speak: gr.Button
+    spoken: gr.Audio
+    original: gr.Audio
+
+
+def read_clips(run: Run) -> list[dict[str, Any]]:
+    """Return the clips a run chose at its start, held-out ones first; none before that."""
+    try:
+        values = json.loads((run.folder / "clips.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return sorted(values["clips"], key=lambda clip: clip["split"] != "val")
+
+
+def original_audio(run: Run, clip_id: str) -> tuple[int, Any]:
+    """Return a clip of a run as (sample rate, int16 samples).
+
+    Raises:
+        DataError: the run has no such clip, or its file is gone.
+    """
+    for clip in read_clips(run):
+        if clip["id"] == clip_id:
+            try:
+                wave, sample_rate = soundfile.read(clip["audio_path"], dtype="int16")
+            except soundfile.LibsndfileError as error:
+                raise DataError(f"{clip['audio_path']} cannot be read: {error}.") from None
+            return sample_rate, wave
+    raise DataError("The run has no such clip. Choose one of the list.")
+
+
+def build(studio: Studio, shown: gr.Textbox) -> ListenTab:
+    """Lay the tab out and connect it."""
+    with gr.Tab("Listen", id="listen", elem_id="tab-listen") as page:
+        with gr.Row():
+            run = gr.Dropdown(
+                [], label="Run", interactive=True, allow_custom_value=True, elem_id="listen-run"
+            )
+            checkpoint = gr.Dropdown(
+                ["best", "last"], value="best", label="Checkpoint", interactive=True,
+                allow_custom_value=True, elem_id="listen-checkpoint",
+            )  # fmt: skip
+            speaker = gr.Dropdown(
+                [], label="Speaker", interactive=True, allow_custom_value=True,
+                elem_id="listen-speaker",
+            )  # fmt: skip
+        text = gr.Textbox(
+            label="Text", placeholder="What should the voice say?", lines=2, interactive=True,
+            elem_id="listen-text", rtl=False,
+        )  # fmt: skip
+        speak = gr.Button("Speak", variant="primary", elem_id="speak")
+        with gr.Row():
+            with gr.Column(min_width=300):
+                spoken = gr.Audio(
+                    label="Spoken", interactive=False, buttons=["download"], elem_id="spoken"
+                )
+            with gr.Column(min_width=300):
+                original = gr.Audio(
+                    label="Recording", interactive=False, buttons=["download"], elem_id="original"
+                )
+                clip = gr.Dropdown(
+                    [], label="Compare with a recording (fills in its text)", interactive=True,
+                    allow_custom_value=True, elem_id="listen-clip",
+                )  # fmt: skip
+        gr.Markdown("### The same sentence along the run")
+        gr.HTML(js_on_load="timbre.mountPreviews(element)", elem_id="listen-previews")
+    tab = ListenTab(run, checkpoint, speaker, clip, text, speak, spoken, original)
+    _wire(tab, page, studio, shown)
+    return tab
+
+
+def _wire(tab: ListenTab, page: gr.Tab, studio: Studio, shown: gr.Textbox) -> None:
+    def show_runs(wanted: str) -> list[Any]:
+        names = studio.library.names()
+        chosen = wanted if wanted in names else (names[0] if names else None)
+        return [gr.Dropdown(names, value=chosen), *show_choices(chosen)]
+
+    def show_choices(name: str | None) -> list[Any]:
+        try:
+            run = studio.library.get(name or "")
+        except TimbreError:
+            return [gr.Dropdown(["best", "last"]), gr.Dropdown([]), gr.Dropdown([])]
+        clips = read_clips(run)
+        steps = [str(info.step) for info in reversed(run.checkpoints())]
+        speakers = list(dict.fromkeys(clip["speaker"] for clip in clips))
+        labels = [(f"{clip['text'][:80]} ({clip['split']})", clip["id"]) for clip in clips]
+        return [
+            gr.Dropdown(["best", "last", *steps], value="best"),
+            gr.Dropdown(speakers, value=speakers[0] if speakers else None),
+            gr.Dropdown(labels[:_MOST_CLIPS], value=None),
+        ]
+
+    def press_speak(name: str, text: str, speaker: str | None, checkpoint: str) -> str:
+        with toasts():
+            if not (text or "").strip():
+                raise DataError("There is nothing to say. Write a sentence first.")
+            voice = speaker or ""
+            return str(speak_with(studio, name, text, speaker=voice, checkpoint=checkpoint))
+
+    def play_original(name: str, clip_id: str | None) -> list[Any]:
+        if not clip_id:
+            return [None, gr.skip(), gr.skip()]
+        with toasts():
+            run = studio.library.get(name)
+            audio = original_audio(run, clip_id)
+        clip = next(clip for clip in read_clips(run) if clip["id"] == clip_id)
+        return [audio, clip["text"], clip["speaker"]]
+
+    choices = [tab.checkpoint, tab.speaker, tab.clip]
+    quiet: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None}
+    page.select(
+        show_runs,
+        shown,
+        [tab.run, *choices],
+        js="(run) => timbre.listenTo(timbre.run || run)",
+        show_progress="hidden",
+        **quiet,
+    )
+    tab.run.input(
+        show_choices, tab.run, choices, js="(run) => timbre.listenTo(run)",
+        show_progress="hidden", **quiet,
+    )  # fmt: skip
+    tab.clip.input(
+        play_original, [tab.run, tab.clip], [tab.original, tab.text, tab.speaker], **quiet
+    )
+    gr.on(
+        [tab.speak.click, tab.text.submit],
+        press_speak,
+        [tab.run, tab.text, tab.speaker, tab.checkpoint],
+        tab.spoken,
+        concurrency_limit=1,
+        concurrency_id="speaking",
+        api_visibility="private",
+    )

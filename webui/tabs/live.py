@@ -1,0 +1,22 @@
+"""Live: one panel, drawn in the browser from the cursor route; its buttons are Gradio events."""
+
+import gradio as gr
+
+from webui.actions import answer_buttons
+from webui.studio import Studio
+
+
+def build(studio: Studio) -> gr.HTML:
+    """Lay the tab out."""
+    with gr.Tab("Live", id="live", elem_id="tab-live"):
+        return gr.HTML(js_on_load="timbre.mountLive(element, trigger)", elem_id="live")
+
+
+def wire(panel: gr.HTML, studio: Studio) -> None:
+    """Connect the panel's buttons: stop, save, preview and resume."""
+    panel.click(
+        answer_buttons(studio),
+        show_progress="hidden",
+        concurrency_limit=None,
+        api_visibility="private",
+    )

@@ -1,0 +1,112 @@
+"""Start: one button that trains a demo voice, the way on, and what this computer offers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+
+from trainer.device import Device, free_disk_gib, list_devices
+from webui.actions import answer_buttons, toasts
+from webui.studio import Studio, demo_config
+
+_CARDS = (
+    ("data", "1. Bring your recordings", "A CSV with audio files and their text. Every row that "
+     "cannot be used is named, with the reason."),
+    ("train", "2. Choose how to train", "Presets first, everything else folded. Checkboxes save "
+     "time and memory, and show what is really on."),
+    ("listen", "3. Listen and export", "Speak any sentence with any checkpoint, compare it with "
+     "the recordings, take the voice with you."),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StartTab:
+    """The parts of the tab that lead elsewhere."""
+
+    demo: gr.Button
+    cards: dict[str, gr.Button]
+    recent: gr.HTML
+
+
+def start_demo(studio: Studio) -> str:
+    """Start the demo run and return its name."""
+    return studio.start("demo-voice", demo_config()).name
+
+
+def machine_facts(studio: Studio, devices: list[Device]) -> str:
+    """Describe this computer as a Markdown list."""
+    lines = []
+    for device in devices:
+        bf16 = "bf16" if device.has_bf16 else "no bf16: use fp16 mixed precision"
+        lines.append(f"- **{device.name}**: {device.memory_gib:.0f} GB memory, {bf16}")
+    if devices[0].kind == "cpu":
+        lines.append("- No GPU found: the small model trains well on the CPU; large ones need one.")
+    free = free_disk_gib(studio.library.folder)
+    warning = " - *nearly full: free some space before a long run*" if free < 5 else ""
+    lines.append(f"- {free:.0f} GB free on the disk of the runs{warning}")
+    lines.append(f"- torch {version('torch')}, Gradio {version('gradio')}")
+    return "\n".join(lines)
+
+
+def build(studio: Studio) -> StartTab:
+    """Lay the tab out."""
+    with gr.Tab("Start", id="start", elem_id="tab-start"):
+        with gr.Column(elem_classes="narrow"):
+            gr.Markdown("## Teach a voice to speak\nNothing to set up: the demo clips come along.")
+            demo = gr.Button(
+                "Train a demo voice (about 2 minutes)",
+                variant="primary",
+                size="lg",
+                elem_id="demo-button",
+            )
+        cards = {}
+        with gr.Row(elem_classes="cards"):
+            for tab, title, text in _CARDS:
+                with gr.Column(min_width=240, elem_classes="card"):
+                    gr.Markdown(f"### {title}\n{text}")
+                    cards[tab] = gr.Button(f"Open {tab.title()}", size="sm")
+        with gr.Row():
+            with gr.Column(scale=3, min_width=300):
+                gr.Markdown("### Continue")
+                recent = gr.HTML(
+                    js_on_load="timbre.mountRecent(element, trigger)", elem_id="recent"
+                )
+            with gr.Column(scale=2, min_width=300):
+                gr.Markdown("### This computer\n" + machine_facts(studio, list_devices()))
+    return StartTab(demo, cards, recent)
+
+
+def wire(tab: StartTab, studio: Studio, shown: gr.Textbox, tabs: gr.Tabs) -> None:
+    """Connect the buttons."""
+
+    def press_demo() -> tuple[str, gr.Tabs]:
+        with toasts():
+            return start_demo(studio), gr.Tabs(selected="live")
+
+    show_run(tab.demo, press_demo, shown, tabs)
+    for name, button in tab.cards.items():
+        button.click(
+            None, None, tabs, js=f"() => timbre.openTab('{name}')", api_visibility="private"
+        )
+    tab.recent.click(answer_buttons(studio), show_progress="hidden", api_visibility="private")
+
+
+def show_run(
+    button: gr.Button,
+    start: Callable[..., Any],
+    shown: gr.Textbox,
+    tabs: gr.Tabs,
+    inputs: set | None = None,
+    further: Sequence[Component] = (),
+) -> None:
+    """Start a run on a click, then show it on the live tab."""
+    button.click(
+        start,
+        inputs,
+        [shown, tabs, *further],
+        concurrency_limit=None,
+        api_visibility="private",
+    ).success(None, shown, None, js="(name) => timbre.show(name)", api_visibility="private")

@@ -1,0 +1,229 @@
+"""Train: a preset, the few settings that matter, everything else folded; then Start."""
+
+import json
+import math
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+
+from trainer.assemble import Entries, count_steps, resolve
+from trainer.config import RunConfig, read_config
+from trainer.errors import ConfigError, DataError, TimbreError
+from trainer.flags import command_line, refuse_missing_data
+from trainer.presets import PRESETS, apply_preset
+from trainer.runs import free_name
+from trainer.schedules import lr_curve, warnings_for
+from webui.actions import toasts
+from webui.curve import draw_lr_curve
+from webui.form import Values
+from webui.run_form import DataForm, RunForm
+from webui.studio import Studio, demo_data
+from webui.tabs.start import show_run
+
+_DEMO, _OWN = "The demo voice", "The recordings under Data"
+
+
+@dataclass(frozen=True)
+class TrainTab:
+    """The widgets of the tab."""
+
+    dataset: gr.Radio
+    name: gr.Textbox
+    preset: gr.Dropdown
+    form: RunForm
+    curve: gr.HTML
+    warnings: gr.Markdown
+    problem: gr.Markdown
+    start: gr.Button
+    preview_command: gr.Button
+    command: gr.Code
+    save: gr.Button
+    saved: gr.File
+    load: gr.UploadButton
+
+    @property
+    def components(self) -> set[Any]:
+        """Everything that decides what Start does."""
+        return {self.dataset, self.name} | self.form.components
+
+
+def read_config_of(tab: TrainTab, data_form: DataForm, studio: Studio, values: Values) -> RunConfig:
+    """Return the checked RunConfig that the page shows, with absolute paths.
+
+    Raises:
+        ConfigError: a field, a combination or a missing dataset; every problem is named.
+    """
+    is_demo = values[tab.dataset] == _DEMO
+    data = demo_data() if is_demo else data_form.config(values)
+    config = studio.with_absolute_paths(tab.form.config(values, data))
+    refuse_missing_data(config)
+    resolve(config)
+    return config
+
+
+def plan(studio: Studio, config: RunConfig) -> tuple[Entries, int, int]:
+    """Return the entries, the steps of an epoch (0 if the data cannot be read) and of the run."""
+    entries = resolve(config)
+    training = config.training
+    batch = training.batch_size * training.accumulate * training.num_processes
+    try:
+        clips = len(studio.read_manifest(config.data).train)
+    except (DataError, ConfigError):
+        clips = 0
+    per_epoch = math.ceil(clips / batch)
+    return entries, per_epoch, count_steps(config, per_epoch)
+
+
+def describe_plan(studio: Studio, config: RunConfig) -> dict[str, str]:
+    """Return the effective batch in words, the learning-rate curve and its warnings."""
+    entries, per_epoch, total = plan(studio, config)
+    training = config.training
+    batch = training.batch_size * training.accumulate * training.num_processes
+    words = (
+        f"Effective batch **{batch}** = {training.batch_size} clips x {training.accumulate} "
+        f"accumulation x {training.num_processes} GPU. "
+    )
+    if per_epoch:
+        epochs = total / per_epoch
+        words += f"{per_epoch} steps an epoch; **{total}** steps = {epochs:.1f} epochs."
+    else:
+        words += f"About **{total}** steps; check the data to see the epochs."
+    schedule, options = entries.schedule, entries.schedule_options
+    usual = entries.family.learning_rates.get(entries.optimizer.name, entries.optimizer.default_lr)
+    rate = entries.optimizer_options.lr or usual
+    warnings = [f"- {warning}" for warning in warnings_for(schedule, options, total)]
+    return {
+        "batch": words,
+        "curve": draw_lr_curve(lr_curve(schedule, options, rate, total)),
+        "warnings": "\n".join(warnings),
+    }
+
+
+def build(studio: Studio) -> TrainTab:
+    """Lay the tab out."""
+    presets = [(f"{preset.label}: {preset.summary}", name) for name, preset in PRESETS.items()]
+    with gr.Tab("Train", id="train", elem_id="tab-train"):
+        with gr.Row():
+            dataset = gr.Radio(
+                [_DEMO, _OWN], value=_DEMO, label="Dataset", interactive=True, elem_id="dataset"
+            )
+            name = gr.Textbox(
+                "my-voice", label="Run name", interactive=True, max_lines=1, elem_id="run-name"
+            )
+        preset = gr.Dropdown(
+            presets, value=None, label="Preset", info="Fills the form; change anything after it.",
+            interactive=True, elem_id="preset",
+        )  # fmt: skip
+        form = RunForm()
+        curve = gr.HTML(elem_id="lr-curve")
+        warnings = gr.Markdown(elem_id="lr-warnings")
+        problem = gr.Markdown(visible=False, elem_id="train-problem", elem_classes="problem")
+        with gr.Row():
+            start = gr.Button(
+                "Start training", variant="primary", size="lg", elem_id="start-training"
+            )
+            preview_command = gr.Button("Preview command", elem_id="preview-command")
+            save = gr.Button("Save settings")
+            load = gr.UploadButton("Load settings", file_types=[".json"])
+        command = gr.Code(
+            label="The same run on the command line", language="shell", interactive=False,
+            visible=False, wrap_lines=True, elem_id="command",
+        )  # fmt: skip
+        saved = gr.File(label="Settings", visible=False)
+    return TrainTab(
+        dataset, name, preset, form, curve, warnings, problem, start, preview_command, command,
+        save, saved, load,
+    )  # fmt: skip
+
+
+def wire(
+    tab: TrainTab, data_form: DataForm, studio: Studio, shown: gr.Textbox, tabs: gr.Tabs
+) -> None:
+    """Connect the buttons and everything that follows from the fields."""
+    fields = tab.components | set(data_form.widgets.values())
+
+    def press_start(values: Values) -> dict[Component, Any]:
+        try:
+            config = read_config_of(tab, data_form, studio, values)
+            run = studio.start(values[tab.name] or "run", config)
+        except TimbreError as error:
+            gr.Warning("The settings cannot be used; see above the Start button.")
+            return {tab.problem: gr.Markdown(_as_list(error), visible=True), shown: ""}
+        return {
+            shown: run.name,
+            tabs: gr.Tabs(selected="live"),
+            tab.problem: gr.Markdown(visible=False),
+        }
+
+    show_run(tab.start, press_start, shown, tabs, fields, [tab.problem])
+    _wire_plan(tab, data_form, studio, fields)
+    _wire_settings(tab, data_form, studio, fields)
+
+
+def _wire_plan(tab: TrainTab, data_form: DataForm, studio: Studio, fields: set[Any]) -> None:
+    drawn = [tab.form.effective_batch, tab.curve, tab.warnings]
+
+    def draw(values: Values) -> list[Any]:
+        try:
+            config = read_config_of(tab, data_form, studio, values)
+            parts = describe_plan(studio, config)
+        except TimbreError as error:
+            return ["", "", _as_list(error)]
+        return [parts["batch"], parts["curve"], parts["warnings"]]
+
+    def take_preset(values: Values) -> dict[Component, Any]:
+        with toasts():
+            config = tab.form.config(values, demo_data())
+            return tab.form.fill(apply_preset(config, values[tab.preset]))
+
+    quiet: dict[str, Any] = {
+        "show_progress": "hidden",
+        "concurrency_limit": None,
+        "api_visibility": "private",
+    }
+    tab.preset.input(take_preset, fields | {tab.preset}, list(tab.form.components), **quiet).then(
+        draw, fields, drawn, **quiet
+    )
+    triggers = [widget.input for widget in fields if widget is not tab.name]
+    gr.on(triggers, draw, fields, drawn, trigger_mode="always_last", **quiet)
+
+
+def _wire_settings(tab: TrainTab, data_form: DataForm, studio: Studio, fields: set[Any]) -> None:
+    def show_command(values: Values) -> gr.Code:
+        with toasts():
+            config = read_config_of(tab, data_form, studio, values)
+            name = free_name(studio.library.folder, values[tab.name] or "run")
+            words = command_line(config, str(studio.library.folder / name))
+        return gr.Code(shlex.join(words), visible=True)
+
+    def save_settings(values: Values) -> gr.File:
+        with toasts():
+            config = read_config_of(tab, data_form, studio, values)
+        path = studio.scratch / "settings.json"
+        path.write_text(json.dumps(config.to_json(), indent=2, ensure_ascii=False), "utf-8")
+        return gr.File(str(path), visible=True)
+
+    def load_settings(file: str) -> dict[Component, Any]:
+        with toasts():
+            config = read_config(Path(file))
+            resolve(config)
+        return (
+            tab.form.fill(config)
+            | data_form.fill(vars(config.data))
+            | {tab.dataset: _DEMO if config.data.train_csv == demo_data().train_csv else _OWN}
+        )
+
+    quiet: dict[str, Any] = {"concurrency_limit": None, "api_visibility": "private"}
+    tab.preview_command.click(show_command, fields, tab.command, **quiet)
+    tab.save.click(save_settings, fields, tab.saved, **quiet)
+    outputs = list(fields - {tab.name})
+    tab.load.upload(load_settings, tab.load, outputs, **quiet)
+
+
+def _as_list(error: TimbreError) -> str:
+    problems = error.problems if isinstance(error, ConfigError) else [str(error)]
+    return "\n".join(f"- {problem}" for problem in problems)
