@@ -115,7 +115,7 @@ def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Se
     entries = resolve(config)
     machine = choose_device(config.training.device, world.local_rank)
     _refuse_unavailable(entries, machine)
-    seed_everything(config.training.seed + world.rank)
+    seed_everything(config.training.seed)
     family, options = entries.family, entries.family_options
     dataset = in_turn(world, lambda: prepare_dataset(folder, config, family, options, emit))
     emit(PhaseChanged("Loading the model"))

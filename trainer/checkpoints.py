@@ -8,13 +8,11 @@ It appears by one rename after every file was forced to the disk; nothing half-w
 import hashlib
 import json
 import os
-import random
 import shutil
 import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 
@@ -94,7 +92,10 @@ def verify_checkpoint(folder: Path) -> dict[str, Any]:
 
 
 def restore_checkpoint(setup: Setup, folder: Path) -> int:
-    """Load weights, optimizer, random states and progress into the setup; return the step done."""
+    """Load weights, optimizer and progress into the setup; return the step done.
+
+    Random states are not stored: every step seeds its own (`loop.seed_step`).
+    """
     state = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
     weights = load_file(folder / "model.safetensors")
     weights |= state["training_weights"]
@@ -105,7 +106,6 @@ def restore_checkpoint(setup: Setup, folder: Path) -> int:
         for name, value in state["average"].items():
             setup.average[name].copy_(value)
     setup.progress = state["progress"]
-    _set_random_states(state["random"])
     return int(state["step"])
 
 
@@ -137,7 +137,6 @@ def _resume_state(setup: Setup, step: int) -> dict[str, Any]:
         "scaler": setup.precision.scaler.state_dict(),
         "average": setup.average or {},
         "progress": setup.progress,
-        "random": _random_states(),
         "versions": {"format": FORMAT, "torch": str(torch.__version__)},
     }
 
@@ -183,30 +182,3 @@ def _is_best(folder: Path) -> bool:
         return bool(json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["best"])
     except (OSError, ValueError, KeyError):
         return False
-
-
-def _random_states() -> dict[str, Any]:
-    """Return the states of all global random generators as tensors and plain values."""
-    name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": cuda,
-        "python": list(random.getstate()[1]),
-        "numpy": [
-            str(name),
-            np.asarray(keys).tolist(),
-            int(position),
-            int(has_gauss),
-            float(gauss),
-        ],
-    }
-
-
-def _set_random_states(states: dict[str, Any]) -> None:
-    torch.set_rng_state(states["torch"])
-    if torch.cuda.is_available() and len(states["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(states["cuda"])
-    random.setstate((3, tuple(states["python"]), None))
-    name, keys, position, has_gauss, gauss = states["numpy"]
-    np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, gauss))

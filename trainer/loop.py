@@ -50,6 +50,7 @@ def train(setup: Setup, emit: Emit) -> str:
 
 def train_step(setup: Setup, step: int) -> dict[str, Tensor]:
     """Do one optimizer update over the micro-batches of a step; metrics stay on the device."""
+    seed_step(setup, step)
     lr = setup.base_lr * setup.lr_factor(step)
     for group in setup.optimizer.param_groups:
         group["lr"] = lr
@@ -73,6 +74,14 @@ def train_step(setup: Setup, step: int) -> dict[str, Tensor]:
         decay = setup.config.training.ema_decay
         update_average(setup.average, setup.model, decay=decay, step=step)
     return sum_values(losses, setup.world) | {"grad_norm": grad_norm.detach()}
+
+
+def seed_step(setup: Setup, step: int) -> None:
+    """Make dropout a function of seed, step and rank, so that a resume repeats it exactly."""
+    training = setup.config.training
+    torch.manual_seed(
+        (training.seed * 1_000_003 + step) * training.num_processes + setup.world.rank
+    )
 
 
 def _emit_preview(setup: Setup, step: int, emit: Emit) -> None:
