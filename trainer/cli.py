@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from trainer.config import DataConfig
 from trainer.errors import TimbreError
 from trainer.events import (
     CheckpointSaved,
@@ -79,21 +78,12 @@ def _run_parser(command: str) -> argparse.ArgumentParser:
 
 def _check(argv: list[str]) -> int:
     from trainer.data.manifest import read_manifest
+    from trainer.flags import data_from_args
 
     parser = _parser("check")
-    parser.add_argument("--train-csv", default="", help="CSV or list file with one clip a row")
-    parser.add_argument("--eval-csv", default="", help="the same for validation")
-    parser.add_argument("--train-data", default="", help="a folder with its own metadata file")
-    parser.add_argument("--language", default="en", help="BCP-47 code for rows without one [en]")
     parser.add_argument("--family", default="", help="also compute this family's features")
     parser.add_argument("--json", action="store_true", help="print JSON for machines")
-    args = parser.parse_args(argv)
-    data = DataConfig(
-        train_csv=args.train_csv,
-        eval_csv=args.eval_csv,
-        train_data=args.train_data,
-        language=args.language,
-    )
+    data, args = data_from_args(parser, argv)
     manifest = read_manifest(data)
     unusable = _unusable_for(args.family, manifest.clips) if args.family else {}
     usable = [clip for clip in manifest.train if clip.id not in unusable]

@@ -68,8 +68,9 @@ def choose_clips(folder: Path, config: RunConfig, emit: Emit) -> list[Clip]:
     if path.is_file():
         values = json.loads(path.read_text(encoding="utf-8"))
         return [Clip(**clip) for clip in values["clips"]]
-    emit(PhaseChanged("Checking the clips"))
-    manifest = read_manifest(config.data, seed=config.training.seed)
+    report = _reporter(folder, emit)
+    report("Checking the clips", 0, 0)
+    manifest = read_manifest(config.data, seed=config.training.seed, progress=report)
     for note in manifest.notes:
         emit(Notice("info", note))
     if manifest.problems:

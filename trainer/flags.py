@@ -10,7 +10,7 @@ from trainer.assemble import find_family, find_optimizer, find_schedule
 from trainer.catalog import discover
 from trainer.config import DataConfig, RunConfig, TrainingConfig, merge_values, read_config
 from trainer.errors import ConfigError
-from trainer.options import OptionInfo, describe, parse_value
+from trainer.options import OptionInfo, build_options, describe, parse_value
 from trainer.presets import PRESETS, apply_preset
 from trainer.schedules import SCHEDULES
 from trainer.specs import ModelFamily, Optimization, OptimizerSpec
@@ -73,6 +73,25 @@ def config_from_args(
     if hasattr(parsed, "steps") and not hasattr(parsed, "epochs"):
         values["training"]["epochs"] = None
     return RunConfig.from_json(values), parsed
+
+
+def data_from_args(
+    parser: argparse.ArgumentParser, argv: Sequence[str]
+) -> tuple[DataConfig, argparse.Namespace]:
+    """Read a DataConfig from flags of the same names as those of `train`.
+
+    Raises:
+        ConfigError: a value that cannot be used, or no clips named.
+    """
+    group = parser.add_argument_group(_GROUPS["data"])
+    infos = describe(DataConfig)
+    for info in infos:
+        _add_flag(group, Flag(info.name.replace("_", "-"), ("data", info.name), info))
+    parsed = parser.parse_args(argv)
+    given = {info.name: getattr(parsed, info.name) for info in infos if hasattr(parsed, info.name)}
+    data = build_options(DataConfig, given, "check")
+    refuse_missing_data(RunConfig(data=data))
+    return data, parsed
 
 
 def config_flags(config: RunConfig) -> list[Flag]:
