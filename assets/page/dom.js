@@ -24,7 +24,7 @@
     if (value == null || !isFinite(value)) return "-";
     const size = Math.abs(value);
     if (size !== 0 && (size < 1e-3 || size >= 1e6)) {
-      return value.toExponential(Math.max(0, (digits || 3) - 1)).replace("e+", "e");
+      return Number(value.toPrecision(digits || 3)).toExponential().replace("e+", "e");
     }
     return String(Number(value.toPrecision(digits || 4)));
   };
@@ -78,12 +78,10 @@
     } catch (error) { /* private windows may refuse storage; the choice then ends with the page */ }
   };
 
-  document.addEventListener("DOMContentLoaded", () => {
-    try {
-      const dark = localStorage.getItem("timbre-dark");
-      if (dark != null && !location.search.includes("__theme")) {
-        setTimeout(() => document.body.classList.toggle("dark", dark === "1"), 0);
-      }
-    } catch (error) { /* as above */ }
-  });
+  try {
+    const dark = localStorage.getItem("timbre-dark");
+    if (dark != null && !location.search.includes("__theme")) {
+      document.body.classList.toggle("dark", dark === "1");
+    }
+  } catch (error) { /* as above */ }
 })();

@@ -9,6 +9,8 @@
     ["Memory", "perf/memory_gib", 3, "GiB"], ["Epoch", "train/epoch", 3, ""],
   ];
   const COLOURS = ["--t-line-1", "--t-line-2", "--t-line-3", "--t-line-4", "--t-line-5", "--t-line-6"];
+  const MEMORY = ["perf/memory_gib", "perf/memory_reserved_gib", "perf/memory_peak_gib",
+    "perf/host_memory_gib"];
   const BUTTONS = [
     ["preview", "Preview now", ""], ["save", "Save now", ""], ["resume", "Resume", "primary"],
     ["stop", "Stop", "stop"],
@@ -310,14 +312,14 @@
       ], this.axisMarks(series));
       const one = (label, name, colour) => [{ label, colour, x, y: steps.get(name), kind: "line" }];
       const many = (table, xs, names, kind) => names.slice(0, 6).map((name, i) => ({
-        label: name.split("/").pop().replaceAll("_", " "), colour: COLOURS[i], x: xs, kind,
+        label: name.split("/").pop().replace(/_gib$/, "").replaceAll("_", " "), colour: COLOURS[i], x: xs, kind,
         y: kind === "line" ? t.smooth(table.get(name), this.view.smoothing) : table.get(name) }));
       const named = (table, start) => Object.keys(table.columns).filter((name) => name.startsWith(start));
       this.small.parts.set(many(steps, x, named(steps, "train/loss/"), "line"));
       this.small.lr.set(one("rate", "train/lr", "--t-line-3"));
       this.small.seconds.set(one("s/step", "perf/s_per_step", "--t-line-4"));
-      this.small.memory.set(many(steps, x, named(steps, "perf/").filter((name) =>
-        name.endsWith("memory_gib") || name === "perf/memory_peak_gib"), "line"));
+      this.small.memory.set(many(steps, x, MEMORY.filter((name) => name in steps.columns &&
+        (name !== "perf/memory_gib" || "perf/memory_peak_gib" in steps.columns)), "line"));
       this.small.norm.set(one("norm", "train/grad_norm", "--t-line-5"));
       const measures = named(vals, "val/").filter((name) =>
         name !== "val/loss" && !name.startsWith("val/loss/"));

@@ -97,9 +97,7 @@
   }
 
   document.addEventListener("visibilitychange", () => document.hidden || t.wake());
-  document.addEventListener("DOMContentLoaded", () => {
-    const run = new URLSearchParams(location.search).get("run");
-    if (run) t.show(run);
-    t.wake();
-  });
+  const run = new URLSearchParams(location.search).get("run");
+  if (run) t.show(run);
+  t.wake();
 })();
