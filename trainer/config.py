@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -185,29 +186,22 @@ class RunConfig:
         Raises:
             ConfigError: names every unknown key and bad value, or a newer format.
         """
-        if values.get("format", FORMAT) > FORMAT:
-            raise ConfigError(
-                f"This configuration has format {values['format']}; this Timbre reads up to "
-                f"{FORMAT}. Update Timbre, or open it with the version that wrote it."
-            )
-        known = {"format", "data", "training", "family", "base", "optimizer", "schedule"}
-        known.add("optimizations")
+        _refuse_format(values.get("format", FORMAT))
+        known = ["format", *_READERS]
         problems = [
-            unknown_name(key, sorted(known), "part of a configuration")
+            unknown_name(key, known, "part of a configuration")
             for key in values
             if key not in known
         ]
+        parts: dict[str, Any] = {}
+        for key, read in _READERS.items():
+            if key in values:
+                try:
+                    parts[key] = read(values[key], key)
+                except ConfigError as error:
+                    problems += error.problems
         if problems:
             raise ConfigError(problems)
-        parts: dict[str, Any] = {
-            "data": build_options(DataConfig, values.get("data", {}), "data"),
-            "training": build_options(TrainingConfig, values.get("training", {}), "training"),
-        }
-        for key in ("family", "optimizer", "schedule"):
-            if key in values:
-                parts[key] = _read_choice(values[key], key)
-        parts["base"] = str(values.get("base", ""))
-        parts["optimizations"] = _read_optimizations(values.get("optimizations", {}))
         return RunConfig(**parts)
 
     def with_absolute_paths(self) -> "RunConfig":
@@ -292,6 +286,38 @@ def _interval_problems(training: TrainingConfig) -> list[str]:
     return problems
 
 
+def _refuse_format(made_by: Any) -> None:
+    if not isinstance(made_by, int):
+        raise ConfigError(
+            f"'format' is {made_by!r}; expected the number {FORMAT}, or leave it out."
+        )
+    if made_by > FORMAT:
+        raise ConfigError(
+            f"This configuration has format {made_by}; this Timbre reads up to {FORMAT}. Update "
+            "Timbre, or open it with the version that wrote it."
+        )
+
+
+def _read_data(value: Any, key: str) -> DataConfig:
+    return build_options(DataConfig, _read_object(value, key), key)
+
+
+def _read_training(value: Any, key: str) -> TrainingConfig:
+    return build_options(TrainingConfig, _read_object(value, key), key)
+
+
+def _read_object(value: Any, key: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"'{key}' is {value!r}; expected an object name -> value.")
+    return value
+
+
+def _read_text(value: Any, key: str) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"'{key}' is {value!r}; expected text.")
+    return value
+
+
 def _read_choice(value: Any, key: str) -> Choice:
     if isinstance(value, str):
         return Choice(value)
@@ -302,11 +328,22 @@ def _read_choice(value: Any, key: str) -> Choice:
     raise ConfigError(f"'{key}' is {value!r}; expected a name, or an object with name and options.")
 
 
-def _read_optimizations(value: Any) -> dict[str, dict[str, Any]]:
+def _read_optimizations(value: Any, key: str) -> dict[str, dict[str, Any]]:
     if isinstance(value, list):
         return {str(name): {} for name in value}
     if isinstance(value, dict) and all(isinstance(options, dict) for options in value.values()):
         return value
     raise ConfigError(
-        f"'optimizations' is {value!r}; expected a list of names, or an object name -> options."
+        f"'{key}' is {value!r}; expected a list of names, or an object name -> options."
     )
+
+
+_READERS: dict[str, Callable[[Any, str], Any]] = {
+    "data": _read_data,
+    "training": _read_training,
+    "family": _read_choice,
+    "base": _read_text,
+    "optimizer": _read_choice,
+    "schedule": _read_choice,
+    "optimizations": _read_optimizations,
+}
