@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from assets.engines import Voice, engine_versions
 from assets.make_demo import ASSETS, SEED, SENTENCES, Row, read_sentences, speak_clip, write_csv
@@ -27,7 +26,7 @@ READERS_PER_SENTENCE = 3
 EVAL_EVERY = 15
 TRAINING = (
     *("--family", "fastspeech2", "--size", "small", "--tokens", "characters"),
-    *("--batch-size", "16", "--ema-decay", "0.999", "--preview-every", "never"),
+    *("--batch-size", "8", "--preview-every", "never"),
 )
 
 BASE_VOICES = (
@@ -51,7 +50,7 @@ def main() -> None:
     train = commands.add_parser("train", help="train on it and export the checkpoint")
     train.add_argument("--corpus", type=Path, required=True)
     train.add_argument("--run", type=Path, required=True)
-    train.add_argument("--steps", type=int, default=3000)
+    train.add_argument("--steps", type=int, default=2000)
     train.add_argument("--out", type=Path, default=ASSETS / "base")
     options = parser.parse_args()
     if options.command == "corpus":
@@ -115,24 +114,18 @@ def trainer_command(*words: str | Path) -> list[str]:
     return [sys.executable, "-m", "trainer", *(str(word) for word in words)]
 
 
-def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """Read every metric of a run, oldest first, as the command line prints them."""
+def last_losses(run: Path) -> dict[str, float]:
+    """Return the newest value of every loss and validation metric of a run."""
     done = subprocess.run(
         trainer_command("metrics", run, "--json"), check=True, capture_output=True, text=True
     )
-    return json.loads(done.stdout)
-
-
-def last_losses(run: Path) -> dict[str, float]:
-    """Return the newest value of every loss and validation metric of a run."""
-    newest: dict[str, float] = {}
-    for row in read_metrics(run):
-        newest |= row
-    return {
-        name: round(value, 4)
-        for name, value in newest.items()
-        if name.startswith(("train/loss", "val/"))
-    }
+    tables: dict[str, dict[str, list[float | None]]] = json.loads(done.stdout)
+    newest = {}
+    for name, column in (item for table in tables.values() for item in table.items()):
+        known = [value for value in column if value is not None]
+        if known and name.startswith(("train/loss", "val/")):
+            newest[name] = round(known[-1], 4)
+    return newest
 
 
 def describe_machine() -> dict[str, str]:
