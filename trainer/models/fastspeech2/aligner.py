@@ -70,7 +70,7 @@ def _observe(mels: Sequence[np.ndarray], groups: Sequence[int]) -> list[np.ndarr
     found = []
     for mel in mels:
         # Digital silence would dominate the statistics of the quiet states.
-        cepstra = np.maximum(mel, mel.max() - 12) @ basis
+        cepstra = np.einsum("tm,mc->tc", np.maximum(mel, mel.max() - 12), basis)
         slope = np.gradient(_smooth(cepstra), axis=0) if len(mel) > 1 else np.zeros_like(cepstra)
         bend = np.gradient(_smooth(slope), axis=0) if len(mel) > 1 else np.zeros_like(cepstra)
         found.append(np.concatenate([cepstra, slope, bend], axis=1).astype(np.float32))
@@ -160,9 +160,12 @@ def _realign(
     lengths = np.array([len(observations[index]) for index in batch])
     widths = np.array([len(chains[index][0]) for index in batch])
     emissions = np.full((lengths.max(), len(batch), widths.max()), -1e4, np.float32)
-    for row, index in enumerate(batch):
-        scores = _score(observations[index], model)
-        emissions[: lengths[row], row, : widths[row]] = scores[:, chains[index][0]]
+    # One large product: many small ones wait for BLAS threads on a busy machine.
+    scores = _score(np.concatenate([observations[index] for index in batch]), model)
+    for row, (index, own) in enumerate(
+        zip(batch, np.split(scores, np.cumsum(lengths)[:-1]), strict=True)
+    ):
+        emissions[: lengths[row], row, : widths[row]] = own[:, chains[index][0]]
     moved = 0
     for row, path in enumerate(_viterbi(emissions, lengths, widths)):
         moved += int((path != paths[batch[row]]).sum())
@@ -171,10 +174,11 @@ def _realign(
 
 
 def _score(seen: np.ndarray, model: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """Return the log-likelihood (T_mel, states) of frames (T_mel, 48), up to a constant."""
+    """Return the log-likelihood (frames, states) of frames (frames, 48), up to a constant."""
     mean, variance = model
-    constant = (np.log(variance) + mean**2 / variance).sum(axis=1)
-    return -0.5 * (seen**2 @ (1 / variance).T - 2 * seen @ (mean / variance).T + constant)
+    constant = -0.5 * (np.log(variance) + mean**2 / variance).sum(axis=1)
+    weights = np.concatenate([-0.5 / variance, mean / variance], axis=1)
+    return np.concatenate([seen**2, seen], axis=1) @ weights.T + constant
 
 
 def _viterbi(emissions: np.ndarray, lengths: np.ndarray, widths: np.ndarray) -> list[np.ndarray]:

@@ -11,7 +11,8 @@ from trainer.data.text import clean_text, text_to_phonemes
 PAD, BEGIN, END = "<pad>", "<s>", "</s>"
 SPECIALS = (PAD, BEGIN, END)
 _LONGEST_SENTENCE = 220
-_SENTENCE_END = re.compile(r"(?<=[.!?;:\u3002\uff01\uff1f\u061f\u06d4\u1362\u0964])\s*")
+# An ASCII mark without a space after it belongs to a number or an abbreviation.
+_SENTENCE_END = re.compile(r"(?<=[.!?;:\u061f\u06d4\u0964])\s+|(?<=[\u3002\uff01\uff1f\u1362])\s*")
 _PAUSE = re.compile(r"(?<=[,\u3001\uff0c\u060c\u1363])\s*|\s+")
 
 

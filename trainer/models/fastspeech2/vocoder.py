@@ -12,7 +12,7 @@ from trainer.models._layers.mel import (
 
 _SEED = 20
 _BREATH_HZ = 4500.0
-_SHAPING_ROUNDS = 2
+_SHAPING_ROUNDS = 3
 _PULSE_REACH = 12
 _LOUDEST = 0.95
 
@@ -30,14 +30,13 @@ def griffin_lim(
     return _limit(_iterate_phases(target, angles, settings, rounds, momentum))
 
 
-def pulse_noise(
-    mel: np.ndarray, f0: np.ndarray, settings: MelSettings, rounds: int = 4
-) -> np.ndarray:
+def pulse_noise(mel: np.ndarray, f0: np.ndarray, settings: MelSettings) -> np.ndarray:
     """Shape pulses (voiced) and noise (unvoiced) to a mel.
 
-    mel: (T_mel, M) natural log. f0: (T_mel,) Hz, 0 where unvoiced. The envelope is corrected
-    first, with the fine structure left to the excitation; then its phases go with the magnitudes
-    of the mel into a few rounds of Griffin-Lim. Returns audio (T_wav,) float32.
+    mel: (T_mel, M) natural log. f0: (T_mel,) Hz, 0 where unvoiced. Each round measures the mel of
+    what there is and corrects its envelope; the fine structure stays that of the excitation. A
+    predicted mel has lost its harmonics, so following it more closely makes the voice hoarse.
+    Returns audio (T_wav,) float32.
     """
     wave = _excite(f0, settings)
     wanted = _smooth_bands(mel)
@@ -45,9 +44,7 @@ def pulse_noise(
         spectrum = stft(wave, settings)
         correction = wanted - _smooth_bands(log_mel(np.abs(spectrum), settings))
         wave = istft(spectrum * np.exp(_spread_bands(correction, settings)), settings)
-    spectrum = stft(wave, settings)
-    angles = spectrum / np.maximum(np.abs(spectrum), 1e-8)
-    return _limit(_iterate_phases(invert_mel(mel, settings), angles, settings, rounds, 0.0))
+    return _limit(wave)
 
 
 def _smooth_bands(mel: np.ndarray) -> np.ndarray:
