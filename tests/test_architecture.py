@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from trainer.assemble import find_optimizer
 from trainer.catalog import discover
 from trainer.config import Choice, RunConfig
+from trainer.entries import find_optimizer
 from trainer.flags import config_flags
 from trainer.schedules import SCHEDULES
 from trainer.specs import ModelFamily, Optimization, OptimizerSpec
@@ -41,6 +41,7 @@ FLOORS = {
     "trainer.assemble": 3.2,
     "trainer.checkpoints": 3.1,
     "trainer.dataset": 3.0,
+    "trainer.entries": 3.0,
     "trainer.evaluate": 3.0,
     "trainer.presets": 3.0,
     "trainer.averaging": 2.1,
@@ -70,7 +71,8 @@ ONLY = {
     "trainer.runs": {"config", "errors", "events", "ownership", "series"},
     # Of floor 5 only what reads and starts runs, and the flags, to show a run as a command.
     "webui": {
-        "catalog", "config", "data.manifest", "data.types", "device", "errors", "events", "flags",
+        "catalog", "config", "data.manifest", "data.types", "device", "entries", "errors", "events",
+        "flags",
         "options", "presets", "runs", "schedules", "series", "specs",
     },
 }  # fmt: skip

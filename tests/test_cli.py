@@ -1,16 +1,18 @@
 """The command line: what it prints, what it refuses, and flags that round-trip."""
 
 import json
+from array import array
 from pathlib import Path
 
 import pytest
 
 from trainer import Run, RunConfig
-from trainer.cli import main, merged_rows
+from trainer.cli import main
 from trainer.config import Choice, DataConfig, TrainingConfig
 from trainer.events import RunFinished, RunStarted, StepDone, ValidationDone
 from trainer.flags import command_line, config_flags, config_from_args
 from trainer.presets import PRESETS, apply_preset
+from trainer.series import merged_rows
 
 
 def _parse(*words: str) -> RunConfig:
@@ -172,7 +174,10 @@ def test_status_and_metrics_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_merged_rows_join_steps_and_validations() -> None:
-    rows = merged_rows({"step": [1, 2], "a": [5.0, float("nan")]}, {"step": [2], "b": [7.0]})
+    steps = {"step": array("d", [1, 2]), "a": array("d", [5.0, float("nan")])}
+    validations = {"step": array("d", [2]), "b": array("d", [7.0])}
+
+    rows = merged_rows(steps, validations)
 
     assert rows == [{"step": 1, "a": 5.0}, {"step": 2, "b": 7.0}]
 

@@ -1,8 +1,6 @@
 """RunConfig -> Setup: load everything, apply optimizations in stage order, restore, measure."""
 
-import math
 import random
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,81 +8,20 @@ import numpy as np
 import torch
 
 from trainer.averaging import start_average
-from trainer.catalog import discover, find
+from trainer.catalog import discover
 from trainer.checkpoints import clean_leftovers, newest_checkpoint, restore_checkpoint
-from trainer.config import Choice, RunConfig, parse_interval
+from trainer.config import RunConfig, parse_interval
 from trainer.dataset import Dataset, Emit, make_batches, prepare_dataset
 from trainer.device import Device, describe_cpu
 from trainer.distributed import in_turn
-from trainer.errors import ConfigError, UnknownEntry
+from trainer.entries import Entries, count_steps, find_schedule, resolve
+from trainer.errors import ConfigError
 from trainer.events import Notice, PhaseChanged, RunStarted
 from trainer.optimizers._groups import param_groups
-from trainer.options import build_options, to_values, unknown_name
+from trainer.options import build_options, to_values
 from trainer.probe import probe
-from trainer.schedules import SCHEDULES
-from trainer.setup import STAGES, Cadence, Setup, World
-from trainer.specs import ModelFamily, Optimization, OptimizerSpec
-
-
-@dataclass(frozen=True)
-class Entries:
-    """The catalog entries a RunConfig names, with their options built and checked."""
-
-    family: ModelFamily
-    family_options: Any
-    optimizer: OptimizerSpec
-    optimizer_options: Any
-    schedule: Any
-    schedule_options: Any
-    optimizations: list[tuple[Optimization, Any]]
-
-
-def resolve(config: RunConfig) -> Entries:
-    """Look up every entry a RunConfig names and build its options.
-
-    Raises:
-        ConfigError: lists every unknown name, unknown option and bad value at once.
-    """
-    problems: list[str] = []
-    found: dict[str, Any] = {}
-    for key, choice, lookup in (
-        ("family", config.family, find_family),
-        ("optimizer", config.optimizer, find_optimizer),
-        ("schedule", config.schedule, find_schedule),
-    ):
-        try:
-            found[key] = lookup(choice.name)
-            found[f"{key}_options"] = _options_of(found[key], choice)
-        except ConfigError as error:
-            problems += error.problems
-    optimizations = []
-    for name, values in config.optimizations.items():
-        try:
-            entry = find("trainer.optimizations", Optimization, name)
-            optimizations.append((entry, _options_of(entry, Choice(name, values))))
-        except ConfigError as error:
-            problems += error.problems
-    if problems:
-        raise ConfigError(problems)
-    optimizations.sort(key=lambda pair: (STAGES.index(pair[0].stage), pair[0].name))
-    return Entries(**found, optimizations=optimizations)
-
-
-def find_family(name: str) -> ModelFamily:
-    """Return a model family by name."""
-    return find("trainer.models", ModelFamily, name)
-
-
-def find_optimizer(name: str) -> OptimizerSpec:
-    """Return an optimizer by name."""
-    return find("trainer.optimizers", OptimizerSpec, name)
-
-
-def find_schedule(name: str) -> Any:
-    """Return a schedule by name."""
-    if name not in SCHEDULES:
-        raise UnknownEntry(unknown_name(name, list(SCHEDULES), "schedule"))
-    return SCHEDULES[name]
+from trainer.setup import Cadence, Setup, World
+from trainer.specs import Optimization
 
 
 def choose_device(wanted: str, local_rank: int = 0) -> Device:
@@ -186,15 +123,6 @@ def find_cadence(text: str, *, last_step: int, steps_per_epoch: int, auto: int) 
     return Cadence(max(1, round(interval.amount * factor)))
 
 
-def count_steps(config: RunConfig, steps_per_epoch: int) -> int:
-    """Return the steps of a run: as told, from its epochs, or 30 epochs and at least 300."""
-    if config.training.steps is not None:
-        return config.training.steps
-    if config.training.epochs is not None:
-        return max(1, math.ceil(config.training.epochs * steps_per_epoch))
-    return max(300, 30 * steps_per_epoch)
-
-
 def _torch_gpus() -> list[Device]:
     """List the GPUs as torch numbers them, which CUDA_VISIBLE_DEVICES may change."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -204,10 +132,6 @@ def _torch_gpus() -> list[Device]:
         memory_gib = facts.total_memory / 2**30
         gpus.append(Device("cuda", index, facts.name, memory_gib, (facts.major, facts.minor)))
     return gpus
-
-
-def _options_of(entry: Any, choice: Choice) -> Any:
-    return build_options(entry.options, choice.options, entry.name)
 
 
 def _refuse_unavailable(entries: Entries, machine: Device) -> None:

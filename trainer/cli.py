@@ -22,6 +22,7 @@ from trainer.events import (
     ValidationDone,
 )
 from trainer.runs import Run
+from trainer.series import merged_rows
 
 COMMANDS = {
     "check": "read CSVs and list every clip and every problem",
@@ -114,9 +115,9 @@ def _check(argv: list[str]) -> int:
 
 
 def _unusable_for(family_name: str, clips: Sequence) -> dict[str, str]:
-    from trainer.assemble import find_family
     from trainer.data.cache import FeatureCache, default_cache_folder
     from trainer.dataset import loader_workers
+    from trainer.entries import find_family
 
     family = find_family(family_name)
     featurizer = family.featurizer(None, family.options())
@@ -131,7 +132,7 @@ def _unusable_for(family_name: str, clips: Sequence) -> dict[str, str]:
 
 
 def _train(argv: list[str]) -> int:
-    from trainer.assemble import resolve
+    from trainer.entries import resolve
     from trainer.flags import config_from_args, refuse_missing_data
 
     parser = _parser("train")
@@ -219,19 +220,6 @@ def _metrics(argv: list[str]) -> int:
     for row in merged_rows(series.steps.columns, series.validations.columns):
         writer.writerow(row)
     return 0
-
-
-def merged_rows(steps: dict, validations: dict) -> list[dict[str, float | int]]:
-    """Join step and validation columns into one row a step; absent values are left out."""
-    rows: dict[int, dict[str, float | int]] = {}
-    for columns in (steps, validations):
-        for index, step in enumerate(columns.get("step", [])):
-            row = rows.setdefault(int(step), {"step": int(step)})
-            for name, column in columns.items():
-                value = column[index]
-                if name != "step" and value == value:
-                    row.setdefault(name, value)
-    return [rows[step] for step in sorted(rows)]
 
 
 def _synthesize(argv: list[str]) -> int:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.assemble import find_family, find_optimizer, find_schedule
 from trainer.catalog import discover
 from trainer.config import DataConfig, RunConfig, TrainingConfig, merge_values, read_config
+from trainer.entries import find_family, find_optimizer, find_schedule
 from trainer.errors import ConfigError
 from trainer.options import OptionInfo, build_options, describe, parse_value
 from trainer.presets import PRESETS, apply_preset

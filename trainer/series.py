@@ -215,6 +215,21 @@ def thin(values: list[np.ndarray], most: int) -> np.ndarray:
     return np.unique(np.concatenate(keep))
 
 
+def merged_rows(
+    steps: dict[str, array], validations: dict[str, array]
+) -> list[dict[str, float | int]]:
+    """Join step and validation columns into one row a step; absent values are left out."""
+    rows: dict[int, dict[str, float | int]] = {}
+    for columns in (steps, validations):
+        for index, step in enumerate(columns.get("step", [])):
+            row = rows.setdefault(int(step), {"step": int(step)})
+            for name, column in columns.items():
+                value = column[index]
+                if name != "step" and value == value:
+                    row.setdefault(name, value)
+    return [rows[step] for step in sorted(rows)]
+
+
 def _table(points: Points, first: int, last: int, most: int) -> dict[str, Any]:
     """Return rows `first` to `last` as {columns, rows}, numbers with 6 significant digits."""
     names = list(points.columns)

@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from trainer.assemble import find_family
 from trainer.checkpoints import newest_checkpoint, verify_checkpoint
 from trainer.config import RunConfig
+from trainer.entries import find_family
 from trainer.errors import CheckpointError, RunExists
 from trainer.options import build_options
 from trainer.runs import Run

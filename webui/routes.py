@@ -11,13 +11,13 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from trainer.cli import merged_rows
 from trainer.errors import RunNotFound, TimbreError
+from trainer.series import merged_rows
+from webui.scripts import bundle
 from webui.status import describe
 from webui.studio import ASSETS, Studio
 
 View = Callable[[Request], Response]
-_PAGE_TYPES = {".js": "text/javascript", ".css": "text/css"}
 
 
 def build_routes(studio: Studio) -> list[Route]:
@@ -40,13 +40,13 @@ def build_routes(studio: Studio) -> list[Route]:
 
 
 def page_file(request: Request) -> Response:
-    """Serve a script or style sheet of the page; these are public, as the login page loads them."""
-    known = {path.name: path for path in (ASSETS / "page").iterdir()}
-    path = known.get(request.path_params["file"])
-    if path is None or path.suffix not in _PAGE_TYPES:
-        return _json({"error": "There is no such file."}, 404)
+    """Serve the script or style sheet of the page; public, as the login page loads them too."""
     headers = {"Cache-Control": "no-cache"}
-    return FileResponse(path, media_type=_PAGE_TYPES[path.suffix], headers=headers)
+    if request.path_params["file"] == "page.js":
+        return Response(bundle(), media_type="text/javascript", headers=headers)
+    if request.path_params["file"] == "page.css":
+        return FileResponse(ASSETS / "page" / "page.css", media_type="text/css", headers=headers)
+    return _json({"error": "There is no such file."}, 404)
 
 
 def is_logged_in(request: Request) -> bool:

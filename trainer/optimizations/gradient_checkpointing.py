@@ -76,8 +76,8 @@ def _kept_statistics(block: nn.Module) -> Iterator[None]:
 OPTIMIZATION = Optimization(
     name="gradient_checkpointing",
     label="Gradient checkpointing",
-    help="Keeps less for the backward pass and computes it again: far less memory, steps about a "
-    "quarter to a third slower, the same results bit for bit.",
+    help="Keeps less for the backward pass and computes it again: far less memory for slower "
+    "steps, the same results bit for bit.",
     stage="model",
     exact=True,
     options=Options,

@@ -87,7 +87,7 @@ def state(setup: Setup, probe: Probe) -> State:
 OPTIMIZATION = Optimization(
     name="mixed_precision",
     label="Mixed precision",
-    help="Matrix products in 16 bits, weights in 32: about half the activation memory and much "
+    help="Matrix products in 16 bits, weights in 32: less activation memory and "
     "faster on GPUs with tensor cores; a CPU without bf16 instructions gets slower. Losses differ "
     "slightly.",
     stage="precision",

@@ -1,0 +1,87 @@
+"""Entries: the catalog entries a RunConfig names, with their options built and checked."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.catalog import find
+from trainer.config import Choice, RunConfig
+from trainer.errors import ConfigError, UnknownEntry
+from trainer.options import build_options, unknown_name
+from trainer.schedules import SCHEDULES
+from trainer.setup import STAGES
+from trainer.specs import ModelFamily, Optimization, OptimizerSpec, Schedule
+
+
+@dataclass(frozen=True)
+class Entries:
+    """The catalog entries a RunConfig names, with their options built and checked."""
+
+    family: ModelFamily
+    family_options: Any
+    optimizer: OptimizerSpec
+    optimizer_options: Any
+    schedule: Schedule
+    schedule_options: Any
+    optimizations: list[tuple[Optimization, Any]]
+
+
+def resolve(config: RunConfig) -> Entries:
+    """Look up every entry a RunConfig names and build its options.
+
+    Raises:
+        ConfigError: lists every unknown name, unknown option and bad value at once.
+    """
+    problems: list[str] = []
+    found: dict[str, Any] = {}
+    for key, choice, lookup in (
+        ("family", config.family, find_family),
+        ("optimizer", config.optimizer, find_optimizer),
+        ("schedule", config.schedule, find_schedule),
+    ):
+        try:
+            found[key] = lookup(choice.name)
+            found[f"{key}_options"] = _options_of(found[key], choice)
+        except ConfigError as error:
+            problems += error.problems
+    optimizations = []
+    for name, values in config.optimizations.items():
+        try:
+            entry = find("trainer.optimizations", Optimization, name)
+            optimizations.append((entry, _options_of(entry, Choice(name, values))))
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    optimizations.sort(key=lambda pair: (STAGES.index(pair[0].stage), pair[0].name))
+    return Entries(**found, optimizations=optimizations)
+
+
+def find_family(name: str) -> ModelFamily:
+    """Return a model family by name."""
+    return find("trainer.models", ModelFamily, name)
+
+
+def find_optimizer(name: str) -> OptimizerSpec:
+    """Return an optimizer by name."""
+    return find("trainer.optimizers", OptimizerSpec, name)
+
+
+def find_schedule(name: str) -> Schedule:
+    """Return a schedule by name."""
+    if name not in SCHEDULES:
+        raise UnknownEntry(unknown_name(name, list(SCHEDULES), "schedule"))
+    return SCHEDULES[name]
+
+
+def count_steps(config: RunConfig, steps_per_epoch: int) -> int:
+    """Return the steps of a run: as told, from its epochs, or 30 epochs and at least 300."""
+    if config.training.steps is not None:
+        return config.training.steps
+    if config.training.epochs is not None:
+        return max(1, math.ceil(config.training.epochs * steps_per_epoch))
+    return max(300, 30 * steps_per_epoch)
+
+
+def _options_of(entry: Any, choice: Choice) -> Any:
+    return build_options(entry.options, choice.options, entry.name)
