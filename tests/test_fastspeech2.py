@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 import torch.nn.functional as F
 from parity.tiny_fastspeech2 import EXPECTED_LOSSES, tiny_batch, tiny_network
@@ -18,7 +19,7 @@ from trainer.models._layers.attention import SelfAttention
 from trainer.models._layers.mel import MelSettings
 from trainer.models.fastspeech2 import Options, checkpoint, tokens
 from trainer.models.fastspeech2.batches import collate, counts
-from trainer.models.fastspeech2.featurizer import trim_silence
+from trainer.models.fastspeech2.featurizer import SpeechFeaturizer
 from trainer.models.fastspeech2.losses import losses
 from trainer.models.fastspeech2.network import (
     FastSpeech2,
@@ -204,15 +205,28 @@ def test_other_scripts_become_symbols(text: str, first: str) -> None:
 # --- features and survey
 
 
-def test_trimming_cuts_silence_but_no_speech() -> None:
+def test_trimming_is_an_option_and_changes_the_fingerprint(tmp_path: Path) -> None:
     rate = MelSettings().sample_rate
-    speech = np.sin(np.arange(rate) * 0.1).astype(np.float32)
-    silence = np.full(rate // 2, 1e-5, np.float32)
+    speech = np.sin(np.arange(rate // 2) * 0.1) * 0.5
+    silence = np.full(rate // 2, 1e-5)
+    soundfile.write(tmp_path / "a.wav", np.concatenate([silence, speech, silence]), rate)
+    clip = replace(make_clip(0), audio_path=str(tmp_path / "a.wav"))
 
-    found = trim_silence(np.concatenate([silence, speech, silence]), MelSettings())
+    whole, trimmed = (SpeechFeaturizer(MelSettings(), trim) for trim in (False, True))
 
-    assert rate <= len(found) <= rate * 1.2
-    assert float(np.square(found).sum()) == pytest.approx(float(np.square(speech).sum()), rel=1e-3)
+    assert len(whole(clip)["mel"]) == 3 * (rate // 2) // 256
+    assert rate // 512 <= len(trimmed(clip)["mel"]) < rate * 0.7 / 256
+    assert whole.fingerprint != trimmed.fingerprint
+
+
+@pytest.mark.parametrize(("length", "size"), [(300, 0.5), (9000, 1e-5)])
+def test_a_clip_without_speech_is_refused(tmp_path: Path, length: int, size: float) -> None:
+    wave = size * np.sin(np.arange(length))
+    soundfile.write(tmp_path / "a.wav", wave, 22050, subtype="FLOAT")
+    clip = replace(make_clip(0), audio_path=str(tmp_path / "a.wav"))
+
+    with pytest.raises(DataError, match="a.wav"):
+        SpeechFeaturizer(MelSettings(), False)(clip)
 
 
 def test_pitch_is_drawn_across_unvoiced_frames() -> None:

@@ -6,15 +6,15 @@ from dataclasses import asdict
 
 import numpy as np
 
-from trainer.data.audio import load_audio
+from trainer.data.audio import load_audio, trim_silence
 from trainer.data.types import Clip, Features
 from trainer.errors import DataError
 from trainer.models._layers.mel import MelSettings, log_mel, magnitudes
 from trainer.models.fastspeech2.pitch import track_pitch
 
-_VERSION = 1
-_TRIM_DB = 42.0
-_TRIM_MARGIN_S = 0.06
+_VERSION = 2
+"""Counts changes of the features, of the aligner and of the survey: caches depend on it."""
+
 _SHORTEST_FRAMES = 4
 
 
@@ -35,7 +35,7 @@ class SpeechFeaturizer:
         """
         wave = load_audio(clip.audio_path, self.settings.sample_rate)
         if self.trim_silence:
-            wave = trim_silence(wave, self.settings)
+            wave = trim_silence(wave, self.settings.sample_rate)
         if len(wave) < _SHORTEST_FRAMES * self.settings.hop_length:
             raise DataError(
                 f"{clip.audio_path} holds {len(wave) / self.settings.sample_rate:.3f} s of audio; "
@@ -52,17 +52,3 @@ class SpeechFeaturizer:
             "f0": track_pitch(wave, self.settings),
             "energy": np.linalg.norm(magnitude, axis=1).astype(np.float32),
         }
-
-
-def trim_silence(wave: np.ndarray, settings: MelSettings) -> np.ndarray:
-    """Cut what is 42 dB below the loud frames off both ends of (T_wav,), less a margin of 60 ms."""
-    hop = settings.hop_length
-    count = len(wave) // hop
-    if count == 0:
-        return wave
-    power = np.square(wave[: count * hop].reshape(count, hop)).mean(axis=1)
-    loud = np.flatnonzero(power > np.percentile(power, 95) * 10 ** (-_TRIM_DB / 10))
-    if len(loud) == 0:
-        return wave
-    margin = int(_TRIM_MARGIN_S * settings.sample_rate)
-    return wave[max(0, loud[0] * hop - margin) : (loud[-1] + 1) * hop + margin]

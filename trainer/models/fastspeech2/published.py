@@ -62,6 +62,7 @@ def published_symbols(count: int) -> list[str]:
 
 
 def _read_sizes(state: dict[str, Tensor]) -> Sizes:
+    """Read the sizes off the shapes; what is missing gets the published one and is named later."""
     width = state["encoder.src_word_emb.weight"].shape[1]
     first = state.get("encoder.layer_stack.0.pos_ffn.w_1.weight")
     predictor = state.get("variance_adaptor.pitch_predictor.linear_layer.weight")
@@ -83,6 +84,7 @@ def _read_sizes(state: dict[str, Tensor]) -> Sizes:
 
 
 def _count_blocks(state: dict[str, Tensor], part: str) -> int:
+    """Count the blocks of the encoder or decoder by their keys."""
     prefix = f"{part}.layer_stack."
     return len({name.split(".")[2] for name in state if name.startswith(prefix)})
 
