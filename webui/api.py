@@ -4,7 +4,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import gradio as gr
+from gradio.events import api
 
 from trainer.config import DataConfig, RunConfig
 from trainer.data.manifest import read_manifest
@@ -36,7 +36,13 @@ def add_endpoints(studio: Studio) -> None:
         with toasts():
             data = DataConfig(train_csv=train_csv, eval_csv=eval_csv, language=language)
             manifest = read_manifest(data)
-        return manifest.summary() | {"problems": [str(problem) for problem in manifest.problems]}
+        # Clients take an object with a `path` for a file to fetch.
+        sources = [
+            {"file": source.path, "rows": source.num_rows, "dialect": source.dialect}
+            for source in manifest.sources
+        ]
+        problems = [str(problem) for problem in manifest.problems]
+        return manifest.summary() | {"sources": sources, "problems": problems}
 
     def speak(run: str, text: str, speaker: str = "", checkpoint: str = "best") -> Path:
         """Speak a sentence with a checkpoint of a run and return the WAV file."""
@@ -49,9 +55,9 @@ def add_endpoints(studio: Studio) -> None:
             return str(export_run(studio, run, checkpoint))
 
     for function in (start_run, stop_run, list_runs, check_dataset):
-        gr.api(function, concurrency_limit=None)
+        api(function, concurrency_limit=None)
     for function in (speak, export):
-        gr.api(function, concurrency_limit=1, concurrency_id="speaking")
+        api(function, concurrency_limit=1, concurrency_id="speaking")
 
 
 def speak_with(

@@ -56,10 +56,11 @@ class OptionsForm:
 
     def fill(self, options: Mapping[str, Any]) -> dict[Component, Any]:
         """Return the update that shows these options, and the default of every other one."""
-        return {
-            widget: options.get(name, self.infos[name].default)
-            for name, widget in self.widgets.items()
-        }
+        updates = {}
+        for name, widget in self.widgets.items():
+            value = options.get(name, self.infos[name].default)
+            updates[widget] = as_text(value) if isinstance(widget, gr.Textbox) else value
+        return updates
 
     def problems(self, values: Values) -> Iterator[tuple[Component, str]]:
         """Yield the widgets whose value cannot be used, each with the reason."""
@@ -84,9 +85,18 @@ def build_widget(info: OptionInfo, elem_id: str) -> Component:
         return gr.Checkbox(**about)
     if info.choices:
         return gr.Dropdown(list(info.choices), **about)
-    if info.kind in (int, float):
-        return gr.Number(**about, placeholder="auto" if info.optional else "")
-    return gr.Textbox(**about, max_lines=1)
+    if info.kind is int and not info.optional:
+        return gr.Number(**about, precision=0)
+    # A text field shows 1e-08 exactly and can be empty; Gradio's number field shows empty as 0.
+    about["value"] = as_text(info.default)
+    return gr.Textbox(**about, max_lines=1, placeholder="auto" if info.optional else None)
+
+
+def as_text(value: Any) -> str:
+    """Return how a text field shows a value; `parse_value` reads it back to an equal one."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e6:
+        return str(int(value))
+    return "" if value is None else str(value)
 
 
 class ChoiceForm:

@@ -1,16 +1,15 @@
 """The page: header, status strip and the tabs in their order."""
 
-import os
 from html import escape
 
 import gradio as gr
 
 from trainer.device import list_devices
 from webui.api import add_endpoints
+from webui.scripts import mount
 from webui.studio import Studio
 from webui.tabs import data, listen, live, runs, start, train
 
-_SCRIPTS = ("dom.js", "chart.js", "series.js", "poll.js", "strip.js", "live.js", "runs.js")
 _TAB_NAMES = ("start", "data", "train", "live", "listen", "runs")
 
 
@@ -18,7 +17,7 @@ def build_page(studio: Studio) -> gr.Blocks:
     """Return the whole page, not launched."""
     with gr.Blocks(title="Timbre", analytics_enabled=False, delete_cache=(3600, 86400)) as page:
         gr.HTML(_header(), elem_id="header")
-        gr.HTML(js_on_load="timbre.mountStrip(element)", elem_id="strip")
+        gr.HTML(apply_default_css=False, js_on_load=mount("mountStrip"), elem_id="strip")
         shown = gr.Textbox(visible=False, elem_id="shown-run")
         with gr.Tabs(selected="start", elem_id="tabs") as tabs:
             start_tab = start.build(studio)
@@ -37,12 +36,10 @@ def build_page(studio: Studio) -> gr.Blocks:
 
 
 def build_head() -> str:
-    """Return the head of the page: our style sheet and scripts, served from here."""
-    poll_ms = int(os.environ.get("TIMBRE_POLL_MS", "1000"))
-    scripts = "".join(f'<script src="studio/page/{name}"></script>' for name in _SCRIPTS)
+    """Return the head of the page: our style sheet and script, served from here."""
     return (
         '<link rel="stylesheet" href="studio/page/page.css">'
-        f"<script>window.timbre = {{pollMs: {poll_ms}}};</script>{scripts}"
+        '<script src="studio/page/page.js"></script>'
     )
 
 

@@ -1,18 +1,17 @@
 """Routes: read-only GET answers that the page polls; what changes goes through events."""
 
-import csv
 import functools
-import io
 from collections.abc import Callable
 from typing import Any
 
 import orjson
+import pandas
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from trainer.errors import RunNotFound, TimbreError
-from trainer.series import merged_rows
+from trainer.series import RunSeries
 from webui.scripts import bundle
 from webui.status import describe
 from webui.studio import ASSETS, Studio
@@ -59,6 +58,18 @@ def is_logged_in(request: Request) -> bool:
     return any(token is not None and token in app.tokens for token in tokens)
 
 
+def metrics_table(series: RunSeries) -> pandas.DataFrame:
+    """Return one row a step with every metric; what a step has not is empty."""
+    steps, validations = (
+        pandas.DataFrame({name: points.array(name) for name in points.columns})
+        for points in (series.steps, series.validations)
+    )
+    if validations.empty or steps.empty:
+        return steps
+    table = steps.merge(validations.drop(columns="time"), on="step", how="outer")
+    return table.astype({"step": int})
+
+
 class _Runs:
     """The views of the runs of one library."""
 
@@ -98,15 +109,9 @@ class _Runs:
         return PlainTextResponse(run.log_tail(), headers={"Cache-Control": "no-store"})
 
     def metrics(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        series = self._library.series(name)
-        names = list(series.steps.columns)
-        names += [other for other in series.validations.columns if other not in names]
-        text = io.StringIO()
-        writer = csv.DictWriter(text, names or ["step"], restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(merged_rows(series.steps.columns, series.validations.columns))
-        return Response(text.getvalue(), media_type="text/csv", headers=_download("metrics.csv"))
+        series = self._library.series(request.path_params["name"])
+        text = metrics_table(series).to_csv(index=False, lineterminator="\n")
+        return Response(text, media_type="text/csv", headers=_download("metrics.csv"))
 
     def curves(self, request: Request) -> Response:
         from webui.charts import draw_curves  # matplotlib is slow to import and seldom needed

@@ -56,8 +56,18 @@ class OptimizationsForm:
             elem_id=f"optimization-{name}",
             min_width=240,
         )
-        if reason is None:
+        if reason is not None:
+            return
+        with gr.Column(visible=entry.default_on) as fields:
             self.forms[name] = OptionsForm(entry.options, f"optimization-{name}")
+        if self.forms[name].widgets:
+            self.boxes[name].change(
+                lambda ticked: gr.Column(visible=ticked),
+                self.boxes[name],
+                fields,
+                show_progress="hidden",
+                api_visibility="private",
+            )
 
     @property
     def components(self) -> set[Any]:
@@ -80,18 +90,21 @@ class OptimizationsForm:
 
 
 class RunForm:
-    """All widgets of a run but those of its data; `data` comes from where the caller says."""
+    """All widgets of a run but those of its data; `base` is the bundled checkpoint, or empty."""
 
-    def __init__(self) -> None:
+    def __init__(self, base: str) -> None:
         machine = list_devices()[0]
         self.family = ChoiceForm(
             discover("trainer.models", ModelFamily), "family", "Model", _DEFAULTS.family.name
         )
-        self.base = gr.Textbox(
+        bundled = [("The bundled small voice", base)] if base else []
+        self.base = gr.Dropdown(
+            [("Fresh weights", ""), *bundled],
+            value=base,
             label="Base checkpoint",
-            info="Folder or file with the weights to start from. Empty: fresh weights.",
+            info="The weights to start from. Or type the path of a folder or file.",
+            allow_custom_value=True,
             interactive=True,
-            max_lines=1,
             elem_id="base",
         )
         self.main = OptionsForm(TrainingConfig, "training", leave_out=_others(_MAIN))
@@ -135,7 +148,8 @@ class RunForm:
             "optimizer": self.optimizer.read,
             "schedule": self.schedule.read,
             "optimizations": self.optimizations.read,
-            "training": lambda values: self.main.read(values) | self.more.read(values),
+            "main": self.main.read,
+            "more": self.more.read,
         }
         for part, read in readers.items():
             try:
@@ -144,6 +158,7 @@ class RunForm:
                 problems += error.problems
         if problems:
             raise ConfigError(problems)
+        parts["training"] = parts.pop("main") | parts.pop("more")
         return RunConfig.from_json(parts).with_values(data=data)
 
     def fill(self, config: RunConfig) -> dict[Component, Any]:

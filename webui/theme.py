@@ -13,8 +13,9 @@ def build_theme() -> Base:
         primary_hue=colors.indigo,
         secondary_hue=colors.indigo,
         neutral_hue=colors.slate,
-        font=(fonts.LocalFont("IBM Plex Sans", weights=(400, 600)), "system-ui", "sans-serif"),
-        font_mono=(fonts.LocalFont("IBM Plex Mono", weights=(400, 600)), "monospace"),
+        # Gradio's semi-bold files lack half the alphabet; regular and bold are whole.
+        font=(fonts.LocalFont("IBM Plex Sans", weights=(400, 700)), "system-ui", "sans-serif"),
+        font_mono=(fonts.LocalFont("IBM Plex Mono", weights=(400, 700)), "monospace"),
     )
     return theme.set(
         body_background_fill="#f6f7fb",

@@ -242,8 +242,8 @@
           t.h("b", {}, typeof facts[name] === "number" ? facts[name].toLocaleString("en")
             : String(facts[name]))));
       const states = Object.entries(started.optimizations || {}).map(([name, state]) =>
-        t.h("span", { class: "fact " + (state.on ? "on" : "off"), title: state.detail },
-          (state.on ? "on " : "off ") + name.replaceAll("_", " "),
+        t.h("span", { class: "fact " + (state.on ? "on" : state.asked ? "missing" : "off") },
+          t.h("b", {}, name.replaceAll("_", " ") + (state.on ? " on" : " off")),
           t.h("small", {}, " " + state.detail)));
       this.states.replaceChildren(t.h("div", {}, words), t.h("div", {}, states));
     }

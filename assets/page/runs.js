@@ -26,8 +26,7 @@
       "aria-label": "Filter by name" });
     const body = t.h("tbody", {});
     const table = t.h("table", { class: "runs-table" }, t.h("thead", {}, t.h("tr", {},
-      ["", "Run", "State", "Step", "Best eval", "s/step", "Peak memory", "Model", "Optimizer",
-        "Dataset", "Created", ""].map((name) => t.h("th", {}, name)))), body);
+      ["", "Run", "State", "Step", "Best eval", "s/step", "Peak memory", "Trained", "Created", ""].map((name) => t.h("th", {}, name)))), body);
     const comparison = t.h("div", { class: "comparison" });
     const chosen = new Set();
     let rows = [];
@@ -40,7 +39,7 @@
       const shown = rows.filter((run) => run.name.toLowerCase().includes(wanted));
       body.replaceChildren(...shown.map((run) => row(run, chosen, trigger, () =>
         compare(comparison, [...chosen]))));
-      if (!shown.length) body.replaceChildren(t.h("tr", {}, t.h("td", { colspan: "12" },
+      if (!shown.length) body.replaceChildren(t.h("tr", {}, t.h("td", { colspan: "10" },
         rows.length ? "No run has that in its name." : "No runs yet.")));
     };
     filter.addEventListener("input", draw);
@@ -83,10 +82,11 @@
         tick.checked = chosen.has(run.name);
         changed();
       } });
-    const cells = [tick, t.h("b", {}, run.name), t.chip(run.state, run.symbol),
+    const two = (first, second) => [t.h("div", {}, first), t.h("div", { class: "quiet" }, second)];
+    const cells = [tick, two(t.h("b", {}, run.name), run.dataset || ""), t.chip(run.state, run.symbol),
       `${run.step} / ${run.total_steps}`, t.number(run.best_eval), t.number(run.median_s_per_step, 3),
       run.peak_memory_gib == null ? "-" : t.number(run.peak_memory_gib, 3) + " GiB",
-      run.family || "-", run.optimizer || "-", run.dataset || "-",
+      two(run.family || "-", [run.optimizer, ...(run.optimizations || [])].join(", ")),
       run.created_at ? t.clock(run.created_at) : "-"];
     const links = t.h("span", { class: "links" }, openButton(run),
       run.actions.includes("resume") ? button("Resume", () => resume(trigger, run)) : null,

@@ -3,6 +3,8 @@
 import re
 import shutil
 import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -23,10 +25,37 @@ _AUDIO = (".wav", ".flac", ".ogg", ".mp3")
 _LISTS = (".csv", ".tsv", ".txt", ".list")
 _EVAL_NAME = re.compile(r"(^|[^a-z])(eval|val|valid|validation|dev|test)([^a-z]|$)")
 _COLUMNS = {
-    "source": "List", "line": "Line", "audio_file": "Audio file", "text": "Text",
-    "speaker": "Speaker", "duration_s": "Seconds", "split": "Split", "status": "Status",
-    "reason": "Reason", "remedy": "What to do", "clip_id": "Clip",
+    "source": ("List", 110), "line": ("Line", 80), "audio_file": ("Audio file", 190),
+    "text": ("Text", 280), "speaker": ("Speaker", 110), "duration_s": ("Seconds", 100),
+    "split": ("Split", 80), "status": ("Status", 100), "reason": ("Reason", 240),
+    "remedy": ("What to do", 240), "clip_id": ("Clip", 150),
 }  # fmt: skip
+"""The columns of the ledger that the page shows: their headings and widths."""
+
+_QUIET: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None}
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """Where lists and clips come from."""
+
+    files: gr.File
+    audio_folder: gr.Textbox
+    use_demo: gr.Button
+
+
+@dataclass(frozen=True)
+class _Ledger:
+    """What the check found: the report, the rows, the clip that plays."""
+
+    report: gr.HTML
+    holder: gr.Column
+    only_problems: gr.Checkbox
+    page: gr.Number
+    download: gr.DownloadButton
+    where: gr.Markdown
+    table: gr.Dataframe
+    player: gr.Audio
 
 
 def store_upload(studio: Studio, files: list[str], audio_folder: str) -> DataConfig:
@@ -120,130 +149,137 @@ def build(studio: Studio) -> DataForm:
         )
         with gr.Row():
             with gr.Column(min_width=300):
-                files = gr.File(
-                    label="Train CSV, Eval CSV and clips from this browser",
-                    file_count="multiple",
-                    file_types=[*_LISTS, *_AUDIO],
-                    height=150,
-                    elem_id="upload",
-                )
-                audio_folder = gr.Textbox(
-                    label="Folder of the clips",
-                    info="Only if you drop a list whose clips already lie on the server.",
-                    interactive=True,
-                    max_lines=1,
-                    elem_id="audio-folder",
-                )
-                use_demo = gr.Button("Use the demo clips", size="sm", elem_id="use-demo")
+                sources = _build_sources()
             with gr.Column(min_width=300, scale=2):
                 form = DataForm()
                 check = gr.Button("Check the data", variant="primary", elem_id="check-data")
-        parts = _build_ledger()
-    _wire(studio, form, check, files, audio_folder, use_demo, parts)
+        ledger = _build_ledger()
+    shows_report = _wire_report(studio, form, ledger)
+    shows_report(check.click)
+    _wire_sources(studio, form, sources, shows_report)
+    _wire_rows(studio, form, ledger)
     return form
 
 
-def _build_ledger() -> dict[str, Any]:
-    parts: dict[str, Any] = {"report": gr.HTML(elem_id="data-report")}
+def _build_sources() -> _Sources:
+    return _Sources(
+        files=gr.File(
+            label="Train CSV, Eval CSV and clips from this browser",
+            file_count="multiple",
+            file_types=[*_LISTS, *_AUDIO],
+            height=150,
+            elem_id="upload",
+        ),
+        audio_folder=gr.Textbox(
+            label="Folder of the clips",
+            info="Only if you drop a list whose clips already lie on the server.",
+            interactive=True,
+            max_lines=1,
+            elem_id="audio-folder",
+        ),
+        use_demo=gr.Button("Use the demo clips", size="sm", elem_id="use-demo"),
+    )
+
+
+def _build_ledger() -> _Ledger:
+    report_box = gr.HTML(elem_id="data-report")
     with gr.Column(visible=False) as holder:
         with gr.Row():
-            parts["only_problems"] = gr.Checkbox(
+            only_problems = gr.Checkbox(
                 label="Only problems", interactive=True, elem_id="only-problems", min_width=200
             )
-            parts["page"] = gr.Number(
+            page = gr.Number(
                 value=1, label="Page", precision=0, minimum=1, interactive=True, min_width=120
             )
-            parts["download"] = gr.DownloadButton("Download the ledger (CSV)", size="sm")
-        parts["where"] = gr.Markdown()
+            download = gr.DownloadButton("Download the ledger (CSV)", size="sm")
+        where = gr.Markdown()
         with gr.Row():
             with gr.Column(scale=4, min_width=300):
-                parts["table"] = gr.Dataframe(
-                    headers=list(_COLUMNS.values()),
+                table = gr.Dataframe(
+                    headers=[label for label, _ in _COLUMNS.values()],
                     datatype="str",
                     type="array",
                     interactive=False,
                     wrap=True,
                     max_height=460,
-                    static_columns=list(range(len(_COLUMNS))),
-                    column_widths=["90px", "60px", "170px", "280px", "90px", "80px", "70px",
-                                   "80px", "240px", "240px", "150px"],
+                    column_widths=[f"{width}px" for _, width in _COLUMNS.values()],
+                    buttons=[],
                     elem_id="ledger",
-                )  # fmt: skip
+                )
             with gr.Column(scale=1, min_width=260):
-                parts["player"] = gr.Audio(
+                player = gr.Audio(
                     label="Click a row to hear it",
                     interactive=False,
                     buttons=["download"],
                     elem_id="clip-player",
                 )
-    parts["holder"] = holder
-    return parts
+    return _Ledger(report_box, holder, only_problems, page, download, where, table, player)
 
 
-def _wire(
-    studio: Studio,
-    form: DataForm,
-    check: gr.Button,
-    files: gr.File,
-    audio_folder: gr.Textbox,
-    use_demo: gr.Button,
-    parts: dict[str, Any],
-) -> None:
-    fields = set(form.widgets.values())
-    listing = {parts["only_problems"], parts["page"]}
+def _wire_report(studio: Studio, form: DataForm, ledger: _Ledger) -> Callable[..., Any]:
+    """Return what makes an event show the report of the data in the form."""
+    fields: set[Any] = {*form.widgets.values(), ledger.only_problems}
 
-    def show_report(values: Values) -> dict[Any, Any]:
+    def show_report(values: Values) -> list[Any]:
         with toasts():
             manifest = studio.read_manifest(form.config(values), fresh=True)
-            ledger = studio.scratch / f"ledger-{uuid.uuid4().hex[:8]}.csv"
-            manifest.write_csv(ledger)
-        rows, words = ledger_page(manifest, 1, values[parts["only_problems"]])
-        return {
-            parts["report"]: report(manifest),
-            parts["holder"]: gr.Column(visible=True),
-            parts["table"]: rows,
-            parts["where"]: words,
-            parts["page"]: 1,
-            parts["download"]: str(ledger),
-            parts["player"]: None,
-        }
+            file = studio.scratch / f"ledger-{uuid.uuid4().hex[:8]}.csv"
+            manifest.write_csv(file)
+        rows, words = ledger_page(manifest, 1, values[ledger.only_problems])
+        return [report(manifest), gr.Column(visible=True), 1, str(file), words, rows, None]
+
+    def connect(event: Callable[..., Any]) -> None:
+        event(
+            show_report,
+            fields,
+            [
+                ledger.report, ledger.holder, ledger.page, ledger.download, ledger.where,
+                ledger.table, ledger.player,
+            ],
+            **_QUIET,
+        )  # fmt: skip
+
+    return connect
+
+
+def _wire_sources(
+    studio: Studio, form: DataForm, sources: _Sources, shows_report: Callable[..., Any]
+) -> None:
+    lists = [form.widgets["train_csv"], form.widgets["eval_csv"], form.widgets["train_data"]]
+
+    def take_upload(files: list[str] | None, audio_folder: str | None) -> list[str]:
+        with toasts():
+            data = store_upload(studio, files or [], audio_folder or "")
+        return [data.train_csv, data.eval_csv, ""]
+
+    def take_demo() -> list[str]:
+        data = demo_data()
+        return [data.train_csv, data.eval_csv, ""]
+
+    uploaded = sources.files.upload(
+        take_upload, [sources.files, sources.audio_folder], lists, **_QUIET
+    )
+    shows_report(uploaded.success)
+    shows_report(sources.use_demo.click(take_demo, None, lists, **_QUIET).success)
+
+
+def _wire_rows(studio: Studio, form: DataForm, ledger: _Ledger) -> None:
+    fields: set[Any] = set(form.widgets.values())
+    listing: set[Any] = {ledger.only_problems, ledger.page}
 
     def show_rows(values: Values) -> tuple[list[list[str]], str]:
         with toasts():
             manifest = studio.read_manifest(form.config(values))
-        return ledger_page(
-            manifest, int(values[parts["page"]] or 1), values[parts["only_problems"]]
-        )
+        return ledger_page(manifest, int(values[ledger.page] or 1), values[ledger.only_problems])
 
     def play(values: Values, event: gr.SelectData) -> tuple[int, Any] | None:
         with toasts():
             manifest = studio.read_manifest(form.config(values))
         return clip_audio(manifest, str(event.row_value[-1]))
 
-    def take_upload(values: Values) -> dict[Any, Any]:
-        with toasts():
-            data = store_upload(studio, values[files] or [], values[audio_folder] or "")
-        return {
-            form.widgets["train_csv"]: data.train_csv,
-            form.widgets["eval_csv"]: data.eval_csv,
-        }
-
-    def take_demo() -> dict[Any, Any]:
-        return form.fill(vars(demo_data()))
-
-    outputs = [parts[name] for name in
-               ("report", "holder", "table", "where", "page", "download", "player")]  # fmt: skip
-    quiet: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None}
-    check.click(show_report, fields | listing, outputs, **quiet)
-    files.upload(take_upload, {files, audio_folder}, list(fields), **quiet).success(
-        show_report, fields | listing, outputs, **quiet
-    )
-    use_demo.click(take_demo, None, list(fields), **quiet).success(
-        show_report, fields | listing, outputs, **quiet
-    )
-    for widget in (parts["only_problems"], parts["page"]):
-        widget.input(show_rows, fields | listing, [parts["table"], parts["where"]], **quiet)
-    parts["table"].select(play, fields, parts["player"], **quiet)
+    for widget in (ledger.only_problems, ledger.page):
+        widget.input(show_rows, fields | listing, [ledger.table, ledger.where], **_QUIET)
+    ledger.table.select(play, fields, ledger.player, **_QUIET)
 
 
 def _names(names: list[str], most: int = 8) -> str:

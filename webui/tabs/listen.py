@@ -11,6 +11,7 @@ from trainer.errors import DataError, TimbreError
 from trainer.runs import Run
 from webui.actions import toasts
 from webui.api import speak_with
+from webui.scripts import mount
 from webui.studio import Studio
 
 _MOST_CLIPS = 50
@@ -89,33 +90,58 @@ def build(studio: Studio, shown: gr.Textbox) -> ListenTab:
                     allow_custom_value=True, elem_id="listen-clip",
                 )  # fmt: skip
         gr.Markdown("### The same sentence along the run")
-        gr.HTML(js_on_load="timbre.mountPreviews(element)", elem_id="listen-previews")
+        gr.HTML(
+            apply_default_css=False, js_on_load=mount("mountPreviews"), elem_id="listen-previews"
+        )
     tab = ListenTab(run, checkpoint, speaker, clip, text, speak, spoken, original)
     _wire(tab, page, studio, shown)
     return tab
+
+
+def choices_of(studio: Studio, name: str | None) -> list[Any]:
+    """Return the updates of the checkpoint, speaker and recording dropdowns for a run."""
+    try:
+        run = studio.library.get(name or "")
+    except TimbreError:
+        return [gr.Dropdown(["best", "last"]), gr.Dropdown([]), gr.Dropdown([])]
+    clips = read_clips(run)
+    steps = [str(info.step) for info in reversed(run.checkpoints())]
+    speakers = list(dict.fromkeys(clip["speaker"] for clip in clips))
+    labels = [(f"{clip['text'][:80]} ({clip['split']})", clip["id"]) for clip in clips]
+    return [
+        gr.Dropdown(["best", "last", *steps], value="best"),
+        gr.Dropdown(speakers, value=speakers[0] if speakers else None),
+        gr.Dropdown(labels[:_MOST_CLIPS], value=None),
+    ]
 
 
 def _wire(tab: ListenTab, page: gr.Tab, studio: Studio, shown: gr.Textbox) -> None:
     def show_runs(wanted: str) -> list[Any]:
         names = studio.library.names()
         chosen = wanted if wanted in names else (names[0] if names else None)
-        return [gr.Dropdown(names, value=chosen), *show_choices(chosen)]
+        return [gr.Dropdown(names, value=chosen), *choices_of(studio, chosen)]
 
     def show_choices(name: str | None) -> list[Any]:
-        try:
-            run = studio.library.get(name or "")
-        except TimbreError:
-            return [gr.Dropdown(["best", "last"]), gr.Dropdown([]), gr.Dropdown([])]
-        clips = read_clips(run)
-        steps = [str(info.step) for info in reversed(run.checkpoints())]
-        speakers = list(dict.fromkeys(clip["speaker"] for clip in clips))
-        labels = [(f"{clip['text'][:80]} ({clip['split']})", clip["id"]) for clip in clips]
-        return [
-            gr.Dropdown(["best", "last", *steps], value="best"),
-            gr.Dropdown(speakers, value=speakers[0] if speakers else None),
-            gr.Dropdown(labels[:_MOST_CLIPS], value=None),
-        ]
+        return choices_of(studio, name)
 
+    choices = [tab.checkpoint, tab.speaker, tab.clip]
+    quiet: dict[str, Any] = {
+        "api_visibility": "private",
+        "concurrency_limit": None,
+        "show_progress": "hidden",
+    }
+    page.select(
+        show_runs,
+        shown,
+        [tab.run, *choices],
+        js="(run) => timbre.listenTo(timbre.run || run)",
+        **quiet,
+    )
+    tab.run.input(show_choices, tab.run, choices, js="(run) => timbre.listenTo(run)", **quiet)
+    _wire_sound(tab, studio)
+
+
+def _wire_sound(tab: ListenTab, studio: Studio) -> None:
     def press_speak(name: str, text: str, speaker: str | None, checkpoint: str) -> str:
         with toasts():
             if not (text or "").strip():
@@ -132,22 +158,12 @@ def _wire(tab: ListenTab, page: gr.Tab, studio: Studio, shown: gr.Textbox) -> No
         clip = next(clip for clip in read_clips(run) if clip["id"] == clip_id)
         return [audio, clip["text"], clip["speaker"]]
 
-    choices = [tab.checkpoint, tab.speaker, tab.clip]
-    quiet: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None}
-    page.select(
-        show_runs,
-        shown,
-        [tab.run, *choices],
-        js="(run) => timbre.listenTo(timbre.run || run)",
-        show_progress="hidden",
-        **quiet,
-    )
-    tab.run.input(
-        show_choices, tab.run, choices, js="(run) => timbre.listenTo(run)",
-        show_progress="hidden", **quiet,
-    )  # fmt: skip
     tab.clip.input(
-        play_original, [tab.run, tab.clip], [tab.original, tab.text, tab.speaker], **quiet
+        play_original,
+        [tab.run, tab.clip],
+        [tab.original, tab.text, tab.speaker],
+        concurrency_limit=None,
+        api_visibility="private",
     )
     gr.on(
         [tab.speak.click, tab.text.submit],

@@ -3,13 +3,14 @@
 import gradio as gr
 
 from webui.actions import answer_buttons
+from webui.scripts import mount
 from webui.studio import Studio
 
 
 def build(studio: Studio) -> gr.HTML:
     """Lay the tab out."""
     with gr.Tab("Live", id="live", elem_id="tab-live"):
-        return gr.HTML(js_on_load="timbre.mountLive(element, trigger)", elem_id="live")
+        return gr.HTML(apply_default_css=False, js_on_load=mount("mountLive"), elem_id="live")
 
 
 def wire(panel: gr.HTML, studio: Studio) -> None:

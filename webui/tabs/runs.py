@@ -8,6 +8,7 @@ import gradio as gr
 
 from webui.actions import answer_buttons, event_detail, toasts
 from webui.api import export_run
+from webui.scripts import mount
 from webui.studio import Studio
 
 
@@ -25,14 +26,14 @@ def build(studio: Studio) -> RunsTab:
     with gr.Tab("Runs", id="runs", elem_id="tab-runs"):
         where = gr.Markdown(elem_id="export-where")
         files = gr.File(label="Exported voice", visible=False, elem_id="exported")
-        table = gr.HTML(js_on_load="timbre.mountRuns(element, trigger)", elem_id="runs")
+        table = gr.HTML(apply_default_css=False, js_on_load=mount("mountRuns"), elem_id="runs")
     return RunsTab(table, where, files)
 
 
 def wire(tab: RunsTab, studio: Studio) -> None:
     """Connect the buttons of the table."""
 
-    def export(event: gr.EventData) -> tuple[Any, Any]:
+    def press_export(event: gr.EventData) -> tuple[Any, Any]:
         if event_detail(event, "action") != "export":
             return gr.skip(), gr.skip()
         with toasts():
@@ -44,7 +45,7 @@ def wire(tab: RunsTab, studio: Studio) -> None:
     quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
     tab.table.click(answer_buttons(studio), concurrency_limit=None, **quiet)
     tab.table.click(
-        export,
+        press_export,
         None,
         [tab.where, tab.files],
         concurrency_limit=1,

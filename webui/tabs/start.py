@@ -10,6 +10,7 @@ from gradio.components import Component
 
 from trainer.device import Device, free_disk_gib, list_devices
 from webui.actions import answer_buttons, toasts
+from webui.scripts import mount
 from webui.studio import Studio, demo_config
 
 _CARDS = (
@@ -72,7 +73,7 @@ def build(studio: Studio) -> StartTab:
             with gr.Column(scale=3, min_width=300):
                 gr.Markdown("### Continue")
                 recent = gr.HTML(
-                    js_on_load="timbre.mountRecent(element, trigger)", elem_id="recent"
+                    apply_default_css=False, js_on_load=mount("mountRecent"), elem_id="recent"
                 )
             with gr.Column(scale=2, min_width=300):
                 gr.Markdown("### This computer\n" + machine_facts(studio, list_devices()))

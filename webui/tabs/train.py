@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
-from gradio.components import Component
 
-from trainer.assemble import Entries, count_steps, resolve
 from trainer.config import RunConfig, read_config
+from trainer.entries import Entries, count_steps, resolve
 from trainer.errors import ConfigError, DataError, TimbreError
 from trainer.flags import command_line, refuse_missing_data
 from trainer.presets import PRESETS, apply_preset
@@ -21,7 +20,7 @@ from webui.actions import toasts
 from webui.curve import draw_lr_curve
 from webui.form import Values
 from webui.run_form import DataForm, RunForm
-from webui.studio import Studio, demo_data
+from webui.studio import Studio, demo_base, demo_data
 from webui.tabs.start import show_run
 
 _DEMO, _OWN = "The demo voice", "The recordings under Data"
@@ -31,6 +30,7 @@ _DEMO, _OWN = "The demo voice", "The recordings under Data"
 class TrainTab:
     """The widgets of the tab."""
 
+    page: gr.Tab
     dataset: gr.Radio
     name: gr.Textbox
     preset: gr.Dropdown
@@ -40,7 +40,7 @@ class TrainTab:
     problem: gr.Markdown
     start: gr.Button
     preview_command: gr.Button
-    command: gr.Code
+    command: gr.Textbox
     save: gr.Button
     saved: gr.File
     load: gr.UploadButton
@@ -106,7 +106,7 @@ def describe_plan(studio: Studio, config: RunConfig) -> dict[str, str]:
 def build(studio: Studio) -> TrainTab:
     """Lay the tab out."""
     presets = [(f"{preset.label}: {preset.summary}", name) for name, preset in PRESETS.items()]
-    with gr.Tab("Train", id="train", elem_id="tab-train"):
+    with gr.Tab("Train", id="train", elem_id="tab-train") as page:
         with gr.Row():
             dataset = gr.Radio(
                 [_DEMO, _OWN], value=_DEMO, label="Dataset", interactive=True, elem_id="dataset"
@@ -118,7 +118,7 @@ def build(studio: Studio) -> TrainTab:
             presets, value=None, label="Preset", info="Fills the form; change anything after it.",
             interactive=True, elem_id="preset",
         )  # fmt: skip
-        form = RunForm()
+        form = RunForm(demo_base())
         curve = gr.HTML(elem_id="lr-curve")
         warnings = gr.Markdown(elem_id="lr-warnings")
         problem = gr.Markdown(visible=False, elem_id="train-problem", elem_classes="problem")
@@ -129,14 +129,14 @@ def build(studio: Studio) -> TrainTab:
             preview_command = gr.Button("Preview command", elem_id="preview-command")
             save = gr.Button("Save settings")
             load = gr.UploadButton("Load settings", file_types=[".json"])
-        command = gr.Code(
-            label="The same run on the command line", language="shell", interactive=False,
-            visible=False, wrap_lines=True, elem_id="command",
+        command = gr.Textbox(
+            label="The same run on the command line", interactive=False, visible=False, lines=2,
+            buttons=["copy"], elem_id="command",
         )  # fmt: skip
         saved = gr.File(label="Settings", visible=False)
     return TrainTab(
-        dataset, name, preset, form, curve, warnings, problem, start, preview_command, command,
-        save, saved, load,
+        page, dataset, name, preset, form, curve, warnings, problem, start, preview_command,
+        command, save, saved, load,
     )  # fmt: skip
 
 
@@ -146,7 +146,7 @@ def wire(
     """Connect the buttons and everything that follows from the fields."""
     fields = tab.components | set(data_form.widgets.values())
 
-    def press_start(values: Values) -> dict[Component, Any]:
+    def press_start(values: Values) -> dict[Any, Any]:
         try:
             config = read_config_of(tab, data_form, studio, values)
             run = studio.start(values[tab.name] or "run", config)
@@ -175,7 +175,7 @@ def _wire_plan(tab: TrainTab, data_form: DataForm, studio: Studio, fields: set[A
             return ["", "", _as_list(error)]
         return [parts["batch"], parts["curve"], parts["warnings"]]
 
-    def take_preset(values: Values) -> dict[Component, Any]:
+    def take_preset(values: Values) -> dict[Any, Any]:
         with toasts():
             config = tab.form.config(values, demo_data())
             return tab.form.fill(apply_preset(config, values[tab.preset]))
@@ -188,17 +188,18 @@ def _wire_plan(tab: TrainTab, data_form: DataForm, studio: Studio, fields: set[A
     tab.preset.input(take_preset, fields | {tab.preset}, list(tab.form.components), **quiet).then(
         draw, fields, drawn, **quiet
     )
+    tab.page.select(draw, fields, drawn, **quiet)
     triggers = [widget.input for widget in fields if widget is not tab.name]
     gr.on(triggers, draw, fields, drawn, trigger_mode="always_last", **quiet)
 
 
 def _wire_settings(tab: TrainTab, data_form: DataForm, studio: Studio, fields: set[Any]) -> None:
-    def show_command(values: Values) -> gr.Code:
+    def show_command(values: Values) -> gr.Textbox:
         with toasts():
             config = read_config_of(tab, data_form, studio, values)
             name = free_name(studio.library.folder, values[tab.name] or "run")
             words = command_line(config, str(studio.library.folder / name))
-        return gr.Code(shlex.join(words), visible=True)
+        return gr.Textbox(shlex.join(words), visible=True)
 
     def save_settings(values: Values) -> gr.File:
         with toasts():
@@ -207,7 +208,7 @@ def _wire_settings(tab: TrainTab, data_form: DataForm, studio: Studio, fields: s
         path.write_text(json.dumps(config.to_json(), indent=2, ensure_ascii=False), "utf-8")
         return gr.File(str(path), visible=True)
 
-    def load_settings(file: str) -> dict[Component, Any]:
+    def load_settings(file: str) -> dict[Any, Any]:
         with toasts():
             config = read_config(Path(file))
             resolve(config)

@@ -1,0 +1,71 @@
+"""The page in a process of its own; runs named `real...` train for real, others only fake it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+_STARTED = re.compile(r"Timbre runs at (http://\S+)")
+
+
+@dataclass
+class PageServer:
+    """A running page: its address, its folder of runs, its process."""
+
+    url: str
+    runs: Path
+    process: "subprocess.Popen[str]"
+
+    def kill(self) -> None:
+        """End the server without a chance to clean up, as a crash would."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.communicate()
+
+    def stop(self) -> None:
+        """End the server as Ctrl+C does."""
+        self.process.send_signal(signal.SIGINT)
+        self.process.communicate(timeout=20)
+
+
+def start_page(runs: Path, *words: str, port: int = 0) -> PageServer:
+    """Start the page over a folder of runs and wait until it answers."""
+    environment = os.environ | {"TIMBRE_POLL_MS": "100", "PYTHONPATH": str(PROJECT)}
+    command = [sys.executable, __file__, "--runs", str(runs), "--no-browser", *words]
+    if port:
+        command += ["--port", str(port)]
+    log = (runs.parent / "server.log").open("a", encoding="utf-8")
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment, cwd=runs.parent
+    )
+    log.close()
+    assert process.stdout is not None
+    for line in process.stdout:
+        started = _STARTED.search(line)
+        if started:
+            return PageServer(started[1], runs, process)
+    said = (runs.parent / "server.log").read_text(encoding="utf-8")
+    raise AssertionError(f"The page did not start:\n{said}")
+
+
+def _serve() -> None:
+    import app
+    from trainer.runs import Run
+
+    real_command = Run.command
+
+    def command(run: Run) -> list[str]:
+        if run.name.startswith("real"):
+            return real_command(run)
+        return [sys.executable, str(PROJECT / "tests" / "_fake_trainer.py"), str(run.folder)]
+
+    Run.command = command  # type: ignore[method-assign]
+    app.main()
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(PROJECT))
+    _serve()

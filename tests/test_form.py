@@ -1,0 +1,244 @@
+"""The form: every option becomes a widget, and a dataclass comes back equal to what went in."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _clips import write_list, write_tone
+from _page import in_blocks, make_studio
+
+from trainer.catalog import discover
+from trainer.config import Choice, DataConfig, RunConfig, TrainingConfig
+from trainer.data.manifest import read_manifest
+from trainer.errors import ConfigError
+from trainer.options import build_options, describe, to_values
+from trainer.presets import PRESETS, apply_preset
+from trainer.schedules import SCHEDULES
+from trainer.specs import ModelFamily, Optimization, OptimizerSpec
+from webui.curve import draw_lr_curve
+from webui.form import OptionsForm
+from webui.run_form import DataForm, RunForm
+from webui.studio import Studio
+from webui.tabs.data import ledger_page, report, store_upload
+from webui.tabs.start import machine_facts
+
+_ENTRIES = [
+    *discover("trainer.models", ModelFamily).values(),
+    *discover("trainer.optimizers", OptimizerSpec).values(),
+    *discover("trainer.optimizations", Optimization).values(),
+    *SCHEDULES.values(),
+]
+_OPTIONS = [entry.options for entry in _ENTRIES] + [DataConfig, TrainingConfig]
+_IDS = [entry.name for entry in _ENTRIES] + ["data", "training"]
+
+
+def _shown(form: Any) -> dict[Any, Any]:
+    """Return what the browser would send of a form nobody touched."""
+    return {widget: widget.value for widget in form}
+
+
+@pytest.mark.parametrize("options_class", _OPTIONS, ids=_IDS)
+def test_an_untouched_form_gives_the_defaults(options_class: type) -> None:
+    form = in_blocks(lambda: OptionsForm(options_class, "options"))
+
+    read = form.read(_shown(form.widgets.values()))
+
+    assert build_options(options_class, read, "options") == options_class()
+
+
+@pytest.mark.parametrize("options_class", _OPTIONS, ids=_IDS)
+def test_options_shown_in_the_form_come_back_equal(options_class: type) -> None:
+    changed = {info.name: _other_value(info) for info in describe(options_class)}
+    form = in_blocks(lambda: OptionsForm(options_class, "options"))
+
+    read = form.read(form.fill(changed))
+
+    assert read == changed
+
+
+@pytest.mark.parametrize("options_class", _OPTIONS, ids=_IDS)
+def test_every_field_shows_its_label_and_help(options_class: type) -> None:
+    form = in_blocks(lambda: OptionsForm(options_class, "options"))
+
+    for info in describe(options_class):
+        widget: Any = form.widgets[info.name]
+        assert (widget.label, widget.info, widget.interactive) == (info.label, info.help, True)
+
+
+def _other_value(info: Any) -> Any:
+    """Return a valid value that differs from the default."""
+    if info.kind is bool:
+        return not info.default
+    if info.choices:
+        return next(choice for choice in info.choices if choice != info.default)
+    if info.kind is str:
+        return "10 epochs"
+    low = info.min if info.min is not None else 0
+    high = info.max if info.max is not None else low + 10
+    value = info.kind((low + high) / 2)
+    return value if value != info.default else info.kind(high)
+
+
+@pytest.fixture
+def studio(tmp_path: Path) -> Studio:
+    return make_studio(tmp_path)
+
+
+@pytest.fixture
+def clips_csv(tmp_path: Path) -> Path:
+    """A list of two clips that are there and one that is not."""
+    folder = tmp_path / "clips"
+    rows = [f"{write_tone(folder / name).name}|{name} speaks" for name in ("a.wav", "b.wav")]
+    return write_list(folder / "train.csv", *rows, "missing.wav|nobody speaks")
+
+
+@pytest.fixture(scope="module")
+def run_form() -> RunForm:
+    return in_blocks(lambda: RunForm("/base"))
+
+
+def test_an_untouched_run_form_gives_the_default_run(run_form: RunForm) -> None:
+    data = DataConfig(train_csv="/clips/train.csv")
+
+    config = run_form.config(_shown(run_form.components), data)
+
+    defaults = {
+        name: {}
+        for name, entry in discover("trainer.optimizations", Optimization).items()
+        if entry.default_on and name in run_form.optimizations.forms
+    }
+    assert config == RunConfig(data=data, base="/base", optimizations=defaults)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_comes_back_from_the_form_as_it_went_in(
+    run_form: RunForm, preset: str
+) -> None:
+    config = apply_preset(RunConfig(), preset)
+
+    read = run_form.config(_shown(run_form.components) | run_form.fill(config), DataConfig())
+
+    assert _complete(read) == _complete(config)
+
+
+def _complete(config: RunConfig) -> dict[str, Any]:
+    """Return a configuration with every option spelled out, so that defaults count as equal."""
+    values = config.to_json()
+    for part, entries in (
+        ("family", discover("trainer.models", ModelFamily)),
+        ("optimizer", discover("trainer.optimizers", OptimizerSpec)),
+        ("schedule", SCHEDULES),
+    ):
+        choice = values[part]
+        options = build_options(entries[choice["name"]].options, choice["options"], part)
+        values[part] = {"name": choice["name"], "options": to_values(options)}
+    values["optimizations"] = sorted(values["optimizations"])
+    return values
+
+
+def test_all_unusable_fields_are_named_at_once(run_form: RunForm) -> None:
+    values = _shown(run_form.components)
+    values[run_form.main.widgets["steps"]] = "many"
+    values[run_form.more.widgets["clip_norm"]] = "-1"
+
+    with pytest.raises(ConfigError) as caught:
+        run_form.config(values, DataConfig())
+
+    assert len(caught.value.problems) == 2
+    assert {widget for widget, _ in run_form.problems(values)} == {
+        run_form.main.widgets["steps"],
+        run_form.more.widgets["clip_norm"],
+    }
+
+
+def test_contradictions_between_fields_are_refused(run_form: RunForm) -> None:
+    values = _shown(run_form.components)
+    values[run_form.main.widgets["steps"]] = "10"
+    values[run_form.main.widgets["epochs"]] = "2"
+
+    with pytest.raises(ConfigError, match="Give one"):
+        run_form.config(values, DataConfig())
+
+
+def test_ticked_optimizations_and_only_those_are_in_the_run(run_form: RunForm) -> None:
+    values = _shown(run_form.components)
+    for name, box in run_form.optimizations.boxes.items():
+        values[box] = name == "gradient_checkpointing"
+
+    config = run_form.config(values, DataConfig())
+
+    assert config.optimizations == {"gradient_checkpointing": {}}
+
+
+def test_an_optimization_that_cannot_work_here_says_why_and_cannot_be_ticked() -> None:
+    form = in_blocks(lambda: RunForm(""))
+
+    for name, reason in form.optimizations.unavailable.items():
+        box: Any = form.optimizations.boxes[name]
+        assert not box.interactive
+        assert reason in box.info
+
+
+def test_the_data_form_gives_a_data_config() -> None:
+    form = in_blocks(DataForm)
+    data = DataConfig(train_csv="/a/train.csv", language="am", max_duration_s=11.6)
+
+    assert form.config(form.fill(vars(data))) == data
+
+
+def test_choices_keep_their_options_when_another_entry_is_filled_in(run_form: RunForm) -> None:
+    config = RunConfig(schedule=Choice("noam", {"warmup_steps": 7}))
+
+    read = run_form.config(_shown(run_form.components) | run_form.fill(config), DataConfig())
+
+    assert read.schedule == Choice("noam", {"warmup_steps": 7})
+
+
+def test_the_learning_rate_is_drawn_from_the_first_step_to_the_last() -> None:
+    picture = draw_lr_curve([(1, 0.001), (50, 0.002), (100, 0.0)])
+
+    assert "step 100" in picture
+    assert "0.002" in picture
+
+
+def test_foreign_words_in_the_report_are_escaped(clips_csv: Path) -> None:
+    manifest = read_manifest(DataConfig(train_csv=str(clips_csv)))
+    nasty = replace(manifest.clips[0], speaker="<img src=x> ${1} {{this}}")
+
+    page = report(replace(manifest, clips=(nasty, *manifest.clips[1:])))
+
+    assert "<img" not in page
+    assert "${" not in page
+    assert "{{" not in page
+
+
+def test_only_problems_leaves_the_kept_rows_out(clips_csv: Path) -> None:
+    manifest = read_manifest(DataConfig(train_csv=str(clips_csv)))
+
+    rows, _ = ledger_page(manifest, 1, True)
+
+    assert [row[2] for row in rows] == ["missing.wav"]
+    assert all(isinstance(cell, str) for row in rows for cell in row)
+
+
+def test_uploaded_lists_and_clips_make_a_dataset(clips_csv: Path, studio: Studio) -> None:
+    files = [str(path) for path in sorted(clips_csv.parent.iterdir())]
+
+    data = store_upload(studio, files, "")
+
+    assert len(read_manifest(data).clips) == 2
+
+
+def test_an_uploaded_list_finds_clips_on_the_server(clips_csv: Path, studio: Studio) -> None:
+    data = store_upload(studio, [str(clips_csv)], str(clips_csv.parent))
+
+    assert len(read_manifest(data).clips) == 2
+
+
+def test_the_machine_is_described(studio: Studio) -> None:
+    from trainer.device import Device
+
+    facts = machine_facts(studio, [Device("cuda", 0, "T4", 16.0, (7, 5))])
+
+    assert "**T4**: 16 GB memory, no bf16" in facts
