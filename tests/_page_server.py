@@ -25,6 +25,11 @@ class PageServer:
         self.process.send_signal(signal.SIGKILL)
         self.process.communicate()
 
+    def restart(self) -> None:
+        """Start the page again where it was."""
+        port = int(self.url.rstrip("/").rsplit(":", 1)[1])
+        self.process = start_page(self.runs, port=port).process
+
     def stop(self) -> None:
         """End the server as Ctrl+C does."""
         self.process.send_signal(signal.SIGINT)
@@ -33,7 +38,11 @@ class PageServer:
 
 def start_page(runs: Path, *words: str, port: int = 0) -> PageServer:
     """Start the page over a folder of runs and wait until it answers."""
-    environment = os.environ | {"TIMBRE_POLL_MS": "100", "PYTHONPATH": str(PROJECT)}
+    environment = os.environ | {
+        "TIMBRE_POLL_MS": "100",
+        "TIMBRE_CACHE": str(runs.parent / "cache"),
+        "PYTHONPATH": str(PROJECT),
+    }
     command = [sys.executable, __file__, "--runs", str(runs), "--no-browser", *words]
     if port:
         command += ["--port", str(port)]

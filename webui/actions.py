@@ -39,7 +39,7 @@ def answer_buttons(studio: Studio) -> Callable[[gr.EventData], None]:
         if action not in (*REQUESTS, "resume"):
             return
         with toasts():
-            gr.Info(perform(studio, action, name))
+            gr.Info(perform(studio, action, name), duration=4)
 
     return act
 

@@ -65,9 +65,11 @@
     }
   };
 
-  /* Press a tab; Gradio gives its button the tab's id. */
+  /* Press a tab: Gradio gives its button the tab's id, or moves it into a menu where it is narrow. */
   t.openTab = function (name) {
-    const button = document.getElementById("tab-" + name + "-button");
+    const hidden = [...document.querySelectorAll("#tabs .overflow-dropdown button")]
+      .find((button) => button.textContent.trim().toLowerCase() === name);
+    const button = document.getElementById("tab-" + name + "-button") || hidden;
     if (button) button.click();
   };
 
