@@ -50,7 +50,7 @@ def main() -> None:
     train = commands.add_parser("train", help="train on it and export the checkpoint")
     train.add_argument("--corpus", type=Path, required=True)
     train.add_argument("--run", type=Path, required=True)
-    train.add_argument("--steps", type=int, default=2000)
+    train.add_argument("--steps", type=int, default=4000)
     train.add_argument("--out", type=Path, default=ASSETS / "base")
     options = parser.parse_args()
     if options.command == "corpus":

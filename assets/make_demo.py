@@ -63,15 +63,19 @@ def speak_split(folder: Path, split: str) -> list[Row]:
 
 
 def speak_clip(folder: Path, name: str, voice: Voice, text: str, seed: int) -> Row:
-    """Speak one sentence into a file below the folder; the suffix picks the format."""
+    """Speak one sentence into a file below the folder; a clip that is there already is kept.
+
+    The suffix of the name picks the format.
+    """
     import soundfile
 
     path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    wave, sample_rate = speak(voice, text, seed)
-    level = COMPRESSION if path.suffix == ".ogg" else None
-    soundfile.write(str(path), wave, sample_rate, compression_level=level)
-    return Row(name, text, voice.speaker, len(wave) / sample_rate)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        wave, sample_rate = speak(voice, text, seed)
+        level = COMPRESSION if path.suffix == ".ogg" else None
+        soundfile.write(str(path), wave, sample_rate, compression_level=level)
+    return Row(name, text, voice.speaker, soundfile.info(str(path)).duration)
 
 
 def read_sentences(path: Path) -> list[str]:

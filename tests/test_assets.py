@@ -24,6 +24,11 @@ def words_of(text: str) -> str:
     return "".join(letter for letter in text.lower() if letter.isalpha() or letter == " ")
 
 
+def runs_of(text: str, length: int) -> set[tuple[str, ...]]:
+    words = words_of(text).split()
+    return {tuple(words[start : start + length]) for start in range(len(words) - length + 1)}
+
+
 def all_sentences() -> list[str]:
     files = sorted(SENTENCES.glob("*.txt"))
     return [text for path in files for text in read_sentences(path)]
@@ -56,6 +61,14 @@ def test_no_eval_sentence_is_trained_on():
     base = {words_of(text) for text in read_sentences(SENTENCES / "base.txt")}
 
     assert not {words_of(text) for _, text, _ in read_rows("eval")} & (train | base)
+
+
+def test_no_eval_sentence_borrows_a_phrase_from_what_is_trained_on():
+    trained = [text for _, text, _ in read_rows("train")]
+    trained += read_sentences(SENTENCES / "base.txt")
+    known = set().union(*(runs_of(text, length=5) for text in trained))
+
+    assert not [text for _, text, _ in read_rows("eval") if runs_of(text, length=5) & known]
 
 
 def test_the_csvs_name_every_clip_and_every_clip_is_named():
@@ -156,3 +169,11 @@ def test_a_clip_is_written_and_described(tmp_path: Path, monkeypatch: pytest.Mon
     assert row == Row("clips/a.ogg", "Hello.", "a", pytest.approx(1.0, abs=0.01))
     assert soundfile.info(tmp_path / "clips/a.ogg").samplerate == 24_000
     assert (tmp_path / "train.csv").read_text() == f"{HEADER}\nclips/a.ogg|Hello.|a\n"
+
+
+def test_a_clip_that_is_there_is_kept_so_that_a_corpus_can_be_continued(tmp_path: Path):
+    soundfile.write(tmp_path / "a.wav", np.zeros(800), 8_000)
+
+    row = make_demo.speak_clip(tmp_path, "a.wav", Voice("a", "no such engine", ""), "Hello.", 1)
+
+    assert row == Row("a.wav", "Hello.", "a", 0.1)
