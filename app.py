@@ -3,9 +3,11 @@
 import argparse
 import ipaddress
 import os
+import shutil
 import socket
-import tempfile
 from pathlib import Path
+
+import psutil
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -16,13 +18,26 @@ def main(argv: list[str] | None = None) -> None:
     page_folder.mkdir(parents=True, exist_ok=True)
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_TEMP_DIR"] = str(page_folder / "cache")
-    # Gradio may serve what lies in the working folder: let that be an empty one.
-    with tempfile.TemporaryDirectory(prefix="work-", dir=page_folder) as work:
-        os.chdir(work)
-        from webui.server import serve  # only now: Gradio reads the environment when imported
+    work = _working_folder(page_folder)
+    os.chdir(work)
+    from webui.server import serve  # only now: Gradio reads the environment when imported
 
-        serve(args, Path(work), home, _free_port(args.host, args.port))
-        os.chdir(page_folder)
+    try:
+        serve(args, work, home, _free_port(args.host, args.port))
+    finally:
+        os.chdir(home)
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _working_folder(page_folder: Path) -> Path:
+    """Make an empty folder to stand in, as Gradio may serve what lies in the working folder."""
+    for left in page_folder.glob("work-*"):
+        pid = left.name.removeprefix("work-")
+        if pid.isdigit() and (int(pid) == os.getpid() or not psutil.pid_exists(int(pid))):
+            shutil.rmtree(left, ignore_errors=True)
+    work = page_folder / f"work-{os.getpid()}"
+    work.mkdir()
+    return work
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:

@@ -27,6 +27,7 @@ from webui.api import export_run
 from webui.page import build_page
 from webui.studio import demo_config
 from webui.tabs.listen import original_audio, read_clips
+from webui.tabs.start import start_demo
 
 PUBLIC = {"/start_run", "/stop_run", "/list_runs", "/check_dataset", "/speak", "/export"}
 
@@ -102,6 +103,8 @@ def test_a_name_cannot_lead_out_of_the_folder_of_runs(client: Client, page: Page
         ({"training": {"steps": "many"}}, "whole number"),
         ({"training": {"stepz": 1}}, "Did you mean 'steps'"),
         ({"optimizer": "adamw", "colour": 1}, "not a known part"),
+        ({"optimizer": "adamw"}, "No clips are named"),
+        ({"data": {"train_csv": "/a.csv"}, "optimizer": "adamv"}, "Did you mean 'adamw'"),
     ],
 )
 def test_a_bad_configuration_is_refused_in_a_sentence(
@@ -231,6 +234,16 @@ def test_the_demo_trains_on_the_demo_clips() -> None:
     assert config.training.steps == 300
     assert Path(config.data.train_csv).is_file()
     assert Path(config.data.eval_csv).is_file()
+
+
+def test_a_demo_that_trains_already_is_shown_not_started_again(tmp_path: Path) -> None:
+    studio = make_studio(tmp_path)
+    lock = Run.create(studio.library.folder / "demo-voice", RunConfig()).take()
+
+    shown = start_demo(studio)
+    lock.release()
+
+    assert (shown, studio.library.names()) == ("demo-voice", ["demo-voice"])
 
 
 def test_a_demo_without_its_clips_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

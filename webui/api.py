@@ -14,12 +14,12 @@ from webui.studio import Studio
 
 
 def add_endpoints(studio: Studio) -> None:
-    """Publish six endpoints on the page being built."""
+    """Publish five endpoints on the page being built; the sixth, `speak`, is its own button."""
 
     def start_run(config: dict, name: str = "run") -> dict:
         """Start a run from a configuration as in run.json and return its name."""
         with toasts():
-            run = studio.start(name, RunConfig.from_json(config))
+            run = studio.start(name, studio.checked(RunConfig.from_json(config)))
         return {"run": run.name}
 
     def stop_run(name: str) -> str:
@@ -44,11 +44,6 @@ def add_endpoints(studio: Studio) -> None:
         problems = [str(problem) for problem in manifest.problems]
         return manifest.summary() | {"sources": sources, "problems": problems}
 
-    def speak(run: str, text: str, speaker: str = "", checkpoint: str = "best") -> Path:
-        """Speak a sentence with a checkpoint of a run and return the WAV file."""
-        with toasts():
-            return speak_with(studio, run, text, speaker=speaker, checkpoint=checkpoint)
-
     def export(run: str, checkpoint: str = "best") -> str:
         """Write the weights of a run into a new folder on the server and return its path."""
         with toasts():
@@ -56,8 +51,7 @@ def add_endpoints(studio: Studio) -> None:
 
     for function in (start_run, stop_run, list_runs, check_dataset):
         api(function, concurrency_limit=None)
-    for function in (speak, export):
-        api(function, concurrency_limit=1, concurrency_id="speaking")
+    api(export, concurrency_limit=1, concurrency_id="speaking")
 
 
 def speak_with(

@@ -1,6 +1,6 @@
 """Form: dataclass -> widgets -> dataclass; the only place that maps types to widgets."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import gradio as gr
@@ -61,14 +61,6 @@ class OptionsForm:
             value = options.get(name, self.infos[name].default)
             updates[widget] = as_text(value) if isinstance(widget, gr.Textbox) else value
         return updates
-
-    def problems(self, values: Values) -> Iterator[tuple[Component, str]]:
-        """Yield the widgets whose value cannot be used, each with the reason."""
-        for name, widget in self.widgets.items():
-            try:
-                parse_value(self.infos[name], values[widget])
-            except ConfigError as error:
-                yield widget, " ".join(error.problems)
 
 
 def build_widget(info: OptionInfo, elem_id: str) -> Component:
@@ -142,11 +134,6 @@ class ChoiceForm:
     def fill(self, choice: Mapping[str, Any]) -> dict[Component, Any]:
         """Return the update that shows a choice; the fields of other entries stay as they are."""
         return {self.choice: choice["name"]} | self.forms[choice["name"]].fill(choice["options"])
-
-    def problems(self, values: Values) -> Iterator[tuple[Component, str]]:
-        """Yield the widgets of the chosen entry whose value cannot be used."""
-        if values[self.choice] in self.forms:
-            yield from self.forms[values[self.choice]].problems(values)
 
     def _show(self, chosen: str) -> list[Any]:
         visible = [gr.Group(visible=key == chosen) for key in self._groups]

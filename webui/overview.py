@@ -29,18 +29,15 @@ class Overview:
         """Return the state of every run that a process trains right now."""
         found = []
         for name in self._library.names():
-            if name in self._rows and not self._is_stale(name):
-                continue
-            row = self.row(name)
-            if row["active"]:
+            if not self._known(name) and (row := self.row(name))["active"]:
                 found.append(row)
         return found
 
     def row(self, name: str) -> dict[str, Any]:
         """Return the row of one run."""
-        with self._lock:
-            if name in self._rows and not self._is_stale(name):
-                return self._rows[name][1]
+        known = self._known(name)
+        if known is not None:
+            return known
         run = self._library.get(name)
         version = _version(run)
         try:
@@ -56,9 +53,12 @@ class Overview:
                 self._rows[name] = (version, row)
         return row
 
-    def _is_stale(self, name: str) -> bool:
+    def _known(self, name: str) -> dict[str, Any] | None:
+        """Return the row read last, unless the run has gone on since."""
+        with self._lock:
+            version, row = self._rows.get(name, (None, None))
         run = Run(self._library.folder / name)
-        return self._rows[name][0] != _version(run) or run.is_owned()
+        return row if row is not None and version == _version(run) and not run.is_owned() else None
 
 
 def dataset_name(config: RunConfig) -> str:

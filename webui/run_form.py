@@ -1,6 +1,5 @@
 """The form of a whole run: RunConfig -> widgets -> RunConfig, made from the catalogs."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import gradio as gr
@@ -170,11 +169,6 @@ class RunForm:
         updates |= self.optimizer.fill(values["optimizer"])
         updates |= self.schedule.fill(values["schedule"])
         return updates | self.optimizations.fill(config.optimizations)
-
-    def problems(self, values: Values) -> Iterator[tuple[Component, str]]:
-        """Yield the widgets whose value cannot be used, each with the reason."""
-        for form in (self.main, self.more, self.family, self.optimizer, self.schedule):
-            yield from form.problems(values)
 
 
 def _others(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -5,7 +5,9 @@ from pathlib import Path
 
 from trainer.config import DataConfig, RunConfig
 from trainer.data.manifest import Manifest, read_manifest
+from trainer.entries import resolve
 from trainer.errors import DataError
+from trainer.flags import refuse_missing_data
 from trainer.presets import apply_preset
 from trainer.runs import Run, RunLibrary, free_name
 from webui.overview import Overview
@@ -40,8 +42,18 @@ class Studio:
         """Return a path a person typed as an absolute one; relative ones start at `home`."""
         return str((self.home / Path(path.strip()).expanduser()).absolute())
 
-    def with_absolute_paths(self, config: RunConfig) -> RunConfig:
-        """Return the configuration with paths that hold from any working folder."""
+    def checked(self, config: RunConfig) -> RunConfig:
+        """Return a configuration that can be started, with paths that hold from any folder.
+
+        Raises:
+            ConfigError: it names no clips, or something that no catalog holds.
+        """
+        config = self._with_absolute_paths(config)
+        refuse_missing_data(config)
+        resolve(config)
+        return config
+
+    def _with_absolute_paths(self, config: RunConfig) -> RunConfig:
         base = self.absolute(config.base) if config.base.strip() else ""
         return config.with_values(data=self._absolute_data(config.data), base=base)
 

@@ -12,6 +12,7 @@
       this.zoom = null;
       this.formatX = (x) => t.number(x, 6);
       this.onzoom = () => {};
+      document.addEventListener("timbre-theme", () => this.setHover(this.hover));
     }
 
     setHover(x) {
@@ -204,7 +205,7 @@
       }
       pen.textAlign = "center";
       pen.textBaseline = "top";
-      for (const value of ticks(f.x0, f.x1, f.width / 90)) {
+      for (const value of ticks(f.x0, f.x1, Math.max(3, f.width / 90))) {
         pen.fillText(this.group.formatX(value), f.px(value), PAD.top + f.height + 6);
       }
     }
@@ -212,7 +213,7 @@
     drawLine(pen, line) {
       const f = this.frame;
       pen.strokeStyle = pen.fillStyle = this.ink(line.colour);
-      pen.globalAlpha = line.kind === "faint" ? 0.28 : 1;
+      pen.globalAlpha = line.kind === "faint" ? 0.42 : 1;
       pen.lineWidth = line.kind === "faint" ? 1 : 2;
       pen.setLineDash(line.dash || []);
       pen.beginPath();

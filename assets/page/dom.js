@@ -73,8 +73,18 @@
     if (button) button.click();
   };
 
+  /* The address names the open tab, so that a reload comes back to it. */
+  document.addEventListener("click", (event) => {
+    const tab = event.target.closest && event.target.closest("#tabs [data-tab-id]");
+    if (!tab) return;
+    const address = new URL(location.href);
+    address.searchParams.set("tab", tab.dataset.tabId);
+    history.replaceState(null, "", address);
+  });
+
   t.switchTheme = function () {
     document.body.classList.toggle("dark");
+    document.dispatchEvent(new Event("timbre-theme"));
     try {
       localStorage.setItem("timbre-dark", document.body.classList.contains("dark") ? "1" : "0");
     } catch (error) { /* private windows may refuse storage; the choice then ends with the page */ }

@@ -329,8 +329,10 @@
     }
 
     axisMarks(series) {
-      return series.marks.filter((mark) => mark.kind === "checkpoint").map((mark) => ({
-        x: this.markX(mark, series), colour: "--t-line-3", strong: mark.values.best }));
+      const saved = series.markedAs("checkpoint");
+      const best = saved.filter((mark) => mark.values.best).pop();
+      return saved.map((mark) => ({
+        x: this.markX(mark, series), colour: "--t-line-3", strong: mark === best }));
     }
 
     markX(mark, series) {
@@ -352,8 +354,8 @@
   function elapsedText(series) {
     const started = series.started;
     if (!started) return "";
-    const end = series.status.active ? Date.now() / 1000 + series.clockSkew : series.status.updated_at;
-    return t.duration(end - started.time) + " so far";
+    if (!series.status.active) return "took " + t.duration(series.status.updated_at - started.time);
+    return t.duration(Date.now() / 1000 + series.clockSkew - started.time) + " so far";
   }
 
   function clockText(seconds) {

@@ -10,7 +10,7 @@
     run: null, cursor: "", step: 0, points: 0, state: "", updates: 0, active: [], series: null,
     answeredAt: 0,
   });
-  let timer = null, failures = 0, isAsking = false;
+  let timer = null, failures = 0, isAsking = false, isLoggedOut = false;
 
   t.on = (kind, listener) => listeners[kind].push(listener);
 
@@ -43,14 +43,15 @@
       if (failures) tell(true);
       failures = 0;
     } catch (error) {
-      if (error.status === 404 && t.run) forget(error.message);
+      if (error.status === 401) isLoggedOut = true;
+      else if (error.status === 404 && t.run) forget(error.message);
       else {
         failures += 1;
         tell(false);
       }
     } finally {
       isAsking = false;
-      timer = setTimeout(tick, delay());
+      if (!isLoggedOut) timer = setTimeout(tick, delay());
     }
   }
 

@@ -14,6 +14,7 @@
         t.chip(run.state, run.symbol), t.h("b", {}, run.name),
         t.h("span", { class: "quiet" }, `step ${run.step} of ${run.total_steps}`),
         t.h("span", { class: "space" }), openButton(run),
+        run.actions.includes("listen") ? button("Listen", () => listen(run)) : null,
         run.actions.includes("resume") ? button("Resume", () => resume(trigger, run)) : null)));
       if (!answer.runs.length) {
         list.replaceChildren(t.h("p", { class: "quiet" }, "No runs yet. They appear here."));
@@ -149,6 +150,11 @@
       t.show(run.name);
       t.openTab("live");
     });
+  }
+
+  function listen(run) {
+    t.show(run.name);
+    t.openTab("listen");
   }
 
   function resume(trigger, run) {

@@ -302,8 +302,9 @@ def _histogram(edges_s: list[float], counts: list[int]) -> str:
     most = max(counts, default=0)
     if not most:
         return ""
+    last = max(index for index, count in enumerate(counts) if count) + 1
     bars = []
-    for index, (edge, count) in enumerate(zip(edges_s, counts, strict=True)):
+    for index, (edge, count) in enumerate(zip(edges_s[:last], counts[:last], strict=True)):
         until = f"-{edges_s[index + 1]:g}" if index + 1 < len(edges_s) else "+"
         height = round(60 * count / most)
         bars.append(

@@ -134,20 +134,20 @@ def _wire(tab: ListenTab, page: gr.Tab, studio: Studio, shown: gr.Textbox) -> No
         show_runs,
         shown,
         [tab.run, *choices],
-        js="(run) => timbre.listenTo(timbre.run || run)",
+        js="(run) => timbre.run || run",
         **quiet,
-    )
+    ).then(None, tab.run, None, js="(run) => { timbre.listenTo(run); }", **quiet)
     tab.run.input(show_choices, tab.run, choices, js="(run) => timbre.listenTo(run)", **quiet)
     _wire_sound(tab, studio)
 
 
 def _wire_sound(tab: ListenTab, studio: Studio) -> None:
-    def press_speak(name: str, text: str, speaker: str | None, checkpoint: str) -> str:
+    def speak(run: str, text: str, speaker: str | None, checkpoint: str) -> str:
         with toasts():
             if not (text or "").strip():
                 raise DataError("There is nothing to say. Write a sentence first.")
             voice = speaker or ""
-            return str(speak_with(studio, name, text, speaker=voice, checkpoint=checkpoint))
+            return str(speak_with(studio, run, text, speaker=voice, checkpoint=checkpoint))
 
     def play_original(name: str, clip_id: str | None) -> list[Any]:
         if not clip_id:
@@ -167,10 +167,11 @@ def _wire_sound(tab: ListenTab, studio: Studio) -> None:
     )
     gr.on(
         [tab.speak.click, tab.text.submit],
-        press_speak,
+        speak,
         [tab.run, tab.text, tab.speaker, tab.checkpoint],
         tab.spoken,
         concurrency_limit=1,
         concurrency_id="speaking",
-        api_visibility="private",
+        api_name="speak",
+        api_description="Speak a sentence with a checkpoint of a run and return the audio.",
     )

@@ -13,6 +13,7 @@ from webui.actions import answer_buttons, toasts
 from webui.scripts import mount
 from webui.studio import Studio, demo_config
 
+_DEMO_NAME = "demo-voice"
 _CARDS = (
     ("data", "1. Bring your recordings", "A CSV with audio files and their text. Every row that "
      "cannot be used is named, with the reason."),
@@ -33,8 +34,11 @@ class StartTab:
 
 
 def start_demo(studio: Studio) -> str:
-    """Start the demo run and return its name."""
-    return studio.start("demo-voice", demo_config()).name
+    """Start the demo run and return its name; one that trains already is not started twice."""
+    for run in studio.overview.active():
+        if run["name"].startswith(_DEMO_NAME):
+            return run["name"]
+    return studio.start(_DEMO_NAME, demo_config()).name
 
 
 def machine_facts(studio: Studio, devices: list[Device]) -> str:

@@ -12,7 +12,7 @@ import gradio as gr
 from trainer.config import RunConfig, read_config
 from trainer.entries import Entries, count_steps, resolve
 from trainer.errors import ConfigError, DataError, TimbreError
-from trainer.flags import command_line, refuse_missing_data
+from trainer.flags import command_line
 from trainer.presets import PRESETS, apply_preset
 from trainer.runs import free_name
 from trainer.schedules import lr_curve, warnings_for
@@ -59,10 +59,7 @@ def read_config_of(tab: TrainTab, data_form: DataForm, studio: Studio, values: V
     """
     is_demo = values[tab.dataset] == _DEMO
     data = demo_data() if is_demo else data_form.config(values)
-    config = studio.with_absolute_paths(tab.form.config(values, data))
-    refuse_missing_data(config)
-    resolve(config)
-    return config
+    return studio.checked(tab.form.config(values, data))
 
 
 def plan(studio: Studio, config: RunConfig) -> tuple[Entries, int, int]:
