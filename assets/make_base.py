@@ -9,6 +9,7 @@ is what it says. The corpus stays in a scratch folder; only the checkpoint is ke
 
 import argparse
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -135,6 +136,7 @@ def describe_machine() -> dict[str, str]:
         "processor": _processor(),
         "python": platform.python_version(),
         "torch": metadata.version("torch"),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "not set"),
     }
 
 
