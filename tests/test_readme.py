@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from trainer.schedules import SCHEDULES
 
 from trainer.catalog import discover
 from trainer.cli import COMMANDS
 from trainer.presets import PRESETS
+from trainer.schedules import SCHEDULES
 from trainer.specs import ModelFamily, Optimization, OptimizerSpec
 
 ROOT = Path(__file__).parent.parent

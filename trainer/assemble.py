@@ -14,7 +14,7 @@ from trainer.config import RunConfig, parse_interval
 from trainer.dataset import Dataset, Emit, make_batches, prepare_dataset
 from trainer.device import Device, describe_cpu
 from trainer.distributed import in_turn
-from trainer.entries import Entries, count_steps, find_schedule, resolve
+from trainer.entries import Entries, count_steps, find_base_lr, find_schedule, resolve
 from trainer.errors import ConfigError
 from trainer.events import Notice, PhaseChanged, RunStarted
 from trainer.optimizers._groups import param_groups
@@ -166,7 +166,7 @@ def _build(
     pin_memory = device.type == "cuda"
     train, val = make_batches(dataset, config, family, world, pin_memory=pin_memory)
     last_step = count_steps(config, train.steps_per_epoch)
-    spec, base_lr = entries.optimizer, _base_lr(entries)
+    spec, base_lr = entries.optimizer, find_base_lr(entries)
     optimizer = _build_optimizer(model, entries, base_lr, device)
     schedule, schedule_options = entries.schedule, entries.schedule_options
     rhythm = {"last_step": last_step, "steps_per_epoch": train.steps_per_epoch}
@@ -195,12 +195,6 @@ def _build(
         preview_text=training.preview_text or spoken.text,
         preview_speaker=training.preview_speaker or spoken.speaker,
     )
-
-
-def _base_lr(entries: Entries) -> float:
-    wanted = entries.optimizer_options.lr
-    name = entries.optimizer.name
-    return wanted or entries.family.learning_rates.get(name, entries.optimizer.default_lr)
 
 
 def _build_optimizer(

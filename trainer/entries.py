@@ -74,6 +74,12 @@ def find_schedule(name: str) -> Schedule:
     return SCHEDULES[name]
 
 
+def find_base_lr(entries: Entries) -> float:
+    """Return the peak learning rate: as chosen, else the family's, else the optimizer's."""
+    usual = entries.family.learning_rates.get(entries.optimizer.name, entries.optimizer.default_lr)
+    return entries.optimizer_options.lr or usual
+
+
 def count_steps(config: RunConfig, steps_per_epoch: int) -> int:
     """Return the steps of a run: as told, from its epochs, or 30 epochs and at least 300."""
     if config.training.steps is not None:

@@ -132,7 +132,7 @@ def command_line(config: RunConfig, run: str) -> list[str]:
         if flag.info.kind is bool:
             words.append(f"--{flag.flag}" if value else f"--no-{flag.flag}")
         else:
-            words += [f"--{flag.flag}", "auto" if value is None else f"{value}"]
+            words += [f"--{flag.flag}", "auto" if value is None else _spell(value)]
     for name, options in config.optimizations.items():
         words.append(f"--{name.replace('_', '-')}")
         if "mode" in options:
@@ -215,6 +215,12 @@ def _read_optimization(values: dict[str, Any], name: str, given: bool | str | No
         values["optimizations"].pop(name, None)
     else:
         values["optimizations"][name] = {} if given is True else {"mode": given}
+
+
+def _spell(value: Any) -> str:
+    """Return a value as a person would type it: 30, not 30.0."""
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
+    return str(int(value)) if is_whole else str(value)
 
 
 def _put(values: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

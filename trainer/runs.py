@@ -244,7 +244,9 @@ class Run:
             raise RunOwned(f"The run {self.name} is being trained already{self._owner_note()}.")
         self.answer("stop")
         paths = [str(_PROJECT), os.environ.get("PYTHONPATH", "")]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        # numpy's own threads would compete with torch's during the alignment.
+        environment = {"OPENBLAS_NUM_THREADS": "1"} | os.environ
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         with (self.folder / "log.txt").open("ab") as log:
             process = subprocess.Popen(
                 self.command(),

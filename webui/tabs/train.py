@@ -10,7 +10,7 @@ from typing import Any
 import gradio as gr
 
 from trainer.config import RunConfig, read_config
-from trainer.entries import Entries, count_steps, resolve
+from trainer.entries import Entries, count_steps, find_base_lr, resolve
 from trainer.errors import ConfigError, DataError, TimbreError
 from trainer.flags import command_line
 from trainer.presets import PRESETS, apply_preset
@@ -90,8 +90,7 @@ def describe_plan(studio: Studio, config: RunConfig) -> dict[str, str]:
     else:
         words += f"About **{total}** steps; check the data to see the epochs."
     schedule, options = entries.schedule, entries.schedule_options
-    usual = entries.family.learning_rates.get(entries.optimizer.name, entries.optimizer.default_lr)
-    rate = entries.optimizer_options.lr or usual
+    rate = find_base_lr(entries)
     warnings = [f"- {warning}" for warning in warnings_for(schedule, options, total)]
     return {
         "batch": words,

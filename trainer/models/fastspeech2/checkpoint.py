@@ -47,6 +47,8 @@ def export(model: nn.Module, facts: dict[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     save_file(state, folder / WEIGHTS_FILE)
+    # safetensors creates files that only their owner may read; an export is for others too.
+    (folder / WEIGHTS_FILE).chmod(0o644)
     text = json.dumps(facts, indent=1, ensure_ascii=False)
     (folder / FACTS_FILE).write_text(text + "\n", encoding="utf-8")
 
