@@ -147,7 +147,7 @@ def test_training_without_clips_is_refused(
 def test_an_existing_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Run.create(tmp_path / "r", RunConfig())
 
-    assert main(["train", "--run", str(tmp_path / "r"), "--train-csv", "a.csv"]) == 1
+    assert main(["train", "--run", str(tmp_path / "r"), "--train-csv", __file__]) == 1
 
     assert "never overwritten" in capsys.readouterr().err
 
@@ -188,3 +188,22 @@ def test_a_folder_that_is_no_run_is_refused(
     assert main(["resume", str(tmp_path)]) == 1
 
     assert "holds no run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--train-csv", "nowhere.csv"], "nowhere.csv does not exist"),
+        (["--train-csv", __file__, "--base", "nothing"], "nothing does not exist"),
+        (["--train-csv", __file__, "--device", "cuda:7"], "'cuda:7' is not on this machine"),
+        (["--train-csv", __file__, "--device", "cpu", "--tf32"], "TF32 cannot be used here"),
+    ],
+)
+def test_what_must_fail_is_said_before_a_folder_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
+) -> None:
+    code = main(["train", "--run", str(tmp_path / "r"), *words])
+
+    assert code == 2
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()

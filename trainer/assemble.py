@@ -69,6 +69,25 @@ def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Se
     return setup
 
 
+def check_before_start(config: RunConfig) -> None:
+    """Find what can be known to fail before a run folder is made: names, device, absent files.
+
+    Raises:
+        ConfigError: lists every problem found.
+    """
+    entries = resolve(config)
+    _refuse_unavailable(entries, choose_device(config.training.device))
+    data = config.data
+    named = {"train CSV": data.train_csv, "eval CSV": data.eval_csv, "data folder": data.train_data}
+    problems = [
+        f"The {label} {path} does not exist. Give the path of one that does."
+        for label, path in (named | {"base checkpoint": config.base}).items()
+        if path and not Path(path).exists()
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
 def describe_start(setup: Setup) -> RunStarted:
     """Measure what is really on and say what is about to run."""
     entries = resolve(setup.config)

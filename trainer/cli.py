@@ -132,15 +132,16 @@ def _unusable_for(family_name: str, clips: Sequence) -> dict[str, str]:
 
 
 def _train(argv: list[str]) -> int:
-    from trainer.entries import resolve
+    from trainer.assemble import check_before_start
     from trainer.flags import config_from_args, refuse_missing_data
 
     parser = _parser("train")
     parser.add_argument("--run", required=True, metavar="DIR", help="the new run folder")
     config, args = config_from_args(parser, argv)
     refuse_missing_data(config)
-    resolve(config)
-    run = Run.create(args.run, config.with_absolute_paths())
+    config = config.with_absolute_paths()
+    check_before_start(config)
+    run = Run.create(args.run, config)
     return _continue(run)
 
 
