@@ -3,9 +3,10 @@
 import os
 import sys
 
-# Threads that spin while they wait for each other make a step ten times slower as soon as anything
-# else (a browser, say) wants a core; sleeping ones cost nothing on an idle machine.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# OpenMP threads spin for milliseconds while they wait for each other; as soon as a browser wants a
+# core, a step then takes many times longer. Spinning briefly costs an idle machine a fifth of the
+# speed and keeps a busy one going (trainer/README.md has the measurement). Set it to choose.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 from trainer.cli import main  # noqa: E402
 
