@@ -16,6 +16,7 @@ from trainer.checkpoints import (
     prune,
     restore_checkpoint,
     save_checkpoint,
+    set_damaged_aside,
     verify_checkpoint,
 )
 from trainer.errors import CheckpointError
@@ -184,3 +185,17 @@ def test_restoring_what_was_left_out_would_be_noticed(tmp_path: Path) -> None:
         train_step(each, 4)
 
     assert not torch.equal(setup.model.inner.weight, forgetful.model.inner.weight)  # type: ignore[arg-type]
+
+
+def test_a_damaged_newer_checkpoint_does_not_push_out_good_ones(tmp_path: Path) -> None:
+    setup = make_setup(tmp_path, keep_last=1)
+    save_checkpoint(setup, 2, best=False)
+    damaged = tmp_path / save_checkpoint(setup, 9, best=False).path
+    (damaged / "state.pt").write_bytes(b"")
+
+    newest, complaints = set_damaged_aside(tmp_path / "checkpoints")
+    saved = tmp_path / save_checkpoint(setup, 3, best=False).path
+
+    assert (newest, len(complaints)) == (None, 1)
+    assert newest_checkpoint(tmp_path / "checkpoints") == (saved, [])
+    assert list((tmp_path / "checkpoints").glob("damaged-step-00000009-*"))

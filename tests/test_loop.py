@@ -8,7 +8,14 @@ import torch
 from tests._toy import make_setup
 from trainer.catalog import discover
 from trainer.checkpoints import newest_checkpoint, restore_checkpoint
-from trainer.events import CheckpointSaved, Event, PreviewMade, StepDone, ValidationDone
+from trainer.events import (
+    CheckpointSaved,
+    Event,
+    Notice,
+    PreviewMade,
+    StepDone,
+    ValidationDone,
+)
 from trainer.loop import train
 from trainer.meter import LossNotFinite
 from trainer.setup import Cadence, Setup
@@ -100,6 +107,7 @@ def test_patience_ends_a_run_that_does_not_improve(tmp_path: Path) -> None:
 
     assert outcome == "finished"
     assert max(_losses(events)) < 100
+    assert [e.text for e in events if isinstance(e, Notice)][-1].startswith("Stopped early")
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_saves_nothing(tmp_path: Path) -> None:

@@ -9,7 +9,12 @@ import torch
 
 from trainer.averaging import start_average
 from trainer.catalog import discover
-from trainer.checkpoints import clean_leftovers, newest_checkpoint, restore_checkpoint
+from trainer.checkpoints import (
+    clean_leftovers,
+    newest_checkpoint,
+    restore_checkpoint,
+    set_damaged_aside,
+)
 from trainer.config import RunConfig, parse_interval
 from trainer.dataset import Dataset, Emit, make_batches, prepare_dataset
 from trainer.device import Device, describe_cpu
@@ -59,9 +64,11 @@ def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Se
     setup = _build(folder, config, entries, dataset, machine=machine, world=world)
     for optimization, options in entries.optimizations:
         optimization.apply(setup, options)
+    saved = folder / "checkpoints"
     if world.is_main:
-        clean_leftovers(folder / "checkpoints")
-    checkpoint, complaints = newest_checkpoint(folder / "checkpoints")
+        clean_leftovers(saved)
+    find_newest = set_damaged_aside if world.is_main else newest_checkpoint
+    checkpoint, complaints = in_turn(world, lambda: find_newest(saved))
     for complaint in complaints:
         emit(Notice("warning", complaint))
     if checkpoint is not None:

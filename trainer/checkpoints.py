@@ -57,6 +57,17 @@ def newest_checkpoint(parent: Path) -> tuple[Path | None, list[str]]:
     return None, complaints
 
 
+def set_damaged_aside(parent: Path) -> tuple[Path | None, list[str]]:
+    """As `newest_checkpoint`, and rename the damaged ones after it; only the run's owner may call.
+
+    Left in place, their higher steps would count as the newest ones and good ones be pruned.
+    """
+    newest, complaints = newest_checkpoint(parent)
+    for folder in sorted(parent.glob("step-*"), reverse=True)[: len(complaints)]:
+        folder.rename(parent / f"damaged-{folder.name}-{time.time_ns()}")
+    return newest, complaints
+
+
 def verify_checkpoint(folder: Path) -> dict[str, Any]:
     """Check every file of a checkpoint against its manifest and return the manifest.
 

@@ -37,7 +37,10 @@ def train(setup: Setup, emit: Emit) -> str:
             emit(ValidationDone(step, metrics))
         if "preview" in due and setup.world.is_main:
             _emit_preview(setup, step, emit)
-        stopping = "stop" in due or timetable.is_out_of_patience()
+        is_out_of_patience = timetable.is_out_of_patience()
+        if is_out_of_patience:
+            emit(Notice("info", "Stopped early: validation no longer improves.", "", step))
+        stopping = "stop" in due or is_out_of_patience
         if ("save" in due or best or stopping) and setup.world.is_main:
             emit(save_checkpoint(setup, step, best=best))
         if stopping:

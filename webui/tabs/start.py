@@ -62,7 +62,7 @@ def build(studio: Studio) -> StartTab:
         with gr.Column(elem_classes="narrow"):
             gr.Markdown("## Teach a voice to speak\nNothing to set up: the demo clips come along.")
             demo = gr.Button(
-                "Train a demo voice (about 2 minutes)",
+                "Train a demo voice (about a minute)",
                 variant="primary",
                 size="lg",
                 elem_id="demo-button",
