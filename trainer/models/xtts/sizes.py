@@ -1,0 +1,126 @@
+"""Sizes of every network of XTTS v2; the defaults are those of the published model."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+SAMPLE_RATE = 22050
+"""Hz of the GPT's and the DVAE's audio."""
+
+OUTPUT_RATE = 24000
+"""Hz of the vocoder's audio."""
+
+SPEAKER_RATE = 16000
+"""Hz of the speaker encoder's audio."""
+
+HOP_LENGTH = 256
+"""Samples from one mel frame to the next, at 22 050 Hz."""
+
+CODE_STRIDE = 1024
+"""Samples of audio one code stands for, at 22 050 Hz."""
+
+
+@dataclass(frozen=True)
+class GptSizes:
+    """The GPT with its conditioning encoder, perceiver and heads."""
+
+    layers: int = 30
+    width: int = 1024
+    heads: int = 16
+    num_text_tokens: int = 6681
+    num_audio_tokens: int = 1026
+    start_text: int = 261
+    stop_text: int = 0
+    start_audio: int = 1024
+    stop_audio: int = 1025
+    max_text_tokens: int = 402
+    max_audio_tokens: int = 605
+    n_mels: int = 80
+    num_latents: int = 32
+    conditioning_layers: int = 6
+    perceiver_layers: int = 2
+    perceiver_heads: int = 8
+
+    @property
+    def text_positions(self) -> int:
+        """Rows of the text position table."""
+        return self.max_text_tokens + 2
+
+    @property
+    def audio_positions(self) -> int:
+        """Rows of the audio position table."""
+        return self.max_audio_tokens + 3
+
+
+@dataclass(frozen=True)
+class DvaeSizes:
+    """The encoder half of the DVAE and its codebook."""
+
+    n_mels: int = 80
+    hidden: int = 512
+    codebook_width: int = 512
+    num_codes: int = 1024
+    num_resnet_blocks: int = 3
+
+
+@dataclass(frozen=True)
+class VocoderSizes:
+    """The HiFi-GAN decoder."""
+
+    latent_width: int = 1024
+    speaker_width: int = 512
+    width: int = 512
+    upsample_rates: tuple[int, ...] = (8, 8, 2, 2)
+    upsample_kernels: tuple[int, ...] = (16, 16, 4, 4)
+    block_kernels: tuple[int, ...] = (3, 7, 11)
+    dilations: tuple[int, ...] = (1, 3, 5)
+
+
+@dataclass(frozen=True)
+class SpeakerSizes:
+    """The ResNet speaker encoder."""
+
+    blocks: tuple[int, ...] = (3, 4, 6, 3)
+    widths: tuple[int, ...] = (32, 64, 128, 256)
+    n_mels: int = 64
+    embedding: int = 512
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """All networks of one checkpoint folder."""
+
+    gpt: GptSizes = GptSizes()
+    dvae: DvaeSizes = DvaeSizes()
+    vocoder: VocoderSizes = VocoderSizes()
+    speaker: SpeakerSizes = SpeakerSizes()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values that `from_json` reads back."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> "Sizes":
+        """Build the sizes from JSON values."""
+        return Sizes(
+            GptSizes(**values["gpt"]),
+            DvaeSizes(**values["dvae"]),
+            VocoderSizes(**_tuples(values["vocoder"])),
+            SpeakerSizes(**_tuples(values["speaker"])),
+        )
+
+
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+    }
+
+
+TINY = Sizes(
+    GptSizes(
+        layers=2, width=64, heads=4, num_text_tokens=0, conditioning_layers=2, perceiver_heads=2
+    ),
+    DvaeSizes(hidden=32, codebook_width=32),
+    VocoderSizes(latent_width=64, speaker_width=32, width=32),
+    SpeakerSizes(blocks=(1, 1, 1, 1), widths=(4, 8, 8, 16), embedding=32),
+)
+"""For tests and for trying the whole road without published weights; 0: as many as the text has."""
