@@ -1,4 +1,8 @@
-"""The HiFi-GAN generator (Kong, Kim & Bae 2020, arXiv 2010.05646): mel to audio, inference only."""
+"""The HiFi-GAN generator (Kong, Kim & Bae 2020, arXiv 2010.05646), inference only.
+
+It turns mels into audio, or whatever else comes in frames; with a speaker width it is told at
+every scale whose voice to make, as in XTTS.
+"""
 
 from dataclasses import dataclass
 
@@ -11,7 +15,7 @@ _SLOPE = 0.1
 
 @dataclass(frozen=True)
 class HifiganSettings:
-    """Shapes of the published V1 generator for 22 050 Hz."""
+    """Shapes of the published V1 generator for 22 050 Hz; speaker_width 0: one voice only."""
 
     n_mels: int = 80
     width: int = 512
@@ -19,6 +23,8 @@ class HifiganSettings:
     upsample_kernels: tuple[int, ...] = (16, 16, 4, 4)
     block_kernels: tuple[int, ...] = (3, 7, 11)
     dilations: tuple[int, ...] = (1, 3, 5)
+    speaker_width: int = 0
+    has_post_bias: bool = True
 
 
 class Hifigan(nn.Module):
@@ -31,19 +37,31 @@ class Hifigan(nn.Module):
         self.conv_pre = nn.Conv1d(settings.n_mels, width, 7, padding=3)
         self.ups = nn.ModuleList()
         self.resblocks = nn.ModuleList()
+        if settings.speaker_width:
+            self.cond_layer = nn.Conv1d(settings.speaker_width, width, 1)
+            self.conds = nn.ModuleList()
         for rate, kernel in zip(settings.upsample_rates, settings.upsample_kernels, strict=True):
             padding = (kernel - rate) // 2
             self.ups.append(nn.ConvTranspose1d(width, width // 2, kernel, rate, padding))
             width //= 2
+            if settings.speaker_width:
+                self.conds.append(nn.Conv1d(settings.speaker_width, width, 1))
             for size in settings.block_kernels:
                 self.resblocks.append(_ResidualBlock(width, size, settings.dilations))
-        self.conv_post = nn.Conv1d(width, 1, 7, padding=3)
+        self.conv_post = nn.Conv1d(width, 1, 7, padding=3, bias=settings.has_post_bias)
 
-    def forward(self, mel: Tensor) -> Tensor:
-        """mel: (B, M, T_mel) natural log. Returns audio (B, T_wav) within -1..1."""
+    def forward(self, mel: Tensor, speaker: Tensor | None = None) -> Tensor:
+        """Return audio (B, T_wav) within -1..1.
+
+        mel: (B, M, T_mel) natural log. speaker: (B, D, 1), needed if there is a speaker width.
+        """
         values = self.conv_pre(mel)
+        if speaker is not None:
+            values = values + self.cond_layer(speaker)
         for index, upsample in enumerate(self.ups):
             values = upsample(F.leaky_relu(values, _SLOPE))
+            if speaker is not None:
+                values = values + self.conds[index](speaker)
             first = index * self.num_kernels
             group = self.resblocks[first : first + self.num_kernels]
             values = torch.stack([block(values) for block in group]).mean(dim=0)
@@ -71,14 +89,18 @@ class _ResidualBlock(nn.Module):
 
 
 def fold_weight_norm(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Replace every pair `weight_g`, `weight_v` by the weight it stands for (Salimans 2016)."""
+    """Replace every pair `weight_g`, `weight_v` by the weight it stands for (Salimans 2016).
+
+    Half a pair stays as it is: strict loading then names it.
+    """
     folded = {}
     for name, value in state.items():
         # Newer PyTorch stores the same pair under parametrizations.
         name = name.replace("parametrizations.weight.original0", "weight_g")
         name = name.replace("parametrizations.weight.original1", "weight_v")
         folded[name] = value
-    for name in [name for name in folded if name.endswith("weight_v")]:
+    pairs = [name for name in folded if name.endswith("weight_v") and name[:-1] + "g" in folded]
+    for name in pairs:
         direction, size = folded.pop(name), folded.pop(name[:-1] + "g")
         length = direction.flatten(1).norm(dim=1).view(-1, *[1] * (direction.dim() - 1))
         folded[name[:-2]] = direction * (size / length)

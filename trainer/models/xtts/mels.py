@@ -1,0 +1,77 @@
+"""The two mel front ends of XTTS v2: one for the DVAE, one for the GPT's reference audio.
+
+Both take power spectra of a 1024-sample Hann window, triangles of equal area on the HTK scale and
+natural logarithms, divided by one number per band. They differ in the FFT alone.
+"""
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from trainer.errors import DataError
+from trainer.models.xtts.sizes import HOP_LENGTH, SAMPLE_RATE
+
+_WINDOW = 1024
+_F_MAX = 8000.0
+_FLOOR = 1e-5
+_DVAE_FFT = 1024
+_CONDITIONING_FFT = 2048
+
+
+def dvae_mel(wave: Tensor, mel_stats: Tensor) -> Tensor:
+    """Return what the DVAE encodes: wave (B, T_wav) at 22 050 Hz, mel_stats (M,) to (B, M, T_mel).
+
+    T_mel is T_wav // 256 + 1.
+
+    Raises:
+        DataError: the audio is shorter than half a window.
+    """
+    return _log_mel(wave, mel_stats, _DVAE_FFT)
+
+
+def conditioning_mel(wave: Tensor, mel_stats: Tensor) -> Tensor:
+    """Return what the GPT hears of a voice: (B, T_wav) at 22 050 Hz, (M,) to (B, M, T_mel).
+
+    Raises:
+        DataError: the audio is shorter than half an FFT.
+    """
+    return _log_mel(wave, mel_stats, _CONDITIONING_FFT)
+
+
+def _log_mel(wave: Tensor, mel_stats: Tensor, n_fft: int) -> Tensor:
+    """wave: (B, T_wav). mel_stats: (M,). Returns (B, M, T_mel) in float32."""
+    if wave.shape[-1] <= n_fft // 2:
+        raise DataError(
+            f"A clip of {wave.shape[-1]} samples has no mel spectrogram; at {SAMPLE_RATE} Hz it "
+            f"needs more than {n_fft // 2}. Use longer audio."
+        )
+    window = _hann_window().to(wave.device)
+    spectrum = torch.stft(
+        wave.float(), n_fft, HOP_LENGTH, _WINDOW, window, center=True, return_complex=True
+    )
+    power = spectrum.real.square() + spectrum.imag.square()  # (B, n_fft // 2 + 1, T_mel)
+    filters = _mel_filters(n_fft, len(mel_stats)).to(wave.device)
+    mel = (filters @ power).clamp_(min=_FLOOR).log_()
+    return mel / mel_stats.to(wave.device, torch.float32)[:, None]
+
+
+@cache
+def _hann_window() -> Tensor:
+    """Return the periodic window (n_fft,)."""
+    # A tensor made while inference mode is on would be unusable for training later.
+    with torch.inference_mode(False):
+        return torch.hann_window(_WINDOW)
+
+
+@cache
+def _mel_filters(n_fft: int, n_mels: int) -> Tensor:
+    """Return triangles (M, n_fft // 2 + 1): HTK's scale, but Slaney's area normalisation."""
+    # It takes a second to import and only audio needs it.
+    from torchaudio.functional import melscale_fbanks
+
+    with torch.inference_mode(False):
+        filters = melscale_fbanks(
+            n_fft // 2 + 1, 0.0, _F_MAX, n_mels, SAMPLE_RATE, norm="slaney", mel_scale="htk"
+        )
+        return filters.t().contiguous()
