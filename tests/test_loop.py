@@ -110,6 +110,28 @@ def test_patience_ends_a_run_that_does_not_improve(tmp_path: Path) -> None:
     assert [e.text for e in events if isinstance(e, Notice)][-1].startswith("Stopped early")
 
 
+def test_a_run_resumed_after_an_early_stop_has_its_patience_anew(tmp_path: Path) -> None:
+    setup = make_setup(tmp_path, steps=100, patience=3)
+    setup.validate_every = Cadence(1)
+    setup.lr_factor = lambda step: 0.0
+    setup.progress = {"since_best": 3, "best_loss": 0.0}
+
+    _, events = _train(setup)
+
+    assert len(_losses(events)) == 3
+
+
+def test_a_run_resumed_after_another_stop_keeps_the_patience_it_had_left(tmp_path: Path) -> None:
+    setup = make_setup(tmp_path, steps=100, patience=3)
+    setup.validate_every = Cadence(1)
+    setup.lr_factor = lambda step: 0.0
+    setup.progress = {"since_best": 2, "best_loss": 0.0}
+
+    _, events = _train(setup)
+
+    assert len(_losses(events)) == 1
+
+
 def test_a_loss_that_is_no_number_stops_the_run_and_saves_nothing(tmp_path: Path) -> None:
     setup = make_setup(tmp_path, steps=10)
     with torch.no_grad():

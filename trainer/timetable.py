@@ -21,6 +21,9 @@ class Timetable:
         }
         now = time.monotonic()
         self._done_at = dict.fromkeys(self._cadences, now)
+        if self.is_out_of_patience():
+            # Who resumes a run that stopped early wants it to try as long again.
+            setup.progress["since_best"] = 0
 
     def due_after(self, step: int) -> set[str]:
         """Return what is due after a step; rank 0 decides."""
