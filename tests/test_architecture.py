@@ -34,6 +34,7 @@ FLOORS = {
     "trainer.process": 5.1,
     "trainer.speaking": 5.1,
     "trainer.judge": 5.0,
+    "trainer.library": 5.05,
     "trainer.runs": 5.0,
     "trainer.loop": 4.1,
     "trainer.meter": 4.0,
@@ -53,6 +54,7 @@ FLOORS = {
     "trainer.schedules": 2.1,
     "trainer.series": 2.1,
     "trainer.data": 2.0,
+    "trainer.foreign": 2.0,
     "trainer.setup": 1.2,
     "trainer.specs": 1.1,
     "trainer.config": 1.0,
@@ -69,10 +71,11 @@ FLOORS = {
 ONLY = {
     # It starts a process that trains; it must not train, nor load what trains.
     "trainer.runs": {"config", "errors", "events", "ownership", "series"},
+    "trainer.library": {"config", "errors", "events", "runs", "series"},
     # Of floor 5 only what reads and starts runs, and the flags, to show a run as a command.
     "webui": {
         "catalog", "config", "data.manifest", "data.types", "device", "entries", "errors", "events",
-        "flags",
+        "flags", "library",
         "options", "presets", "runs", "schedules", "series", "specs",
     },
 }  # fmt: skip

@@ -1,0 +1,341 @@
+"""The child that opens pickles: allow-listed classes, limited memory and time, tensors out.
+
+It runs as a script of its own, so that it imports torch and nothing of ours, and whatever a file
+makes of it ends with it. torch reads with `weights_only=True`; the classes that honest checkpoints
+hold beside tensors are replaced by stand-ins that store their fields and have no behaviour.
+"""
+
+import json
+import math
+import os
+import pickle
+import re
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+TENSOR, CLASS, DROPPED = "$tensor", "$class", "$dropped"
+"""Marks in values.json: a tensor's name in its file, the class of an object, what was left out."""
+
+Routes = dict[str, tuple[str, str] | None]
+"""Where the tensors go: the start of a name -> (file, its new start), or None to leave it out."""
+
+ALL: Routes = {"": ("tensors", "")}
+"""Routes that keep every tensor, in tensors.safetensors, under its own name."""
+
+_MIB = 2**20
+_MAX_DEPTH, _MAX_NODES = 32, 1_000_000
+_MAX_PICKLE_BYTES = 64 * _MIB
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+class Refused(Exception):
+    """The file is not converted; says what it holds and what to do."""
+
+
+# Stand-ins
+
+
+class Inert:
+    """An object of a known class, reduced to its fields."""
+
+    path = ""
+
+    def __new__(cls, *arguments: Any) -> "Inert":
+        """Take whatever the original's constructor took, and do nothing with it."""
+        return super().__new__(cls)
+
+
+class _Text(str):
+    """A path as text."""
+
+    def __new__(cls, *parts: Any) -> "_Text":
+        return super().__new__(cls, "/".join(str(part) for part in parts))
+
+
+class _Dtype:
+    """A numpy dtype of plain numbers."""
+
+    def __init__(self, code: Any, *_: Any) -> None:
+        self.code, self.order = str(code), "="
+
+    def __setstate__(self, state: Any) -> None:
+        self.order = {">": ">", "<": "<"}.get(str(state[1]), "=")
+
+    def numpy(self) -> np.dtype[Any]:
+        """Return the true dtype."""
+        if not re.fullmatch(r"[fiu][1248]|b1", self.code):
+            raise Refused(
+                f"it holds a numpy array of type {self.code[:40]!r}; only numbers are read"
+            )
+        return np.dtype(self.order + self.code)
+
+
+class _Array:
+    """A numpy array; its contents arrive after its construction."""
+
+    def __init__(self, *_: Any) -> None:
+        self.tensor = torch.zeros(0)
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, is_fortran, data = state
+        if not isinstance(dtype, _Dtype) or not isinstance(data, bytes):
+            raise Refused("it holds a numpy array of objects; only numbers are read")
+        order = "F" if is_fortran else "C"
+        array = np.frombuffer(data, dtype.numpy()).reshape(shape, order=order)
+        native = array.dtype.newbyteorder("=")
+        self.tensor = torch.from_numpy(np.array(array, dtype=native, order="C"))
+
+
+def _scalar(dtype: _Dtype, data: bytes) -> float | int | bool:
+    return np.frombuffer(data, dtype.numpy())[0].item()
+
+
+def _plain_dict(*_: Any) -> dict[Any, Any]:
+    """Stand in for a defaultdict; its factory is forgotten and its items follow."""
+    return {}
+
+
+def _stand_ins(classes: list[str]) -> list[Callable[..., Any] | tuple[Callable[..., Any], str]]:
+    """Return the stand-in of each name that a pickle may hold beside tensors."""
+    known: list[Any] = [(_plain_dict, "collections.defaultdict")]
+    for module in ("pathlib", "pathlib._local"):
+        for name in ("Path", "PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"):
+            known.append((_Text, f"{module}.{name}"))
+    for module in ("numpy.core.multiarray", "numpy._core.multiarray"):
+        known += [(_scalar, f"{module}.scalar"), (_Array, f"{module}._reconstruct")]
+    known += [(_Dtype, "numpy.dtype"), (_Array, "numpy.ndarray")]
+    # Factories of a defaultdict: named in the pickle, never called by an honest one.
+    for name in ("dict", "list", "int", "float", "str", "bool"):
+        known.append((_inert(f"builtins.{name}"), f"builtins.{name}"))
+    return known + [(_inert(path), path) for path in classes]
+
+
+def _inert(path: str) -> type[Inert]:
+    return type(path.rpartition(".")[2], (Inert,), {"path": path})
+
+
+# Reading
+
+
+def read_pickle(source: Path, classes: list[str]) -> Any:
+    """Read what torch.save or pickle wrote, as tensors, plain values and stand-ins.
+
+    Raises:
+        Refused: it holds other classes, is packed or is not what it claims to be.
+    """
+    with open(source, "rb") as file:
+        is_zip = file.read(4) == b"PK\x03\x04"
+    if is_zip:
+        _check_archive(source)
+    try:
+        with torch.serialization.safe_globals(_stand_ins(classes)):
+            return torch.load(source, map_location="cpu", weights_only=True, mmap=is_zip)
+    except pickle.UnpicklingError as error:
+        found = re.search(r"GLOBAL ([\w.<>]+)", str(error))
+        if found is None:
+            raise Refused("its contents are damaged or no file of weights") from None
+        raise Refused(
+            f"it holds an object of the class {found.group(1)}, and loading that could run code"
+        ) from None
+
+
+def _check_archive(source: Path) -> None:
+    """Refuse archives whose parts are packed, overlap or are longer than the file."""
+    try:
+        with zipfile.ZipFile(source) as archive:
+            entries = archive.infolist()
+    except (zipfile.BadZipFile, ValueError) as error:
+        raise Refused(f"it is cut off or damaged ({error})") from None
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+        raise Refused("its contents are compressed, which torch.save never does")
+    if sum(entry.file_size for entry in entries) > source.stat().st_size:
+        raise Refused("its parts claim to be longer than the file")
+    pickles = [entry for entry in entries if entry.filename.endswith(".pkl")]
+    if any(entry.file_size > _MAX_PICKLE_BYTES for entry in pickles):
+        raise Refused("its index is far larger than that of any model")
+
+
+class Flattener:
+    """Splits nested containers into named tensors and values that JSON can hold."""
+
+    def __init__(self, routes: Routes, max_bytes: int) -> None:
+        self.routes = sorted(routes.items(), key=lambda item: -len(item[0]))
+        self.files: dict[str, dict[str, torch.Tensor]] = {}
+        self.bytes_left = max_bytes
+        self.nodes_left = _MAX_NODES
+
+    def flatten(self, value: Any, name: str = "", depth: int = 0) -> Any:
+        """Return `value` with its tensors replaced by their names; they go to `files`."""
+        self.nodes_left -= 1
+        if depth > _MAX_DEPTH or self.nodes_left < 0:
+            raise Refused("its containers are nested too deeply or too many")
+        if isinstance(value, _Array):
+            value = value.tensor
+        if isinstance(value, torch.Tensor):
+            return self._place(value, name)
+        if isinstance(value, Inert):
+            fields = self._items(vars(value), name, depth)
+            return {CLASS: value.path} | fields
+        if isinstance(value, dict):
+            return self._items(value, name, depth)
+        if isinstance(value, list | tuple | set | torch.Size):
+            return [
+                self.flatten(item, f"{name}.{index}", depth + 1) for index, item in enumerate(value)
+            ]
+        if value is None or isinstance(value, str | bool | int | float):
+            return str(value) if isinstance(value, _Text) else value
+        return {DROPPED: str(getattr(value, "path", type(value).__name__))[:200]}
+
+    def _items(self, items: dict[Any, Any], name: str, depth: int) -> dict[str, Any]:
+        start = f"{name}." if name else ""
+        return {
+            str(key): self.flatten(value, f"{start}{key}", depth + 1)
+            for key, value in items.items()
+        }
+
+    def _place(self, tensor: torch.Tensor, name: str) -> dict[str, str]:
+        route = next((target for start, target in self.routes if name.startswith(start)), None)
+        if route is None:
+            return {DROPPED: name}
+        file, start = route
+        match = next(start for start, _ in self.routes if name.startswith(start))
+        renamed = start + name[len(match) :]
+        tensors = self.files.setdefault(file, {})
+        if renamed in tensors:
+            raise Refused(f"two of its tensors are called {renamed}")
+        self._check(tensor, name)
+        tensors[renamed] = tensor.detach()
+        return {TENSOR: renamed}
+
+    def _check(self, tensor: torch.Tensor, name: str) -> None:
+        if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
+            raise Refused(f"{name} is no dense tensor")
+        if tensor.dtype not in _DTYPES:
+            raise Refused(f"{name} has the unknown type {tensor.dtype}")
+        size = math.prod(tensor.shape) * tensor.element_size()
+        if size > tensor.untyped_storage().nbytes() + _MIB or size > self.bytes_left:
+            raise Refused(f"{name} claims {size} bytes, far more than the file holds")
+        self.bytes_left -= size
+
+
+# Writing
+
+
+def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """Write tensors of any shape as safetensors, one after the other, so that one is in memory.
+
+    Raises:
+        OSError: the disk is full or closed to writing.
+    """
+    # Wide types first, so that every tensor starts at a multiple of its type's size.
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header: dict[str, Any] = {}
+    end = 0
+    for name in names:
+        tensor = tensors[name]
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        about = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape)}
+        header[name] = about | {"data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            for part in _parts(tensors[name]):
+                file.write(part)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _parts(tensor: torch.Tensor) -> Iterator[memoryview]:
+    """Yield the bytes of a tensor of any shape."""
+    if tensor.numel():
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        yield flat.view(torch.uint8).numpy().data
+
+
+def convert(source: Path, folder: Path, routes: Routes, classes: list[str]) -> None:
+    """Write the tensors of a pickle as safetensors and its other values as values.json.
+
+    Raises:
+        Refused: the file holds what is never read.
+    """
+    size = source.stat().st_size
+    flattener = Flattener(routes, 4 * size + 16 * _MIB)
+    values = flattener.flatten(read_pickle(source, classes))
+    for name, tensors in flattener.files.items():
+        write_tensors(folder / f"{name}.safetensors", tensors)
+    (folder / "values.json").write_text(json.dumps(values), encoding="utf-8")
+
+
+def limit_resources(file_bytes: int, cpu_s: int) -> None:
+    """Let this process take as much memory, disk and time as an honest file could need."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limits; the parent still limits the time.
+        return
+    limits = {
+        # Beyond what is mapped already: the file itself, one copy and room for torch.
+        resource.RLIMIT_AS: _mapped_bytes() + 2 * file_bytes + 1024 * _MIB,
+        resource.RLIMIT_FSIZE: 4 * file_bytes + 32 * _MIB,
+        resource.RLIMIT_CPU: cpu_s,
+        resource.RLIMIT_CORE: 0,
+    }
+    for kind, limit in limits.items():
+        with suppress(ValueError, OSError):  # A lower limit may be set for us already.
+            resource.setrlimit(kind, (limit, limit))
+
+
+def _mapped_bytes() -> int:
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError):
+        return 64 * 1024 * _MIB
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def main(task_file: Path) -> None:
+    """Convert the files of a task; its last words for the parent are in outcome.json."""
+    task = json.loads(task_file.read_text(encoding="utf-8"))
+    sources = [Path(job["source"]) for job in task["jobs"]]
+    limit_resources(max(path.stat().st_size for path in sources), task["cpu_s"])
+    outcome: dict[str, Any] = {"done": len(sources)}
+    for index, (source, job) in enumerate(zip(sources, task["jobs"], strict=True)):
+        outcome["at"] = index
+        _report(task_file, outcome)
+        try:
+            convert(source, Path(job["folder"]), job["routes"], task["classes"])
+        except Refused as error:
+            _report(task_file, {"at": index, "refused": str(error)})
+            return
+        except OSError as error:
+            _report(task_file, {"at": index, "disk": error.strerror or str(error)})
+            return
+    _report(task_file, {"at": len(sources)})
+
+
+def _report(task_file: Path, outcome: dict[str, Any]) -> None:
+    text = json.dumps(outcome)
+    (task_file.parent / "outcome.json").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
