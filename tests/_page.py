@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import gradio as gr
 
-from trainer.runs import RunLibrary
+from trainer.library import RunLibrary
 from webui.studio import Studio
 
 Built = TypeVar("Built")

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from parity.tiny_fastspeech2 import EXPECTED_LOSSES, tiny_batch, tiny_network
 from safetensors.torch import load_file, save_file
 
+from trainer.data.sentences import split_sentences
 from trainer.data.types import Batch, Clip, Features
 from trainer.errors import CheckpointError, DataError
 from trainer.models._layers.attention import SelfAttention
@@ -184,7 +185,7 @@ def test_unknown_symbols_are_left_out_and_accents_fall_back() -> None:
 def test_text_is_cut_at_sentence_ends_and_long_sentences_between_words() -> None:
     long = "word " * 100
 
-    found = tokens.split_sentences(f"One. Two? ... At 3.5: {long}")
+    found = split_sentences(f"One. Two? ... At 3.5: {long}")
 
     assert found[:3] == ["One.", "Two?", "At 3.5:"]
     assert all(len(piece) <= 230 for piece in found)

@@ -12,7 +12,7 @@ import pytest
 from trainer import Run, RunConfig
 from trainer.errors import RunError, RunExists, RunNotFound, RunOwned
 from trainer.events import RunFinished, RunStarted, StepDone
-from trainer.runs import RunLibrary, TrainerThread, explain_exit, free_name
+from trainer.library import RunLibrary, TrainerThread, explain_exit, free_name
 
 _OWNER = """
 import sys, time

@@ -57,6 +57,15 @@ class DataConfig:
         min=0.0,
         max=0.5,
     )
+    language_balance: float = option(
+        0.0,
+        "Language balance",
+        "0: every clip once an epoch; 1: clips of rarer languages repeat until all languages have "
+        "the same share.",
+        min=0.0,
+        max=1.0,
+        folded=True,
+    )
 
 
 @dataclass(frozen=True)

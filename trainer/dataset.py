@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import RunConfig
+from trainer.data.balance import count_repeats
 from trainer.data.batching import BatchPlan, ClipBatches
 from trainer.data.cache import FeatureCache, content_hash, default_cache_folder
 from trainer.data.manifest import read_manifest
@@ -102,9 +103,17 @@ def make_batches(
 
     def batches(clips: tuple[Clip, ...], plan: BatchPlan) -> ClipBatches:
         features = {clip.id: dataset.corpus.features[clip.id] for clip in clips}
-        audio_s = {clip.id: clip.duration_s for clip in clips}
+        # Validation may draw references from all clips; training sees nothing of the val split.
+        drawn_from = features if plan.shuffle else dataset.corpus.features
         return ClipBatches(
-            plan, features, family.counts, family.collate, audio_s=audio_s, pin_memory=pin_memory
+            plan,
+            features,
+            family.counts,
+            family.collate,
+            audio_s={clip.id: clip.duration_s for clip in clips},
+            draw=family.draws(drawn_from) if family.draws else None,
+            repeats=count_repeats(clips, config.data.language_balance) if plan.shuffle else None,
+            pin_memory=pin_memory,
         )
 
     plan = BatchPlan(

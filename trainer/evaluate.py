@@ -53,7 +53,8 @@ def validate(setup: Setup) -> dict[str, float]:
     """Compute losses and measures over all val clips, each clip once.
 
     Returns:
-        `val/loss`, `val/loss/<part>` and `val/<measure>`; empty when there are no val clips.
+        `val/loss`, `val/loss/<part>`, `val/<measure>` and `val/<check>`; empty when there are no
+        val clips.
     """
     if setup.val_batches is None:
         return {}
@@ -69,7 +70,10 @@ def validate(setup: Setup) -> dict[str, float]:
             named |= {f"val/{name}": value for name, value in measures.items()}
             for name, value in named.items():
                 sums[name] = sums.get(name, torch.zeros((), device=setup.device)) + value.float()
-    return {name: float(value) for name, value in sum_values(sums, setup.world).items()}
+        checks = setup.family.checks if setup.world.is_main else None
+        found = checks(setup.model, setup.corpus.facts) if checks else {}
+    means = {name: float(value) for name, value in sum_values(sums, setup.world).items()}
+    return means | {f"val/{name}": value for name, value in found.items()}
 
 
 @torch.no_grad()

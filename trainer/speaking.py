@@ -9,7 +9,7 @@ from torch import nn
 from trainer.checkpoints import newest_checkpoint, verify_checkpoint
 from trainer.config import RunConfig
 from trainer.entries import find_family
-from trainer.errors import CheckpointError, RunExists
+from trainer.errors import CheckpointError, ConfigError, RunExists
 from trainer.options import build_options
 from trainer.runs import Run
 from trainer.specs import ModelFamily, Speech
@@ -68,16 +68,24 @@ def speak(run: Run, text: str, *, speaker: str = "", which: str = "best") -> Spe
     return family.synthesize(model, facts, text, speaker or facts["speakers"][0]["name"])
 
 
-def export_voice(run: Run, folder: Path, *, which: str = "best") -> Path:
+def export_voice(run: Run, folder: Path, *, which: str = "best", bf16: bool = False) -> Path:
     """Write a checkpoint's weights for use elsewhere; an existing folder is never overwritten.
 
     Raises:
         RunExists: the folder is there already.
+        ConfigError: bf16 is asked of a family that writes no bf16 weights.
     """
+    if bf16 and find_family(run.config.family.name).publish is None:
+        raise ConfigError(
+            f"The family {run.config.family.name} exports no bf16 weights. Leave bf16 out."
+        )
     family, model, facts, _ = open_voice(run, which)
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
         raise RunExists(f"{folder} exists already. Export into a folder that is new.") from None
-    family.export(model, facts, folder)
+    if family.publish is not None:
+        family.publish(model, facts, folder, bf16)
+    else:
+        family.export(model, facts, folder)
     return folder

@@ -1,6 +1,6 @@
 """Specs: what a model family, an optimizer, an optimization and a schedule must offer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int], None]
 """Called as (phase, done, total) from long work before the first step."""
+
+Draw = Callable[[str, np.random.Generator], Features]
+"""(clip id, random numbers of this clip in this step) -> what goes into the batch."""
 
 
 class Featurizer(Protocol):
@@ -73,6 +76,15 @@ class ModelFamily:
     synthesize(model, facts, text, speaker) -> Speech; DataError for unusable text or speaker.
     export(model, facts, folder): `model.safetensors` and `config.json` that `load` and other
         tools read; model.safetensors holds the whole state_dict.
+
+    What only some families need:
+
+    draws(features by clip id) -> Draw: what is drawn anew at every step, such as a reference clip
+        of the same speaker; without it a batch holds the clips' features as they are.
+    checks(model, facts) -> {name: number}: validation metrics of the corpus as a whole, once a
+        validation, on the main process.
+    publish(model, facts, folder, bf16): the folder other tools read, if it differs from `export`.
+    terms(base) -> the licence of the weights a run starts from, in a sentence; empty: none.
     """
 
     name: str
@@ -91,6 +103,10 @@ class ModelFamily:
     synthesize: "Callable[[nn.Module, dict[str, Any], str, str], Speech]"
     export: "Callable[[nn.Module, dict[str, Any], Path], None]"
     learning_rates: dict[str, float] = field(default_factory=dict)
+    draws: Callable[[Mapping[str, Features]], Draw] | None = None
+    checks: "Callable[[nn.Module, dict[str, Any]], dict[str, float]] | None" = None
+    publish: "Callable[[nn.Module, dict[str, Any], Path, bool], None] | None" = None
+    terms: "Callable[[Path | None], str] | None" = None
 
 
 @dataclass(frozen=True)

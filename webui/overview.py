@@ -8,7 +8,8 @@ from typing import Any
 
 from trainer.config import RunConfig
 from trainer.errors import TimbreError
-from trainer.runs import Run, RunLibrary, RunStatus
+from trainer.library import RunLibrary
+from trainer.runs import Run, RunStatus
 from trainer.series import RunSeries
 from webui.status import describe
 

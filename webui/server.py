@@ -6,7 +6,7 @@ from pathlib import Path
 
 from starlette.middleware import Middleware
 
-from trainer.runs import RunLibrary
+from trainer.library import RunLibrary
 from webui.guard import Guard
 from webui.page import build_head, build_page
 from webui.routes import build_routes

@@ -8,8 +8,9 @@ from trainer.data.manifest import Manifest, read_manifest
 from trainer.entries import resolve
 from trainer.errors import DataError
 from trainer.flags import refuse_missing_data
+from trainer.library import RunLibrary, free_name
 from trainer.presets import apply_preset
-from trainer.runs import Run, RunLibrary, free_name
+from trainer.runs import Run
 from webui.overview import Overview
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"

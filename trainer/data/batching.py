@@ -14,13 +14,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from trainer.data.types import Batch, Features
 from trainer.errors import DataError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from trainer.specs import Draw
+
 _JITTER = 0.2
+_TURN = "\0"
+"""Parts a clip's id from the number of its turn, for clips that come more than once an epoch."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,11 @@ def split_step(
 
 
 class ClipBatches:
-    """The batches of one split; position is the step's number, so any step can be asked for."""
+    """The batches of one split; position is the step's number, so any step can be asked for.
+
+    `draw` replaces the features of a clip, anew at every step. `repeats` says how often a clip
+    comes in an epoch; once, if it is not named.
+    """
 
     def __init__(
         self,
@@ -103,6 +113,8 @@ class ClipBatches:
         collate: "Callable[[Sequence[Features]], dict[str, Tensor]]",
         *,
         audio_s: Mapping[str, float],
+        draw: "Draw | None" = None,
+        repeats: Mapping[str, int] | None = None,
         pin_memory: bool = False,
     ) -> None:
         if not features:
@@ -111,12 +123,18 @@ class ClipBatches:
         self._features = features
         self._collate = collate
         self._audio_s = audio_s
+        self._draw = draw
         self._pin_memory = pin_memory
         self._counts = {clip_id: counts(found) for clip_id, found in features.items()}
         self._lengths = {
             clip_id: next(iter(found.values()), 1.0) for clip_id, found in self._counts.items()
         }
-        self.steps_per_epoch = math.ceil(len(features) / plan.step_size)
+        self._turns = {
+            f"{clip_id}{_TURN}{turn}" if turn else clip_id: length
+            for clip_id, length in self._lengths.items()
+            for turn in range((repeats or {}).get(clip_id, 1))
+        }
+        self.steps_per_epoch = math.ceil(len(self._turns) / plan.step_size)
         self.num_clips = len(features)
         self.waited_s = 0.0
         self._epoch = lru_cache(maxsize=2)(self._plan_epoch)
@@ -140,7 +158,8 @@ class ClipBatches:
 
     def clip_ids(self, step: int) -> list[str]:
         """Return the clips of a whole step, over all ranks and micro-steps."""
-        return self._epoch((step - 1) // self.steps_per_epoch)[(step - 1) % self.steps_per_epoch]
+        turns = self._epoch((step - 1) // self.steps_per_epoch)[(step - 1) % self.steps_per_epoch]
+        return [turn.partition(_TURN)[0] for turn in turns]
 
     def close(self) -> None:
         """End the background thread."""
@@ -149,7 +168,7 @@ class ClipBatches:
     def _plan_epoch(self, epoch: int) -> list[list[str]]:
         plan = self._plan
         return plan_epoch(
-            self._lengths,
+            self._turns,
             step_size=plan.step_size,
             seed=plan.seed,
             epoch=epoch,
@@ -161,7 +180,7 @@ class ClipBatches:
         totals = self._totals(ids)
         plan = self._plan
         parts = split_step(ids, self._lengths, plan.batch_size, plan.world_size, plan.rank)
-        return [self._batch(part, totals) for part in parts]
+        return [self._batch(part, totals, step) for part in parts]
 
     def _totals(self, ids: Sequence[str]) -> dict[str, float]:
         totals = {"clips": float(len(ids))}
@@ -171,11 +190,19 @@ class ClipBatches:
                     totals[name] = totals.get(name, 0.0) + count
         return totals
 
-    def _batch(self, ids: list[str], totals: dict[str, float]) -> Batch:
-        tensors = self._collate([self._features[clip_id] for clip_id in ids])
+    def _batch(self, ids: list[str], totals: dict[str, float], step: int) -> Batch:
+        tensors = self._collate([self._features_of(clip_id, step) for clip_id in ids])
         if self._pin_memory:
             tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
         return Batch(tensors, list(ids), totals, sum(self._audio_s[clip_id] for clip_id in ids))
+
+    def _features_of(self, clip_id: str, step: int) -> Features:
+        """Return what a clip brings to a step: a function of the seed, the step and the clip."""
+        if self._draw is None:
+            return self._features[clip_id]
+        name = f"{self._plan.seed}/{step}/{clip_id}".encode()
+        seed = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
+        return self._draw(clip_id, np.random.default_rng(seed))
 
 
 def _places(clip_id: str, seed: int, epoch: int) -> tuple[float, float]:

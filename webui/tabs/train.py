@@ -13,8 +13,8 @@ from trainer.config import RunConfig, read_config
 from trainer.entries import Entries, count_steps, find_base_lr, resolve
 from trainer.errors import ConfigError, DataError, TimbreError
 from trainer.flags import command_line
+from trainer.library import free_name
 from trainer.presets import PRESETS, apply_preset
-from trainer.runs import free_name
 from trainer.schedules import lr_curve, warnings_for
 from webui.actions import toasts
 from webui.curve import draw_lr_curve

@@ -1,6 +1,5 @@
-"""Text to the symbols the network reads, and long text to sentences."""
+"""Text to the symbols the network reads."""
 
-import re
 import unicodedata
 from collections.abc import Sequence
 
@@ -10,10 +9,6 @@ from trainer.data.text import clean_text, text_to_phonemes
 
 PAD, BEGIN, END = "<pad>", "<s>", "</s>"
 SPECIALS = (PAD, BEGIN, END)
-_LONGEST_SENTENCE = 220
-# An ASCII mark without a space after it belongs to a number or an abbreviation.
-_SENTENCE_END = re.compile(r"(?<=[.!?;:\u061f\u06d4\u0964])\s+|(?<=[\u3002\uff01\uff1f\u1362])\s*")
-_PAUSE = re.compile(r"(?<=[,\u3001\uff0c\u060c\u1363])\s*|\s+")
 
 
 def split_symbols(texts: Sequence[str], languages: Sequence[str], kind: str) -> list[list[str]]:
@@ -52,24 +47,6 @@ def is_speakable(symbol: str) -> bool:
 def is_sound(symbol: str) -> bool:
     """Say whether a symbol is heard by itself: a letter or digit, not a mark or a pause."""
     return symbol not in SPECIALS and unicodedata.category(symbol[0]) in ("Lu", "Ll", "Lo", "Nd")
-
-
-def split_sentences(text: str) -> list[str]:
-    """Cut text at sentence ends, and what is still too long at pauses, else between words."""
-    pieces = []
-    for sentence in _SENTENCE_END.split(text):
-        pieces += _pack(_PAUSE.split(sentence)) if len(sentence) > _LONGEST_SENTENCE else [sentence]
-    return [piece.strip() for piece in pieces if any(map(is_speakable, piece.strip()))]
-
-
-def _pack(parts: Sequence[str]) -> list[str]:
-    """Join parts into pieces that stay under the limit; a single part may exceed it."""
-    pieces = [""]
-    for part in parts:
-        if pieces[-1] and len(pieces[-1]) + len(part) > _LONGEST_SENTENCE:
-            pieces.append("")
-        pieces[-1] = f"{pieces[-1]} {part}".strip()
-    return pieces
 
 
 def _spell(text: str) -> list[str]:
