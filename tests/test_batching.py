@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from trainer.data.balance import count_repeats
 from trainer.data.batching import BatchPlan, ClipBatches, plan_epoch, split_step
-from trainer.data.types import Features
+from trainer.data.types import Clip, Features
 from trainer.errors import DataError
 from trainer.setup import StepBatches
 
@@ -243,3 +244,66 @@ def test_clip_batches_are_what_the_loop_expects() -> None:
 
     assert batches.steps_per_epoch == 3
     batches.close()
+
+
+def test_what_is_drawn_depends_on_the_step_and_the_clip_alone() -> None:
+    features = make_features(6)
+
+    def draw(clip_id: str, of_step: np.random.Generator, rng: np.random.Generator) -> Features:
+        shared = of_step.integers(0, 1000) * 1_000_000
+        return features[clip_id] | {"drawn": shared + rng.integers(0, 1_000_000, 1)}
+
+    def collate_drawn(group: Sequence[Features]) -> dict[str, torch.Tensor]:
+        return {"drawn": torch.from_numpy(np.concatenate([clip["drawn"] for clip in group]))}
+
+    def drawn(plan: BatchPlan, step: int) -> dict[str, int]:
+        audio_s = dict.fromkeys(features, 0.5)
+        batches = ClipBatches(
+            plan, features, count_frames, collate_drawn, audio_s=audio_s, draw=draw
+        )
+        made = batches.of_step(step)
+        batches.close()
+        pairs = [(b.clip_ids[row], int(v)) for b in made for row, v in enumerate(b["drawn"])]
+        return dict(pairs)
+
+    whole, parts = BatchPlan(6, 1, 1, 0, 7, True), BatchPlan(2, 3, 1, 0, 7, True)
+
+    assert drawn(whole, 1) == drawn(parts, 1)
+    assert drawn(whole, 1) != drawn(whole, 2)
+    values = drawn(whole, 1).values()
+    assert len(set(values)) == 6
+    assert len({value // 1_000_000 for value in values}) == 1
+
+
+def test_clips_come_as_often_as_they_are_repeated() -> None:
+    features = make_features(5)
+    plan = BatchPlan(4, 1, 1, 0, 7, True)
+    batches = ClipBatches(
+        plan, features, count_frames, collate,
+        audio_s=dict.fromkeys(features, 0.5), repeats={"c01": 3},
+    )  # fmt: skip
+
+    seen = [clip for step in (1, 2) for b in batches.of_step(step) for clip in b.clip_ids]
+    batches.close()
+
+    assert batches.steps_per_epoch == 2
+    assert Counter(seen) == {"c00": 1, "c01": 3, "c02": 1, "c03": 1, "c04": 1}
+
+
+def test_balance_repeats_rarer_languages_up_to_an_equal_share() -> None:
+    def clips(language: str, count: int) -> list[Clip]:
+        return [
+            Clip(f"{language}{n}", "", "", "s", language, 1.0, 8000, "train", "", 1)
+            for n in range(count)
+        ]
+
+    both = clips("en", 90) + clips("ko", 20)
+
+    def share(balance: float) -> int:
+        repeats = count_repeats(both, balance)
+        assert min(repeats.values()) == 1 and repeats["en0"] == 1
+        return sum(repeats[clip.id] for clip in both if clip.language == "ko")
+
+    assert share(0.0) == 20
+    assert 35 <= share(0.5) <= 50
+    assert 84 <= share(1.0) <= 96

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 """Called as (phase, done, total) from long work before the first step."""
 
-Draw = Callable[[str, np.random.Generator], Features]
-"""(clip id, random numbers of this clip in this step) -> what goes into the batch."""
+Draw = Callable[[str, np.random.Generator, np.random.Generator], Features]
+"""(clip id, random numbers of the step, those of the clip in the step) -> what the batch holds.
+
+What all clips of a step share is drawn from the first; it starts anew for every clip.
+"""
 
 
 class Featurizer(Protocol):

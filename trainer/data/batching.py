@@ -200,9 +200,10 @@ class ClipBatches:
         """Return what a clip brings to a step: a function of the seed, the step and the clip."""
         if self._draw is None:
             return self._features[clip_id]
-        name = f"{self._plan.seed}/{step}/{clip_id}".encode()
-        seed = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
-        return self._draw(clip_id, np.random.default_rng(seed))
+        names = (f"{self._plan.seed}/{step}", f"{self._plan.seed}/{step}/{clip_id}")
+        seeds = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names]
+        of_step, of_clip = (np.random.default_rng(int.from_bytes(seed, "big")) for seed in seeds)
+        return self._draw(clip_id, of_step, of_clip)
 
 
 def _places(clip_id: str, seed: int, epoch: int) -> tuple[float, float]:
