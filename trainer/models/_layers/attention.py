@@ -25,17 +25,40 @@ class SelfAttention(nn.Module):
         batch, length, width = values.shape
         return values.view(batch, length, self.num_heads, width // self.num_heads).transpose(1, 2)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        *,
+        is_causal: bool = False,
+        dropout: float = 0.0,
+    ) -> Tensor:
         """Mix the values by the similarity of queries and keys.
 
-        query, key, value: (B, heads, T, D / heads). mask: bool, broadcastable to (B, heads, T, T),
-        True where a key may be seen; every query needs at least one. Returns (B, T, D).
+        query: (B, heads, T, D / heads). key, value: the same, or another T. mask: bool,
+        broadcastable to (B, heads, T, T), True where a key may be seen; every query needs at least
+        one; None shows all. is_causal: a query sees keys up to its own place, without a mask
+        tensor, which the fastest kernels demand; not together with a mask. dropout: share of the
+        weights set to zero. Returns (B, T, D).
         """
         if self.use_sdpa:
-            mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+            mixed = F.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=is_causal
+            )
         else:
             scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
-            weights = torch.softmax(scores.masked_fill(~mask, -math.inf), dim=-1)
+            hidden = _later_keys(scores) if is_causal else None if mask is None else ~mask
+            if hidden is not None:
+                scores = scores.masked_fill(hidden, -math.inf)
+            weights = F.dropout(torch.softmax(scores, dim=-1), dropout, training=dropout > 0)
             mixed = weights.to(value.dtype) @ value
         batch, heads, length, head_width = mixed.shape
         return mixed.transpose(1, 2).reshape(batch, length, heads * head_width)
+
+
+def _later_keys(scores: Tensor) -> Tensor:
+    """Return bool (T, T), True where a key comes after its query; scores: (B, heads, T, T)."""
+    length = scores.shape[-1]
+    return torch.ones(length, length, dtype=torch.bool, device=scores.device).triu(1)

@@ -1,0 +1,169 @@
+"""Features of several clips to contiguous rows, and how much of each clip is trained.
+
+A row is [latents | START text STOP | START codes STOP STOP STOP | padding]. Each clip trains its
+text and one stop, and its codes and four stops. Upstream hides the text's STOP from the audio in
+training though not at inference; here it is visible in both, unless upstream masking is asked for.
+
+With upstream masking two faults of the original are kept too, so that its numbers can be
+reproduced: the codes of a reference that was cut out of the clip itself are left out of the loss
+only in the last row of a batch, and there in a range four times too far and too long (it counts in
+mel frames, of which a code has four).
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.data.types import Features
+from trainer.errors import DataError
+from trainer.models.xtts.sizes import CODE_STRIDE, HOP_LENGTH, GptSizes
+
+IGNORED = -100
+"""The target of a position that trains nothing."""
+
+_NUM_STOPS = 4
+_NUM_LATENTS = GptSizes().num_latents
+
+Collate = Callable[[Sequence[Features]], dict[str, Tensor]]
+
+
+def counts(features: Features) -> dict[str, float]:
+    """Return how many positions a clip's row has, and how many text and audio targets.
+
+    Codes that a draw leaves out of the loss are counted all the same: totals are made before the
+    draw, and a step's weight must not depend on it.
+    """
+    text, audio = len(features["tokens"]) + 1, len(features["codes"]) + _NUM_STOPS
+    positions = _NUM_LATENTS + text + 1 + audio
+    return {"positions": float(positions), "text": float(text), "audio": float(audio)}
+
+
+def make_collate(sizes: GptSizes, upstream: bool = False) -> Collate:
+    """Return the collate function of a network; `upstream` keeps the original's masking faults."""
+
+    def collate(clips: Sequence[Features]) -> dict[str, Tensor]:
+        """Lay clips out as rows.
+
+        Returns text_ids (B, T_text), audio_ids (B, T_audio) int64, padded with 0; layout (B, T)
+        int64, each position's place in [latents | text_ids | audio_ids | zero]; position_mask
+        (B, T) bool; text_index, text_targets, audio_index, audio_targets (K,) int64: places in the
+        flattened rows and what must be predicted there; reference (B, M, T_ref).
+        """
+        for clip in clips:
+            _check_length(clip, sizes)
+        texts = [_joined(sizes.start_text, clip["tokens"], [sizes.stop_text]) for clip in clips]
+        stops = [sizes.stop_audio] * (_NUM_STOPS - 1)
+        audios = [_joined(sizes.start_audio, clip["codes"], stops) for clip in clips]
+        num_texts = [len(text) - upstream for text in texts]
+        rows = _Rows(sizes.num_latents, num_texts, [len(audio) for audio in audios])
+        return {
+            "text_ids": _pad(texts, max(map(len, texts))),
+            "audio_ids": _pad(audios, max(map(len, audios))),
+            "layout": rows.layout(max(map(len, texts))),
+            "position_mask": rows.mask(),
+            "text_index": rows.places(_text_places(sizes, texts)),
+            "text_targets": torch.from_numpy(np.concatenate([text[1:] for text in texts])),
+            "audio_index": rows.places(rows.audio_places()),
+            "audio_targets": _audio_targets(clips, sizes, upstream),
+            "reference": _references(clips),
+        }
+
+    return collate
+
+
+class _Rows:
+    """Where everything stands in a batch of contiguous rows."""
+
+    def __init__(self, num_latents: int, num_texts: list[int], num_audios: list[int]) -> None:
+        self.num_latents = num_latents
+        self.num_texts = num_texts
+        self.num_audios = num_audios
+        pairs = zip(num_texts, num_audios, strict=True)
+        self.lengths = [num_latents + text + audio for text, audio in pairs]
+        self.longest = max(self.lengths)
+
+    def layout(self, text_width: int) -> Tensor:
+        """Return each position's place (B, T) in [latents | text | audio | zero]."""
+        first_text = self.num_latents
+        first_audio = first_text + text_width
+        zero = first_audio + max(self.num_audios)
+        layout = np.full((len(self.lengths), self.longest), zero, np.int64)
+        for row, places in enumerate(layout):
+            text, audio = self.num_texts[row], self.num_audios[row]
+            places[:first_text] = np.arange(first_text)
+            places[first_text : first_text + text] = first_text + np.arange(text)
+            places[first_text + text : self.lengths[row]] = first_audio + np.arange(audio)
+        return torch.from_numpy(layout)
+
+    def mask(self) -> Tensor:
+        """Return bool (B, T), True where a row has something."""
+        return torch.arange(self.longest)[None] < torch.tensor(self.lengths)[:, None]
+
+    def audio_places(self) -> list[range]:
+        """Return the positions of the audio in each row."""
+        pairs = zip(self.lengths, self.num_audios, strict=True)
+        return [range(length - audio, length) for length, audio in pairs]
+
+    def places(self, in_rows: list[range]) -> Tensor:
+        """Turn positions in each row into places (K,) int64 in the flattened rows."""
+        parts = [
+            np.asarray(places, dtype=np.int64) + row * self.longest
+            for row, places in enumerate(in_rows)
+        ]
+        return torch.from_numpy(np.concatenate(parts))
+
+
+def _joined(start: int, ids: np.ndarray, stops: list[int]) -> np.ndarray:
+    return np.concatenate([[start], ids, stops]).astype(np.int64)
+
+
+def _text_places(sizes: GptSizes, texts: list[np.ndarray]) -> list[range]:
+    """Return the positions of each row from which a text token is predicted: all but STOP's."""
+    return [range(sizes.num_latents, sizes.num_latents + len(text) - 1) for text in texts]
+
+
+def _audio_targets(clips: Sequence[Features], sizes: GptSizes, upstream: bool) -> Tensor:
+    """Return what the audio positions must predict: (K,) int64."""
+    rows = []
+    for row, clip in enumerate(clips):
+        targets = np.full(len(clip["codes"]) + _NUM_STOPS, sizes.stop_audio, np.int64)
+        targets[: len(clip["codes"])] = clip["codes"]
+        first, end = (int(place) for place in clip["masked"])
+        if upstream:
+            factor = CODE_STRIDE // HOP_LENGTH if row == len(clips) - 1 else 0
+            first, end = factor * first, factor * end
+        targets[first:end] = IGNORED
+        rows.append(targets)
+    return torch.from_numpy(np.concatenate(rows))
+
+
+def _references(clips: Sequence[Features]) -> Tensor:
+    """Stack the conditioning mels (B, M, T_ref), cropped to one length instead of padded."""
+    wanted = int(clips[0]["reference_frames"])
+    length = min(wanted, *(clip["reference"].shape[1] for clip in clips))
+    return torch.from_numpy(np.stack([clip["reference"][:, :length] for clip in clips]))
+
+
+def _pad(rows: list[np.ndarray], width: int) -> Tensor:
+    """Stack ids as (B, T) int64, 0 where padded."""
+    padded = np.zeros((len(rows), width), np.int64)
+    for index, row in enumerate(rows):
+        padded[index, : len(row)] = row
+    return torch.from_numpy(padded)
+
+
+def _check_length(clip: Features, sizes: GptSizes) -> None:
+    num_tokens, num_codes = len(clip["tokens"]), len(clip["codes"])
+    most_codes = sizes.audio_positions - _NUM_STOPS
+    if num_tokens > sizes.max_text_tokens:
+        raise DataError(
+            f"A text has {num_tokens} tokens; this network reads at most {sizes.max_text_tokens}. "
+            "Split the clip."
+        )
+    if num_codes > most_codes:
+        raise DataError(
+            f"A clip has {num_codes} codes of audio; this network reads at most {most_codes}. "
+            "Split the clip."
+        )

@@ -1,0 +1,257 @@
+"""The GPT of XTTS v2 (Casanova et al. 2024, arXiv 2406.04904) with its voice conditioning.
+
+Module names are those of the published state_dict without the leading `gpt.`. A row is one
+contiguous causal sequence, [voice latents | text | audio | padding]: with padding only at its end,
+causal attention alone is exact for every real position, so no mask tensor is ever made.
+
+There are no buffers and no other values outside the state_dict, so a network built on the `meta`
+device becomes whole by `load_state_dict(state, strict=True, assign=True)`.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainer.errors import DataError
+from trainer.models._layers.attention import SelfAttention
+from trainer.models._layers.gpt2 import Gpt2Trunk
+from trainer.models.xtts.sizes import GptSizes
+
+PERCEIVER_HEAD_WIDTH = 64
+"""The same whatever the width of the model, so that shapes tell the number of heads."""
+
+_INIT_STD = 0.02
+
+
+class XttsGpt(nn.Module):
+    """Voice latents and text to codes of audio.
+
+    `loss_weights` and `upstream_masking` are for whoever computes losses and collates clips.
+    """
+
+    def __init__(self, sizes: GptSizes, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.loss_weights = {"text_ce": 0.01, "mel_ce": 1.0}
+        self.upstream_masking = False
+        width = sizes.width
+        self.conditioning_encoder = ConditioningEncoder(sizes)
+        self.conditioning_perceiver = Perceiver(sizes)
+        self.text_embedding = _embedding(sizes.num_text_tokens, width)
+        self.mel_embedding = _embedding(sizes.num_audio_tokens, width)
+        self.text_pos_embedding = _Positions(sizes.text_positions, width)
+        self.mel_pos_embedding = _Positions(sizes.audio_positions, width)
+        self.gpt = Gpt2Trunk(sizes.layers, width, sizes.heads, dropout)
+        self.final_norm = nn.LayerNorm(width)
+        self.text_head = nn.Linear(width, sizes.num_text_tokens)
+        self.mel_head = nn.Linear(width, sizes.num_audio_tokens)
+
+    def condition(self, mel: Tensor) -> Tensor:
+        """Turn conditioning mels (B, M, T_mel) into voice latents (B, num_latents, D)."""
+        mel = mel.to(self.conditioning_encoder.init.weight.dtype)
+        return self.conditioning_perceiver(self.conditioning_encoder(mel))
+
+    def forward(
+        self,
+        text_ids: Tensor,
+        audio_ids: Tensor,
+        layout: Tensor,
+        text_index: Tensor,
+        audio_index: Tensor,
+        reference: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Predict the next text and audio tokens of teacher-forced rows.
+
+        text_ids: (B, T_text) int64 and audio_ids: (B, T_audio) int64, padded at the end. layout:
+        (B, T) int64, the place of each position of a row in [latents | text | audio | zero].
+        text_index, audio_index: (K,) int64, places in the flattened rows where logits are wanted.
+        reference: (B, M, T_mel). Returns text logits (K, V) and audio logits (K, V).
+        """
+        latents = self.condition(reference)
+        parts = (latents, self.embed_text(text_ids), self.embed_audio(audio_ids))
+        hidden = self.gpt(_arrange(parts, layout)).flatten(0, 1)  # (B * T, D)
+        text = self.final_norm(hidden.index_select(0, text_index))
+        audio = self.final_norm(hidden.index_select(0, audio_index))
+        return self.text_head(text), self.mel_head(audio)
+
+    def audio_latents(self, latents: Tensor, tokens: Tensor, codes: Tensor) -> Tensor:
+        """Return what the vocoder hears: the hidden vectors that predict each of the codes.
+
+        latents: (1, num_latents, D). tokens: (T_text,) without start and stop. codes: (T,); give
+        the stop code too for as many vectors as upstream makes. Returns (T, D). The model must be
+        in eval mode.
+        """
+        start = codes.new_tensor([self.sizes.start_audio])
+        audio = self.embed_audio(torch.cat([start, codes[:-1]])[None])
+        hidden = self.gpt(torch.cat([self.prefix(latents, tokens), audio], dim=1))
+        return self.final_norm(hidden[0, -len(codes) :])
+
+    def prefix(self, latents: Tensor, tokens: Tensor) -> Tensor:
+        """Embed all that stands before the audio, text start and stop included.
+
+        latents: (1, num_latents, D). tokens: (T_text,). Returns (1, T, D).
+        """
+        sizes = self.sizes
+        if len(tokens) > sizes.max_text_tokens:
+            raise DataError(
+                f"The text has {len(tokens)} tokens; XTTS reads at most {sizes.max_text_tokens}. "
+                "Split it into shorter sentences."
+            )
+        text = F.pad(F.pad(tokens, (1, 0), value=sizes.start_text), (0, 1), value=sizes.stop_text)
+        return torch.cat([latents, self.embed_text(text[None])], dim=1)
+
+    def embed_text(self, ids: Tensor) -> Tensor:
+        """Embed text ids (B, T_text) with their positions: (B, T_text, D)."""
+        return self.text_pos_embedding(self.text_embedding(ids))
+
+    def embed_audio(self, ids: Tensor, first: int = 0) -> Tensor:
+        """Embed audio ids (B, T), of which the first stands at position `first`: (B, T, D)."""
+        return self.mel_pos_embedding(self.mel_embedding(ids), first)
+
+
+class ConditioningEncoder(nn.Module):
+    """A mel to one vector a frame: attention blocks that know no positions."""
+
+    def __init__(self, sizes: GptSizes) -> None:
+        super().__init__()
+        self.init = nn.Conv1d(sizes.n_mels, sizes.width, 1)
+        self.attn = nn.ModuleList(
+            _ConditioningBlock(sizes.width, sizes.heads) for _ in range(sizes.conditioning_layers)
+        )
+
+    def forward(self, mel: Tensor) -> Tensor:
+        """mel: (B, M, T_mel). Returns (B, T_mel, D)."""
+        hidden = _pointwise(self.init, mel.transpose(1, 2))
+        for block in self.attn:
+            hidden = block(hidden)
+        return hidden
+
+
+class Perceiver(nn.Module):
+    """Any number of frames to a fixed number of latents (Jaegle et al. 2021, arXiv 2103.03206)."""
+
+    def __init__(self, sizes: GptSizes) -> None:
+        super().__init__()
+        width = sizes.width
+        inner = int(width * 4 * 2 / 3)
+        self.latents = nn.Parameter(torch.empty(sizes.num_latents, width).normal_(0.0, _INIT_STD))
+        self.layers = nn.ModuleList(
+            nn.ModuleList(
+                [
+                    _PerceiverAttention(width, sizes.perceiver_heads),
+                    nn.Sequential(
+                        nn.Linear(width, 2 * inner), _GatedGelu(), nn.Linear(inner, width)
+                    ),
+                ]
+            )
+            for _ in range(sizes.perceiver_layers)
+        )
+        self.norm = _RmsNorm(width)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """frames: (B, T_mel, D). Returns (B, num_latents, D)."""
+        latents = self.latents.expand(len(frames), -1, -1)
+        for attend, feed_forward in self.layers:  # type: ignore[misc]
+            latents = latents + attend(latents, frames)
+            latents = latents + feed_forward(latents)
+        return self.norm(latents)
+
+
+class _ConditioningBlock(SelfAttention):
+    """Attention between frames; the residual is the normalised input, not the input."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__(heads)
+        self.norm = nn.GroupNorm(_num_groups(width), width)
+        self.qkv = nn.Conv1d(width, 3 * width, 1)
+        self.proj_out = nn.Conv1d(width, width, 1)
+        # A fresh block changes nothing.
+        for value in self.proj_out.parameters():
+            nn.init.zeros_(value)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """hidden: (B, T_mel, D). Returns (B, T_mel, D)."""
+        batch, length, width = hidden.shape
+        normed = self.norm(hidden.transpose(1, 2)).transpose(1, 2)
+        # Each head's query, key and value lie side by side.
+        split = _pointwise(self.qkv, normed).view(batch, length, self.num_heads, 3, -1)
+        query, key, value = split.transpose(1, 2).unbind(dim=3)  # (B, heads, T_mel, D / heads)
+        return normed + _pointwise(self.proj_out, self.attend(query, key, value))
+
+
+class _PerceiverAttention(SelfAttention):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__(heads)
+        inner = heads * PERCEIVER_HEAD_WIDTH
+        self.to_q = nn.Linear(width, inner, bias=False)
+        self.to_kv = nn.Linear(width, 2 * inner, bias=False)
+        self.to_out = nn.Linear(inner, width, bias=False)
+
+    def forward(self, latents: Tensor, frames: Tensor) -> Tensor:
+        """latents: (B, K, D), seen besides frames: (B, T_mel, D). Returns (B, K, D)."""
+        query = self.split_heads(self.to_q(latents))
+        key, value = self.to_kv(torch.cat([latents, frames], dim=1)).chunk(2, dim=-1)
+        return self.to_out(self.attend(query, self.split_heads(key), self.split_heads(value)))
+
+
+class _GatedGelu(nn.Module):
+    def forward(self, values: Tensor) -> Tensor:
+        """values: (B, T, D). Returns (B, T, D / 2): the first half, gated by the second."""
+        kept, gate = values.chunk(2, dim=-1)
+        return kept * F.gelu(gate)
+
+
+class _RmsNorm(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(width))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """values: (B, T, D). Returns (B, T, D)."""
+        return F.normalize(values, dim=-1) * (math.sqrt(values.shape[-1]) * self.gamma)
+
+
+class _Positions(nn.Module):
+    """A learned table of positions, under the published key `emb.weight`."""
+
+    def __init__(self, count: int, width: int) -> None:
+        super().__init__()
+        self.emb = _embedding(count, width)
+
+    def forward(self, values: Tensor, first: int = 0) -> Tensor:
+        """Add the positions from `first` on to values (B, T, D)."""
+        return values + self.emb.weight[first : first + values.shape[1]]
+
+
+def _embedding(count: int, width: int) -> nn.Embedding:
+    embedding = nn.Embedding(count, width)
+    nn.init.normal_(embedding.weight, std=_INIT_STD)
+    return embedding
+
+
+def _pointwise(layer: nn.Conv1d, values: Tensor) -> Tensor:
+    """Apply a convolution of kernel size 1 to (B, T, D), which the fused attention wants."""
+    return F.linear(values, layer.weight.squeeze(-1), layer.bias)
+
+
+def _num_groups(width: int) -> int:
+    """Return how many groups the published GroupNorms have at a width."""
+    groups = 8 if width <= 16 else 16 if width <= 64 else 32
+    while width % groups:
+        groups //= 2
+    return groups
+
+
+def _arrange(parts: tuple[Tensor, ...], layout: Tensor) -> Tensor:
+    """Move vectors to their places in contiguous rows.
+
+    parts: each (B, K, D). layout: (B, T) int64, each position's place in all parts and one zero
+    vector after them. Returns (B, T, D).
+    """
+    batch, _, width = parts[0].shape
+    joined = torch.cat([*parts, parts[0].new_zeros(batch, 1, width)], dim=1)
+    first = torch.arange(batch, device=layout.device)[:, None] * joined.shape[1]
+    places = (layout + first).flatten()
+    return joined.flatten(0, 1).index_select(0, places).view(*layout.shape, width)
