@@ -1,0 +1,193 @@
+"""Text to the ids of the published vocabulary: clean, mark the language, merge letters (BPE)."""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from trainer.errors import CheckpointError, DataError, MissingDependency
+from trainer.models.xtts.cleaning import clean, plain_language
+
+STOP, UNKNOWN, SPACE, START = "[STOP]", "[UNK]", "[SPACE]", "[START]"
+_LANGUAGE_TOKEN = re.compile(r"\[([a-z]{2,3}(?:-[a-z]{2,4})?)\]")
+
+
+class XttsTokenizer:
+    """A vocabulary of the published format (the JSON of the package `tokenizers`)."""
+
+    def __init__(self, vocab_json: str, *, amharic_g2p: bool = False) -> None:
+        """Read the vocabulary.
+
+        Args:
+            amharic_g2p: write Amharic by its sounds in Latin letters before it is encoded.
+
+        Raises:
+            CheckpointError: the JSON is not a vocabulary of this format.
+            MissingDependency: the package `tokenizers` is not installed.
+        """
+        self.vocab_json = vocab_json
+        self.amharic_g2p = amharic_g2p
+        self._bpe = _load_bpe(vocab_json)
+        self.ids: dict[str, int] = self._bpe.get_vocab(with_added_tokens=True)
+        missing = [name for name in (STOP, UNKNOWN, SPACE, START) if name not in self.ids]
+        if missing:
+            raise CheckpointError(
+                f"The vocabulary has no token {', '.join(missing)}. An XTTS v2 vocab.json holds "
+                f"{STOP}, {UNKNOWN}, {SPACE} and {START}; use the one of the base checkpoint."
+            )
+        self.stop = self.ids[STOP]
+        self.start = self.ids[START]
+        self._unknown = self.ids[UNKNOWN]
+
+    @property
+    def size(self) -> int:
+        """Return the rows that an embedding table needs for this vocabulary."""
+        return max(self.ids.values()) + 1
+
+    @property
+    def languages(self) -> list[str]:
+        """Return the codes of the languages that have a token, in the order of their ids."""
+        return list(language_tokens(self.ids))
+
+    def knows(self, language: str) -> bool:
+        """Say whether the language has a token."""
+        return language_token(language) in self.ids
+
+    def clean(self, text: str, language: str) -> str:
+        """Return the text as it is encoded, before the language token and the space tokens."""
+        return clean(text, language, g2p=self.amharic_g2p)
+
+    def encode(self, text: str, language: str) -> list[int]:
+        """Return the ids, the language token first, without start and stop.
+
+        Raises:
+            DataError: the vocabulary has no token for the language.
+        """
+        if not self.knows(language):
+            raise DataError(
+                f"The vocabulary does not know the language '{language}'; it knows "
+                f"{', '.join(self.languages)}. Turn on extending the vocabulary, or choose the "
+                "nearest of these languages."
+            )
+        return self._encode(language_token(language) + self.clean(text, language)).ids
+
+    def split(self, cleaned: str) -> list[str]:
+        """Return the tokens of a cleaned text, without a language token."""
+        return self._encode(cleaned).tokens
+
+    def unknown(self, text: str, language: str) -> list[str]:
+        """Return what the model cannot read: unknown characters in order, an unknown language."""
+        found = self.unknown_letters(self.clean(text, language))
+        return found if self.knows(language) else [language_token(language), *found]
+
+    def unknown_letters(self, cleaned: str) -> list[str]:
+        """Return the characters of a cleaned text that become the unknown token, in order."""
+        marked = cleaned.replace(" ", SPACE)
+        encoding = self._bpe.encode(marked)
+        places = zip(encoding.ids, encoding.offsets, strict=True)
+        return [marked[start:end] for number, (start, end) in places if number == self._unknown]
+
+    def _encode(self, text: str) -> Any:
+        return self._bpe.encode(text.replace(" ", SPACE))
+
+
+def language_token(language: str) -> str:
+    """Return the token that opens a text of the language."""
+    code = plain_language(language)
+    return "[zh-cn]" if code == "zh" else f"[{code}]"
+
+
+def language_tokens(ids: dict[str, int]) -> dict[str, int]:
+    """Return language code -> id of every language token, in the order of their ids."""
+    found = {}
+    for token, identifier in sorted(ids.items(), key=lambda pair: pair[1]):
+        if match := _LANGUAGE_TOKEN.fullmatch(token):
+            found[match[1]] = identifier
+    return found
+
+
+def toy_vocab(texts: Sequence[str], languages: Sequence[str]) -> str:
+    """Return a small vocabulary of the published format: the letters of the texts, a few merges.
+
+    The special tokens have their published ids; fillers stand where the published vocabulary has
+    other tokens, so that `[START]` is 261.
+    """
+    letters = sorted({letter for text in texts for letter in text if not letter.isspace()})
+    ids: dict[str, int] = {STOP: 0, UNKNOWN: 1, SPACE: 2}
+    merges = []
+    for letter in letters:
+        ids[letter] = _free_id(ids)
+    for left, right in (("t", "h"), ("e", "r"), ("i", "n"), ("th", "e")):
+        if left in ids and right in ids:
+            merges.append(f"{left} {right}")
+            ids[left + right] = _free_id(ids)
+    names = [STOP, UNKNOWN, SPACE, START]
+    ids[START] = 261
+    for language in dict.fromkeys(map(plain_language, languages)):
+        name = language_token(language)
+        ids[name] = _free_id(ids, 259)
+        names.append(name)
+    return _vocab_json(ids, merges, names)
+
+
+def _free_id(ids: dict[str, int], first: int = 3) -> int:
+    taken = set(ids.values()) | {261}
+    return next(number for number in range(first, first + len(taken) + 1) if number not in taken)
+
+
+def _vocab_json(ids: dict[str, int], merges: list[str], names: list[str]) -> str:
+    added = [
+        {
+            "id": ids[name], "special": True, "content": name, "single_word": False,
+            "lstrip": False, "rstrip": False, "normalized": False,
+        }
+        for name in names
+    ]  # fmt: skip
+    model = {
+        "type": "BPE", "dropout": None, "unk_token": UNKNOWN, "continuing_subword_prefix": None,
+        "end_of_word_suffix": None, "fuse_unk": False, "vocab": ids, "merges": merges,
+    }  # fmt: skip
+    table = {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
+        "normalizer": None, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None,
+        "decoder": None, "model": model,
+    }  # fmt: skip
+    return json.dumps(table, ensure_ascii=False)
+
+
+def _load_bpe(vocab_json: str) -> Any:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise MissingDependency("tokenizers", "XTTS text") from None
+    try:
+        table = json.loads(vocab_json)
+    except ValueError as error:
+        raise CheckpointError(_not_a_vocabulary(f"it is not JSON ({error})")) from None
+    problem = _problem_of(table)
+    if problem:
+        raise CheckpointError(_not_a_vocabulary(problem))
+    return Tokenizer.from_str(vocab_json)
+
+
+def _problem_of(table: Any) -> str | None:
+    """Say what keeps the JSON from being a vocabulary, for the package itself cannot say it well."""
+    model = table.get("model") if isinstance(table, dict) else None
+    if not isinstance(model, dict) or model.get("type") != "BPE":
+        return "it holds no BPE model"
+    ids = model.get("vocab")
+    if not isinstance(ids, dict) or not all(isinstance(number, int) for number in ids.values()):
+        return "its tokens have no ids"
+    for merge in model.get("merges", ()):
+        parts = tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge)
+        for token in (*parts, "".join(parts)):
+            if token not in ids:
+                return f"it merges {parts!r}, but {token!r} is no token"
+    return None
+
+
+def _not_a_vocabulary(reason: str) -> str:
+    return (
+        f"The vocabulary cannot be read: {reason}. Expected the vocab.json of an XTTS v2 "
+        "checkpoint; copy it again from the base checkpoint."
+    )
