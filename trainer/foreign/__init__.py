@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import CheckpointError
-from trainer.foreign.child import ALL, CLASS, DROPPED, TENSOR, Routes, write_tensors
+from trainer.foreign.child import ALL, CLASS, DROPPED, TENSOR, Refused, Routes, split, write_tensors
 
 __all__ = [
     "ALL",
@@ -20,9 +20,11 @@ __all__ = [
     "INERT_CLASSES",
     "TENSOR",
     "Job",
+    "Refused",
     "Routes",
     "convert_pickle",
     "convert_pickles",
+    "split",
     "write_tensors",
 ]
 

@@ -278,12 +278,22 @@ def convert(source: Path, folder: Path, routes: Routes, classes: list[str]) -> N
     Raises:
         Refused: the file holds what is never read.
     """
-    size = source.stat().st_size
-    flattener = Flattener(routes, 4 * size + 16 * _MIB)
-    values = flattener.flatten(read_pickle(source, classes))
+    content = read_pickle(source, classes)
+    values = split(content, folder, routes, max_bytes=4 * source.stat().st_size + 16 * _MIB)
+    (folder / "values.json").write_text(json.dumps(values), encoding="utf-8")
+
+
+def split(content: Any, folder: Path, routes: Routes, *, max_bytes: int) -> Any:
+    """Write the tensors in nested containers as routed; return the rest with their names.
+
+    Raises:
+        Refused: a tensor is of an unknown kind, or all claim more than `max_bytes`.
+    """
+    flattener = Flattener(routes, max_bytes)
+    values = flattener.flatten(content)
     for name, tensors in flattener.files.items():
         write_tensors(folder / f"{name}.safetensors", tensors)
-    (folder / "values.json").write_text(json.dumps(values), encoding="utf-8")
+    return values
 
 
 def limit_resources(file_bytes: int, cpu_s: int) -> None:

@@ -1,0 +1,442 @@
+"""A base folder: published or trained XTTS v2 weights, converted once and then mapped from disk.
+
+What the cache holds of a base is named by the contents of its files: it is never stale, any number
+of processes may open it at once, and it may be deleted at any time.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from trainer.data.cache import content_hash, default_cache_folder
+from trainer.errors import CheckpointError
+from trainer.foreign import TENSOR, Job, Refused, Routes, convert_pickles, split, write_tensors
+from trainer.models.xtts.random_base import (
+    RANDOM_LICENCE,
+    blank_vocab,
+    complete_sizes,
+    config_of,
+    random_states,
+)
+from trainer.models.xtts.shapes import check_vocabulary, read_sizes, token_ids
+from trainer.models.xtts.sizes import TINY, Sizes
+
+FORMAT = 1
+GPT_FILE, VOICE_FILE, DVAE_FILE = "gpt.safetensors", "voice.safetensors", "dvae.safetensors"
+SPEAKERS_FILE, ABOUT_FILE = "speakers.safetensors", "base.json"
+MEL_STATS = "mel_stats"
+LICENCE_FILE = "LICENSE-WEIGHTS.txt"
+
+PUBLISHED_LICENCE = (
+    "The published weights of XTTS v2 are under the Coqui Public Model License (CPML 1.0.0): "
+    "they, whatever is trained from them and the audio they make may be used for non-commercial "
+    "purposes only. The whole text: https://coqui.ai/cpml"
+)
+"""Holds for every folder without a LICENSE-WEIGHTS.txt of its own."""
+
+_MODELS = ("model.safetensors", "model.pth", "best_model.pth")
+# Where coqui's training recipes put the files that belong to the model they start from.
+_ORIGINALS = "XTTS_v2.0_original_model_files"
+_LONGEST_LICENCE = 100_000
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Base:
+    """An opened base; equal to another if both are the same folder of the cache."""
+
+    folder: Path
+    source: Path = field(compare=False)
+    sizes: Sizes = field(compare=False)
+    config: dict[str, Any] = field(compare=False)
+    vocab_json: str = field(compare=False)
+    licence: str = field(compare=False)
+    speakers: dict[str, list[str]] = field(compare=False)
+
+    @property
+    def has_dvae(self) -> bool:
+        """Whether it can be trained from, not only spoken with."""
+        return (self.folder / DVAE_FILE).is_file()
+
+    @property
+    def dvae_path(self) -> Path:
+        """The converted DVAE.
+
+        Raises:
+            CheckpointError: the base has none.
+        """
+        if not self.has_dvae:
+            raise CheckpointError(
+                f"{self.source} has no dvae.pth beside it, and training needs it to turn audio "
+                "into codes. Copy the dvae.pth that was published with XTTS v2 into "
+                f"{self.source.parent}."
+            )
+        return self.folder / DVAE_FILE
+
+    def gpt_state(self) -> State:
+        """Return the GPT's weights under the published names below `gpt.`."""
+        return load_file(self.folder / GPT_FILE)
+
+    def dvae_state(self) -> State:
+        """Return all weights of the DVAE.
+
+        Raises:
+            CheckpointError: the base has none.
+        """
+        return load_file(self.dvae_path)
+
+    def voice_state(self) -> State:
+        """Return vocoder and speaker encoder under the published names below `hifigan_decoder.`."""
+        state = load_file(self.folder / VOICE_FILE)
+        del state[MEL_STATS]
+        return state
+
+    def mel_stats(self) -> Tensor:
+        """Return what mels are divided by: (M,)."""
+        return load_file(self.folder / VOICE_FILE)[MEL_STATS].float().clone()
+
+    def mel_stats_hash(self) -> str:
+        """Return a hash of the mel statistics, for fingerprints."""
+        return hashlib.blake2b(self.mel_stats().numpy().tobytes(), digest_size=16).hexdigest()
+
+    def voices(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return each voice's latents (1, 32, D) and embedding (1, S, 1)."""
+        if not self.speakers:
+            return {}
+        state = load_file(self.folder / SPEAKERS_FILE)
+        return {name: (state[one], state[two]) for name, (one, two) in self.speakers.items()}
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The files of a base, as far as they are there; model, config and vocab always are."""
+
+    model: Path
+    config: Path
+    vocab: Path
+    dvae: Path | None
+    mel_stats: Path | None
+    speakers: Path | None
+    licence: Path | None
+
+
+def open_base(
+    base: Path | None, *, sizes: Sizes = TINY, seed: int = 0, vocab_json: str | None = None
+) -> Base:
+    """Open a folder or file of XTTS v2 weights, converting it at the first time.
+
+    Without one, a random base of these sizes for this vocabulary, the same for the same seed.
+
+    Raises:
+        CheckpointError: a file is absent, damaged, holds code or belongs to another model.
+    """
+    parent = default_cache_folder() / "xtts-bases"
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        if base is None:
+            return _open_random(parent, sizes, seed, vocab_json or blank_vocab())
+        files = _find_files(Path(base))
+        folder = parent / _identify(files, parent)
+        made = _open(folder) or _make(folder, lambda partial: _convert(files, partial))
+        # Made from a copy of these files elsewhere, perhaps; messages name those given now.
+        return replace(made, source=files.model)
+    except OSError as error:
+        raise CheckpointError(
+            f"{base or 'The random base'} could not be converted into {parent}: "
+            f"{error.strerror or error}. Free some space, or set TIMBRE_CACHE to another folder."
+        ) from None
+
+
+def _open_random(parent: Path, sizes: Sizes, seed: int, vocab_json: str) -> Base:
+    sizes = complete_sizes(sizes, vocab_json)
+    parts = json.dumps([FORMAT, sizes.to_json(), seed, vocab_json])
+    folder = parent / f"random-{_hash(parts)}"
+
+    def draw(partial: Path) -> None:
+        for name, state in random_states(sizes, seed).items():
+            write_tensors(partial / f"{name}.safetensors", state)
+        about = {"sizes": sizes.to_json(), "config": config_of(sizes), "vocab": vocab_json}
+        about |= {"licence": RANDOM_LICENCE, "source": "the random base", "speakers": {}}
+        _write_json(partial / ABOUT_FILE, about)
+
+    return _open(folder) or _make(folder, draw)
+
+
+# Finding
+
+
+def _find_files(base: Path) -> _Files:
+    model = base if base.is_file() else _find_model(base)
+    places = [model.parent, model.parent.parent / _ORIGINALS]
+
+    def find(name: str) -> Path | None:
+        return next((place / name for place in places if (place / name).is_file()), None)
+
+    required = {"config": find("config.json"), "vocab": find("vocab.json")}
+    for path, name, purpose in (
+        (required["config"], "config.json", "tells the model's settings"),
+        (required["vocab"], "vocab.json", "turns text into tokens"),
+    ):
+        if path is None:
+            raise CheckpointError(
+                f"{model.parent} has no {name}, which {purpose}. Copy the {name} that belongs to "
+                f"{model.name} into that folder."
+            )
+    assert required["config"] is not None and required["vocab"] is not None
+    return _Files(
+        model,
+        required["config"],
+        required["vocab"],
+        find("dvae.pth"),
+        find("mel_stats.pth"),
+        find("speakers_xtts.pth"),
+        find(LICENCE_FILE),
+    )
+
+
+def _find_model(folder: Path) -> Path:
+    for name in _MODELS:
+        if (folder / name).is_file():
+            return folder / name
+    for pattern in ("best_model_*.pth", "checkpoint_*.pth"):
+        if found := sorted(folder.glob(pattern), key=_step_of):
+            return found[-1]
+    raise CheckpointError(
+        f"{folder} holds no XTTS v2 weights. Give a folder with model.pth or model.safetensors, "
+        "config.json and vocab.json, or a training checkpoint such as best_model_1000.pth."
+    )
+
+
+def _step_of(path: Path) -> int:
+    digits = re.search(r"_(\d+)\.pth$", path.name)
+    return int(digits.group(1)) if digits else -1
+
+
+def _identify(files: _Files, parent: Path) -> str:
+    """Return the name in the cache: the hash of all contents that go into it."""
+    parts = [
+        f"{name} {_remembered_hash(path, parent / 'hashes')}"
+        for name, path in vars(files).items()
+        if path is not None
+    ]
+    return _hash(f"{FORMAT} {files.model.suffix} {parts}")
+
+
+def _remembered_hash(path: Path, folder: Path) -> str:
+    """Return the hash of a file's contents, read again only if its size or time changed."""
+    facts = path.stat()
+    key = [str(path.resolve()), facts.st_size, facts.st_mtime_ns]
+    note = folder / f"{_hash(key[0])}.json"
+    with suppress(OSError, ValueError, KeyError):
+        known = json.loads(note.read_text(encoding="utf-8"))
+        if known["key"] == key:
+            return str(known["hash"])
+    found = content_hash(path)
+    # A file that changes again within the clock's resolution would keep its time.
+    if time.time_ns() - facts.st_mtime_ns > 2_000_000_000:
+        folder.mkdir(exist_ok=True)
+        partial = folder / f".{note.name}-{os.getpid()}"
+        partial.write_text(json.dumps({"key": key, "hash": found}), encoding="utf-8")
+        os.replace(partial, note)
+    return found
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode(errors="replace"), digest_size=16).hexdigest()
+
+
+# Converting
+
+
+def _make(folder: Path, fill: Callable[[Path], None]) -> Base:
+    """Fill a folder of the cache once, however many processes want it, and open it."""
+    with FileLock(folder.with_suffix(".lock")):
+        if (base := _open(folder)) is not None:
+            return base
+        for left in folder.parent.glob(f".{folder.name}-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            fill(partial)
+            shutil.rmtree(folder, ignore_errors=True)  # There, but damaged.
+            partial.rename(folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    base = _open(folder)
+    assert base is not None
+    return base
+
+
+def _open(folder: Path) -> Base | None:
+    """Return the converted base in a folder, or None if it is not there or not whole."""
+    try:
+        about = json.loads((folder / ABOUT_FILE).read_text(encoding="utf-8"))
+        is_whole = all((folder / name).stat().st_size == size for name, size in about["files"])
+        if not is_whole:
+            return None
+        return Base(
+            folder=folder,
+            source=Path(about["source"]),
+            sizes=Sizes.from_json(about["sizes"]),
+            config=about["config"],
+            vocab_json=about["vocab"],
+            licence=about["licence"],
+            speakers=about["speakers"],
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _convert(files: _Files, partial: Path) -> None:
+    """Write all that a base needs of its files into `partial`, checked against each other."""
+    config = _read_config(files.config)
+    vocab_json = files.vocab.read_text(encoding="utf-8", errors="replace")
+    ids = token_ids(vocab_json, files.vocab)
+    speakers = _convert_tensors(files, partial)
+    _require(partial / GPT_FILE, files.model, "a GPT (names that start with gpt.)")
+    _require(
+        partial / VOICE_FILE, files.model, "a vocoder (names that start with hifigan_decoder.)"
+    )
+    _add_mel_stats(files, partial)
+    dvae = load_file(partial / DVAE_FILE) if (partial / DVAE_FILE).is_file() else {}
+    voice = load_file(partial / VOICE_FILE)
+    mel_stats = voice.pop(MEL_STATS)
+    try:
+        gpt = load_file(partial / GPT_FILE)
+        sizes = read_sizes(gpt, voice, dvae, ids=ids, config=config)
+    except CheckpointError as error:
+        raise CheckpointError(f"{files.model} cannot be used. {error}") from None
+    check_vocabulary(ids, sizes.gpt, files.vocab)
+    if mel_stats.shape != (sizes.gpt.n_mels,):
+        raise CheckpointError(
+            f"The mel_stats of {files.model} have the shape {tuple(mel_stats.shape)} instead of "
+            f"({sizes.gpt.n_mels},). Download the file again."
+        )
+    about = {"sizes": sizes.to_json(), "config": config, "vocab": vocab_json}
+    about |= {"licence": _read_licence(files), "source": str(files.model), "speakers": speakers}
+    _write_json(partial / ABOUT_FILE, about)
+
+
+def _convert_tensors(files: _Files, partial: Path) -> dict[str, list[str]]:
+    """Write the tensors of all files; return each speaker's two names."""
+    is_pickle = files.model.suffix != ".safetensors"
+    jobs = [Job(files.model, partial / "model", _model_routes(files.dvae is None))] * is_pickle
+    if files.dvae:
+        jobs.append(Job(files.dvae, partial / "dvae", {"": ("dvae", "")}))
+    if files.mel_stats:
+        jobs.append(Job(files.mel_stats, partial / "stats", {"": ("stats", MEL_STATS)}))
+    if files.speakers:
+        jobs.append(Job(files.speakers, partial / "speakers", {"": ("speakers", "")}))
+    if not is_pickle:
+        _split_safetensors(files.model, partial)
+    values = convert_pickles(jobs) if jobs else []
+    for job in jobs:
+        for path in job.target.glob("*.safetensors"):
+            path.rename(partial / path.name)
+        shutil.rmtree(job.target)
+    return _name_speakers(files.speakers, values[-1]) if files.speakers else {}
+
+
+def _model_routes(with_dvae: bool) -> Routes:
+    """Return where the tensors of a model.pth or of a training checkpoint go."""
+    routes: Routes = {}
+    for start in ("model.xtts.", "model.", "xtts.", ""):
+        routes[f"{start}gpt."] = ("gpt", "")
+        # Second names that models of the v1 era have for the same weights.
+        routes[f"{start}gpt.gpt_inference."] = None
+        routes[f"{start}gpt.gpt.wte."] = None
+        routes[f"{start}hifigan_decoder."] = ("voice", "")
+        routes[f"{start}{MEL_STATS}"] = ("voice", MEL_STATS)
+    if with_dvae:
+        routes["model.dvae."] = ("dvae", "")
+    return routes
+
+
+def _split_safetensors(path: Path, partial: Path) -> None:
+    try:
+        state = load_file(path)
+        split(state, partial, _model_routes(False), max_bytes=2 * path.stat().st_size)
+    except (SafetensorError, ValueError, Refused) as error:
+        raise CheckpointError(
+            f"{path} cannot be read: {error}. Copy the file again, or remove it to use the "
+            "model.pth beside it."
+        ) from None
+
+
+def _name_speakers(path: Path, values: Any) -> dict[str, list[str]]:
+    try:
+        return {
+            name: [voice["gpt_cond_latent"][TENSOR], voice["speaker_embedding"][TENSOR]]
+            for name, voice in values.items()
+        }
+    except (AttributeError, KeyError, TypeError):
+        raise CheckpointError(
+            f"{path} is no file of XTTS voices: every name must lead to gpt_cond_latent and "
+            "speaker_embedding. Copy the published file again, or remove it; training needs none."
+        ) from None
+
+
+def _add_mel_stats(files: _Files, partial: Path) -> None:
+    """Give a model without mel statistics those of mel_stats.pth."""
+    separate = partial / "stats.safetensors"
+    voice = load_file(partial / VOICE_FILE)
+    if MEL_STATS not in voice:
+        if not separate.is_file():
+            raise CheckpointError(
+                f"{files.model} holds no mel_stats, and there is no mel_stats.pth beside it. Copy "
+                "the mel_stats.pth that was published with XTTS v2 there."
+            )
+        whole = voice | load_file(separate)
+        write_tensors(partial / "whole.safetensors", whole)
+        os.replace(partial / "whole.safetensors", partial / VOICE_FILE)
+    separate.unlink(missing_ok=True)
+
+
+def _require(path: Path, source: Path, what: str) -> None:
+    if not path.is_file():
+        raise CheckpointError(
+            f"{source} does not hold {what}. Give the model.pth of an XTTS v2 folder, or a "
+            "checkpoint that was trained from one."
+        )
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        config = None
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path} is no JSON object. Copy the published config.json again.")
+    if config.get("model", "xtts") != "xtts":
+        raise CheckpointError(
+            f"{path} describes a model of the kind {config['model']!r}, not xtts. "
+            "Give a folder of XTTS v2."
+        )
+    return config
+
+
+def _read_licence(files: _Files) -> str:
+    if files.licence is None:
+        return PUBLISHED_LICENCE
+    return files.licence.read_text(encoding="utf-8", errors="replace")[:_LONGEST_LICENCE].strip()
+
+
+def _write_json(path: Path, about: dict[str, Any]) -> None:
+    """Write what is known of a base, with the sizes of its files, so that a cut one is noticed."""
+    sizes = [[file.name, file.stat().st_size] for file in sorted(path.parent.glob("*.safetensors"))]
+    path.write_text(json.dumps(about | {"files": sizes}, ensure_ascii=False), encoding="utf-8")

@@ -1,0 +1,125 @@
+"""A base folder out: the files that XTTS tools load, and the same weights as safetensors."""
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.errors import CheckpointError
+from trainer.foreign import write_tensors
+from trainer.models.xtts.folder import LICENCE_FILE, MEL_STATS, Base
+from trainer.models.xtts.shapes import languages_of, token_ids
+
+State = dict[str, Tensor]
+
+# What coqui's trainer adds to a config.json: paths on the machine that trained, and settings that
+# mean nothing to a finished model.
+_TRAINING_ONLY = (
+    "min_conditioning_length", "max_conditioning_length", "gpt_loss_text_ce_weight",
+    "gpt_loss_mel_ce_weight", "debug_loading_failures", "max_wav_length", "max_text_length",
+    "mel_norm_file", "dvae_checkpoint", "xtts_checkpoint", "vocoder",
+)  # fmt: skip
+
+
+def publish_folder(
+    folder: Path,
+    *,
+    gpt_state: State,
+    base: Base,
+    config: dict[str, Any],
+    vocab_json: str,
+    voices: dict[str, tuple[Tensor, Tensor]],
+    licence: str,
+    bf16: bool = False,
+) -> None:
+    """Write model.pth, model.safetensors, config.json, vocab.json, speakers_xtts.pth and more.
+
+    Everything but the GPT comes from the base unchanged; `bf16` halves the GPT. voices: latents
+    (1, 32, D) and embedding (1, S, 1) by name. Files of the same names are replaced, each at once.
+
+    Raises:
+        CheckpointError: the folder cannot be written.
+    """
+    ids = token_ids(vocab_json, folder / "vocab.json")
+    if bf16:
+        gpt_state = {name: value.to(torch.bfloat16) for name, value in gpt_state.items()}
+    state = {f"gpt.{name}": value for name, value in gpt_state.items()}
+    state |= {f"hifigan_decoder.{name}": value for name, value in base.voice_state().items()}
+    state[MEL_STATS] = base.mel_stats()
+    rows = len(gpt_state["text_embedding.weight"])
+    texts = {
+        "config.json": json.dumps(_finish(config, ids, rows), indent=4),
+        "vocab.json": vocab_json,
+        LICENCE_FILE: licence + "\n",
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder))
+        try:
+            write_tensors(partial / "model.safetensors", state)
+            write_published(partial, state, base.dvae_state() if base.has_dvae else {}, voices)
+            for name, text in texts.items():
+                (partial / name).write_text(text, encoding="utf-8")
+            for path in sorted(partial.iterdir()):
+                os.replace(path, folder / path.name)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    except (OSError, RuntimeError) as error:
+        raise CheckpointError(
+            f"The model could not be written to {folder}: {error}. Free some space there, or "
+            "export to another folder."
+        ) from None
+
+
+def write_published(
+    folder: Path, state: State, dvae: State, voices: dict[str, tuple[Tensor, Tensor]]
+) -> None:
+    """Write the published pickles: the model, its voices, and the DVAE that training needs."""
+    save_pickle(folder / "model.pth", {"model": _own_memory(state)})
+    save_pickle(folder / "mel_stats.pth", _own_memory({MEL_STATS: state[MEL_STATS]})[MEL_STATS])
+    save_pickle(
+        folder / "speakers_xtts.pth",
+        {
+            # In this order: upstream tells the two apart by it.
+            name: _own_memory({"gpt_cond_latent": latents, "speaker_embedding": embedding})
+            for name, (latents, embedding) in voices.items()
+        },
+    )
+    if dvae:
+        save_pickle(folder / "dvae.pth", _own_memory(dvae))
+
+
+def save_pickle(path: Path, content: Any) -> None:
+    """Write tensors in plain containers, which `torch.load` reads with weights_only."""
+    with open(path, "wb") as file:
+        torch.save(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _own_memory(state: State) -> State:
+    """Return the tensors, copied where they are a part of more; torch.save writes all of it."""
+    own = {}
+    for name, value in state.items():
+        value = value.detach().cpu().contiguous()
+        size = value.numel() * value.element_size()
+        own[name] = value if value.untyped_storage().nbytes() == size else value.clone()
+    return own
+
+
+def _finish(config: dict[str, Any], ids: dict[str, int], rows: int) -> dict[str, Any]:
+    """Return the config.json of a finished model with `rows` text tokens."""
+    arguments = {
+        name: value
+        for name, value in dict(config.get("model_args", {})).items()
+        if name not in _TRAINING_ONLY
+    }
+    arguments |= {"gpt_number_text_tokens": rows, "tokenizer_file": ""}
+    known = list(config.get("languages", []))
+    added = [language for language in languages_of(ids) if language not in known]
+    return config | {"model": "xtts", "model_args": arguments, "languages": known + added}

@@ -1,0 +1,173 @@
+"""What the files of a base tell about its sizes, and whether they belong together."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.errors import CheckpointError
+from trainer.models.xtts.dvae import dvae_sizes, load_dvae
+from trainer.models.xtts.frozen import count_modules, shape_of
+from trainer.models.xtts.network import PERCEIVER_HEAD_WIDTH, XttsGpt
+from trainer.models.xtts.sizes import DvaeSizes, GptSizes, Sizes
+from trainer.models.xtts.speaker_encoder import load_speaker_encoder, speaker_sizes
+from trainer.models.xtts.vocoder import load_vocoder, vocoder_sizes
+
+State = dict[str, Tensor]
+
+_NAMED = 3
+_LANGUAGE = re.compile(r"\[([a-z]{2,3}(?:-[a-z]{2})?)\]")
+
+
+def token_ids(vocab_json: str, path: Path) -> dict[str, int]:
+    """Return the id of every token of a vocab.json.
+
+    Raises:
+        CheckpointError: it is no vocabulary, or lacks [START] or [STOP].
+    """
+    try:
+        vocab = json.loads(vocab_json)
+        ids = {str(token): int(number) for token, number in vocab["model"]["vocab"].items()}
+        ids |= {str(token["content"]): int(token["id"]) for token in vocab.get("added_tokens", [])}
+        if not {"[START]", "[STOP]"} <= ids.keys():
+            raise ValueError("a token is missing")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise CheckpointError(
+            f"{path} is no vocabulary of XTTS: it must be a tokenizers file with the tokens "
+            "[START] and [STOP]. Copy the vocab.json that was published with the model beside it."
+        ) from None
+    return ids
+
+
+def languages_of(ids: dict[str, int]) -> list[str]:
+    """Return the languages that a vocabulary has a token for, by id."""
+    found = [(number, _LANGUAGE.fullmatch(token)) for token, number in ids.items()]
+    return [match.group(1) for _, match in sorted(found, key=lambda pair: pair[0]) if match]
+
+
+def gpt_sizes(state: State, ids: dict[str, int], config: dict[str, Any]) -> GptSizes:
+    """Read the sizes off the shapes of a GPT; the number of heads, which none tells, is given.
+
+    Raises:
+        CheckpointError: a weight that tells them is absent.
+    """
+    what = "The GPT of this checkpoint"
+    if (
+        "conditioning_perceiver.latents" not in state
+        and "conditioning_encoder.init.weight" in state
+    ):
+        raise CheckpointError(
+            f"{what} has no perceiver ('conditioning_perceiver.latents' is missing), so it is an "
+            "XTTS v1. Give a folder of XTTS v2."
+        )
+    num_text_tokens, width = shape_of(state, "text_embedding.weight", 2, what)
+    num_audio_tokens, _ = shape_of(state, "mel_embedding.weight", 2, what)
+    queries = shape_of(state, "conditioning_perceiver.layers.0.0.to_q.weight", 2, what)[0]
+    arguments = config.get("model_args")
+    heads = arguments.get("gpt_n_heads") if isinstance(arguments, dict) else None
+    return GptSizes(
+        layers=count_modules(state, "gpt.h.{}."),
+        width=width,
+        heads=heads if isinstance(heads, int) and heads > 0 else max(1, width // 64),
+        num_text_tokens=num_text_tokens,
+        num_audio_tokens=num_audio_tokens,
+        start_text=ids["[START]"],
+        stop_text=ids["[STOP]"],
+        start_audio=num_audio_tokens - 2,
+        stop_audio=num_audio_tokens - 1,
+        max_text_tokens=shape_of(state, "text_pos_embedding.emb.weight", 2, what)[0] - 2,
+        max_audio_tokens=shape_of(state, "mel_pos_embedding.emb.weight", 2, what)[0] - 3,
+        n_mels=shape_of(state, "conditioning_encoder.init.weight", 3, what)[1],
+        num_latents=shape_of(state, "conditioning_perceiver.latents", 2, what)[0],
+        conditioning_layers=count_modules(state, "conditioning_encoder.attn.{}."),
+        perceiver_layers=count_modules(state, "conditioning_perceiver.layers.{}."),
+        perceiver_heads=max(1, queries // PERCEIVER_HEAD_WIDTH),
+    )
+
+
+def check_gpt(state: State, sizes: GptSizes) -> None:
+    """Require exactly the weights of a GPT of these sizes.
+
+    Raises:
+        CheckpointError: weights are missing, left over or of another shape; it names them.
+    """
+    if sizes.width % sizes.heads:
+        raise CheckpointError(
+            f"The GPT is {sizes.width} wide, which {sizes.heads} heads cannot share. Copy the "
+            "config.json that was published with the model beside it."
+        )
+    with torch.device("meta"):
+        expected = {name: value.shape for name, value in XttsGpt(sizes).state_dict().items()}
+    misshapen = [
+        f"{name} {tuple(state[name].shape)} instead of {tuple(shape)}"
+        for name, shape in expected.items()
+        if name in state and state[name].shape != shape
+    ]
+    kinds = {
+        "missing": [name for name in expected if name not in state],
+        "of another shape": misshapen,
+        "unknown": [name for name in state if name not in expected],
+    }
+    problems = [f"{kind}: {_shorten(names)}" for kind, names in kinds.items() if names]
+    if problems:
+        raise CheckpointError(
+            f"The GPT does not fit XTTS v2 ({'; '.join(problems)}). Download the file again, or "
+            "take the one that was published."
+        )
+
+
+def check_vocabulary(ids: dict[str, int], sizes: GptSizes, path: Path) -> None:
+    """Require as many tokens as the model has rows for.
+
+    Raises:
+        CheckpointError: the vocabulary is that of another model.
+    """
+    count = max(ids.values()) + 1
+    if count != sizes.num_text_tokens:
+        raise CheckpointError(
+            f"{path} has {count} tokens, but the model was made for {sizes.num_text_tokens} "
+            "(the rows of its text_embedding.weight). Copy the vocab.json that belongs to this "
+            "model beside it."
+        )
+
+
+def read_sizes(
+    gpt: State, voice: State, dvae: State, *, ids: dict[str, int], config: dict[str, Any]
+) -> Sizes:
+    """Read all sizes off a base's weights and require that the weights fit together.
+
+    Without a DVAE, which only training needs, its published sizes stand in.
+
+    Raises:
+        CheckpointError: weights are missing, left over, of another shape or of other networks.
+    """
+    sizes = Sizes(
+        gpt_sizes(gpt, ids, config),
+        dvae_sizes(dvae) if dvae else DvaeSizes(),
+        vocoder_sizes(voice),
+        speaker_sizes(voice),
+    )
+    check_gpt(gpt, sizes.gpt)
+    load_vocoder(voice, sizes.vocoder)
+    load_speaker_encoder(voice, sizes.speaker)
+    if dvae:
+        load_dvae(dvae, sizes.dvae)
+        _check_codes(sizes)
+    return sizes
+
+
+def _check_codes(sizes: Sizes) -> None:
+    num_codes = sizes.gpt.num_audio_tokens - 2
+    if sizes.dvae.num_codes != num_codes:
+        raise CheckpointError(
+            f"The DVAE makes {sizes.dvae.num_codes} codes, but the GPT knows {num_codes}. Copy the "
+            "dvae.pth that was published with this model beside it."
+        )
+
+
+def _shorten(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
