@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.models.xtts.folder import LICENCE_FILE
-from trainer.models.xtts.publish import save_pickle, write_published
+from trainer.models.xtts.publish import write_published
 from trainer.models.xtts.random_base import (
     RANDOM_LICENCE,
     blank_vocab,
@@ -51,10 +51,10 @@ def make_folder(
     state["mel_stats"] = mel_stats
     config = config_of(sizes)
     folder.mkdir(parents=True, exist_ok=True)
-    write_published(folder, state, states["dvae"], random_voices(sizes, seed))
-    if with_config_pickle:
-        with config_object(config) as pickled:
-            save_pickle(folder / "model.pth", {"config": pickled, "model": state})
+    voices = random_voices(sizes, seed)
+    with config_object(config) as pickled:
+        beside = {"config": pickled} if with_config_pickle else {}
+        write_published(folder, state, states["dvae"], voices, beside)
     (folder / "config.json").write_text(json.dumps(config, indent=4), encoding="utf-8")
     (folder / "vocab.json").write_text(vocab_json, encoding="utf-8")
     (folder / LICENCE_FILE).write_text(RANDOM_LICENCE + "\n", encoding="utf-8")

@@ -77,10 +77,17 @@ def publish_folder(
 
 
 def write_published(
-    folder: Path, state: State, dvae: State, voices: dict[str, tuple[Tensor, Tensor]]
+    folder: Path,
+    state: State,
+    dvae: State,
+    voices: dict[str, tuple[Tensor, Tensor]],
+    beside: dict[str, Any] | None = None,
 ) -> None:
-    """Write the published pickles: the model, its voices, and the DVAE that training needs."""
-    save_pickle(folder / "model.pth", {"model": _own_memory(state)})
+    """Write the published pickles: the model, its voices, and the DVAE that training needs.
+
+    `beside` goes into model.pth before the weights.
+    """
+    save_pickle(folder / "model.pth", (beside or {}) | {"model": _own_memory(state)})
     save_pickle(folder / "mel_stats.pth", _own_memory({MEL_STATS: state[MEL_STATS]})[MEL_STATS])
     save_pickle(
         folder / "speakers_xtts.pth",

@@ -88,14 +88,16 @@ def complete_sizes(sizes: Sizes, vocab_json: str) -> Sizes:
 def random_states(sizes: Sizes, seed: int) -> dict[str, State]:
     """Draw the weights `gpt`, `voice` (with mel_stats) and `dvae`, the same for the same seed."""
     generator = torch.Generator().manual_seed(seed)
+    # Modules draw their first weights from torch's own generator, which is left as it was.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         gpt = {name: value.detach() for name, value in XttsGpt(sizes.gpt).state_dict().items()}
-    voice = random_vocoder_state(sizes.vocoder, generator)
-    voice |= random_speaker_state(sizes.speaker, generator)
+        voice = random_vocoder_state(sizes.vocoder, generator)
+        voice |= random_speaker_state(sizes.speaker, generator)
+        dvae = random_dvae_state(sizes.dvae, generator)
     # Of the size of a loud band's logarithm, rising with frequency as the published ones do.
     voice["mel_stats"] = torch.linspace(3.0, 5.0, sizes.gpt.n_mels)
-    return {"gpt": gpt, "voice": voice, "dvae": random_dvae_state(sizes.dvae, generator)}
+    return {"gpt": gpt, "voice": voice, "dvae": dvae}
 
 
 def random_voices(sizes: Sizes, seed: int) -> dict[str, tuple[Tensor, Tensor]]:
