@@ -109,6 +109,9 @@ def random_dvae_state(sizes: DvaeSizes, generator: torch.Generator) -> dict[str,
     entries = torch.randn((sizes.codebook_width, sizes.num_codes), generator=generator)
     entries /= entries.norm(dim=0)
     return state | {
+        "discrete_loss.accumulator_index": torch.zeros(1, dtype=torch.long),
+        "discrete_loss.accumulator_filled": torch.zeros(1, dtype=torch.long),
+        "discrete_loss.accumulator": torch.zeros((100, sizes.num_codes)),
         "codebook.embed": entries,
         "codebook.cluster_size": torch.ones(sizes.num_codes),
         "codebook.embed_avg": entries.clone(),

@@ -188,11 +188,16 @@ def load_speaker_encoder(state: dict[str, Tensor], sizes: SpeakerSizes) -> Speak
 
 
 def random_speaker_state(sizes: SpeakerSizes, generator: torch.Generator) -> dict[str, Tensor]:
-    """Draw weights in the published layout below `hifigan_decoder.`."""
+    """Draw weights in the published layout below `hifigan_decoder.`.
+
+    Filters without mean hear differences between bands and moments, not what all speech shares;
+    otherwise all voices would have nearly the same embedding.
+    """
     state = {}
     for name, value in SpeakerEncoder(sizes).state_dict().items():
-        is_drawn = name.endswith("weight") and value.dim() > 1
-        # Everything else, as fresh: the front end, normalisation that changes nothing.
-        fresh = torch.zeros_like(value) if name.endswith("bias") else value
-        state[_PREFIX + name] = draw_weight(value.shape, generator) if is_drawn else fresh
+        if name.endswith("weight") and value.dim() > 1:
+            weight = draw_weight(value.shape, generator)
+            value = weight - weight.mean(tuple(range(1, value.dim())), keepdim=True)
+        # The rest stays as it is fresh: the front end, normalisation that changes nothing.
+        state[_PREFIX + name] = torch.zeros_like(value) if name.endswith("bias") else value
     return state

@@ -22,6 +22,7 @@ from trainer.models.xtts.sizes import (
 
 _WHAT = "The vocoder"
 _PREFIX = "waveform_decoder."
+_LOUDNESS = 0.1
 
 
 class XttsVocoder(nn.Module):
@@ -104,10 +105,18 @@ def random_vocoder_state(sizes: VocoderSizes, generator: torch.Generator) -> dic
     for name, shape in shapes.items():
         if name.endswith("bias"):
             state[name] = torch.zeros(shape)
-            continue
-        # Small changes in the residual blocks keep twelve of them from growing beyond tanh.
-        weight = draw_weight(shape, generator, 0.3 if "resblocks" in name else 1.0)
-        state |= _split(name, weight) if ".ups." in name or "resblocks" in name else {name: weight}
+        elif ".ups." in name:
+            # A stage upsamples by half its kernel, so each sample is a sum over two taps a channel.
+            state |= _split(name, draw_weight(shape, generator, 2**0.5, fan_in=2 * shape[0]))
+        elif ".resblocks." in name:
+            # Small changes keep the many blocks from growing beyond what tanh can hold.
+            state |= _split(name, draw_weight(shape, generator, 0.3))
+        elif ".cond" in name:
+            # An embedding has the length 1, whatever its width.
+            state[name] = draw_weight(shape, generator, fan_in=1)
+        else:
+            gain = _LOUDNESS if ".conv_post." in name else 1.0
+            state[name] = draw_weight(shape, generator, gain)
     return state
 
 
