@@ -25,7 +25,7 @@ TEXTS = [
     "a big dog ran home",
     "we sing all day long",
     "no more rain",
-    "go!",
+    "go now!",
 ]
 SPEAKERS = ["ann", "bob", "ann", "bob", "ann"]
 
@@ -68,8 +68,14 @@ class Prepared:
 
     def batch(self, ids: list[str], totals: dict[str, float] | None = None) -> Batch:
         """Collate clips; without totals they are a step of their own."""
-        chosen = [self.corpus.features[clip_id] for clip_id in ids]
-        counted = [self.family.counts(features) for features in chosen]
+        features = self.corpus.features
+        counted = [self.family.counts(features[clip_id]) for clip_id in ids]
+        chosen = [features[clip_id] for clip_id in ids]
+        if self.family.draws is not None:
+            draw = self.family.draws(features)
+            numbers = [np.random.default_rng(int(clip_id)) for clip_id in ids]
+            pairs = zip(ids, numbers, strict=True)
+            chosen = [draw(clip_id, np.random.default_rng(9), rng) for clip_id, rng in pairs]
         own = {name: sum(count[name] for count in counted) for name in counted[0]}
         own["clips"] = float(len(ids))
         return Batch(self.family.collate(chosen), ids, totals or own, 1.0)
@@ -125,7 +131,9 @@ def test_masks_count_what_counts_tells(prepared: Prepared) -> None:
         valid = {int(v[row].sum()) for name, v in tensors.items() if name.endswith("mask")}
         assert valid <= set(counted.values())
         assert valid
-    assert all(len(value) == 2 for value in tensors.values())
+    # Tensors of places and of what is wanted there run over all clips at once.
+    flat = {name for name in tensors if name.endswith(("_index", "_targets"))}
+    assert all(len(value) == 2 for name, value in tensors.items() if name not in flat)
 
 
 def test_micro_batches_add_up_to_the_loss_of_one_batch(prepared: Prepared) -> None:

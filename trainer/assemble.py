@@ -59,6 +59,7 @@ def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Se
     _refuse_unavailable(entries, machine)
     seed_everything(config.training.seed)
     family, options = entries.family, entries.family_options
+    _tell_terms(config, entries, emit)
     dataset = in_turn(world, lambda: prepare_dataset(folder, config, family, options, emit))
     emit(PhaseChanged("Loading the model"))
     setup = _build(folder, config, entries, dataset, machine=machine, world=world)
@@ -74,6 +75,16 @@ def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Se
     if checkpoint is not None:
         setup.first_step = restore_checkpoint(setup, checkpoint) + 1
     return setup
+
+
+def _tell_terms(config: RunConfig, entries: Entries, emit: Emit) -> None:
+    """Say under which licence the weights come that the run starts from."""
+    if entries.family.terms is None:
+        return
+    emit(PhaseChanged("Reading the base checkpoint"))
+    terms = entries.family.terms(Path(config.base) if config.base else None)
+    if terms:
+        emit(Notice("info", terms))
 
 
 def check_before_start(config: RunConfig) -> None:

@@ -83,10 +83,11 @@ def _check(argv: list[str]) -> int:
 
     parser = _parser("check")
     parser.add_argument("--family", default="", help="also compute this family's features")
+    parser.add_argument("--base", default="", help="the base checkpoint the family starts from")
     parser.add_argument("--json", action="store_true", help="print JSON for machines")
     data, args = data_from_args(parser, argv)
     manifest = read_manifest(data)
-    unusable = _unusable_for(args.family, manifest.clips) if args.family else {}
+    unusable = _unusable_for(args.family, args.base, manifest.clips) if args.family else {}
     usable = [clip for clip in manifest.train if clip.id not in unusable]
     if args.json:
         values = manifest.summary() | {
@@ -114,20 +115,21 @@ def _check(argv: list[str]) -> int:
     return 0 if usable else 1
 
 
-def _unusable_for(family_name: str, clips: Sequence) -> dict[str, str]:
+def _unusable_for(family_name: str, base_name: str, clips: Sequence) -> dict[str, str]:
     from trainer.data.cache import FeatureCache, default_cache_folder
     from trainer.dataset import loader_workers
     from trainer.entries import find_family
 
     family = find_family(family_name)
-    featurizer = family.featurizer(None, family.options())
+    base = Path(base_name).expanduser().absolute() if base_name else None
+    featurizer = family.featurizer(base, family.options())
     cache = FeatureCache(default_cache_folder() / family.name)
     workers = loader_workers(None)
     features, unusable = cache.collect(clips, featurizer, workers=workers, progress=_no_progress)
     usable = [clip for clip in clips if clip.id in features]
     if not usable:
         return unusable
-    corpus = family.survey(features, usable, family.options(), None, _no_progress)
+    corpus = family.survey(features, usable, family.options(), base, _no_progress)
     return unusable | corpus.unusable
 
 
@@ -245,8 +247,10 @@ def _export(argv: list[str]) -> int:
     parser = _run_parser("export")
     parser.add_argument("--out", required=True, metavar="FOLDER", help="the new folder")
     parser.add_argument("--checkpoint", default="best", help="best, last or a step [best]")
+    parser.add_argument("--bf16", action="store_true", help="write bf16 weights, half the size")
     args = parser.parse_args(argv)
-    folder = export_voice(Run.open(args.run), Path(args.out), which=args.checkpoint)
+    run, out = Run.open(args.run), Path(args.out)
+    folder = export_voice(run, out, which=args.checkpoint, bf16=args.bf16)
     print(f"Wrote {', '.join(sorted(path.name for path in folder.iterdir()))} to {folder}.")
     return 0
 

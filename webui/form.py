@@ -104,7 +104,7 @@ class ChoiceForm:
         self.choice = gr.Dropdown(
             choices, value=chosen, label=label, interactive=True, elem_id=f"{name}-choice"
         )
-        summary = entries[chosen].summary if chosen else ""
+        summary = _describe(entries[chosen]) if chosen else ""
         self.summary = gr.Markdown(summary, elem_classes="summary")
         for key, entry in entries.items():
             with gr.Group(visible=key == chosen) as group:
@@ -137,4 +137,10 @@ class ChoiceForm:
 
     def _show(self, chosen: str) -> list[Any]:
         visible = [gr.Group(visible=key == chosen) for key in self._groups]
-        return [self.entries[chosen].summary, *visible]
+        return [_describe(self.entries[chosen]), *visible]
+
+
+def _describe(entry: Any) -> str:
+    """Return the line under a choice: what it is and, for a model, under which licence."""
+    licence = getattr(entry, "licence", "")
+    return f"{entry.summary} Licence: {licence}." if licence else entry.summary

@@ -106,6 +106,14 @@ class RunForm:
             interactive=True,
             elem_id="base",
         )
+        self.bundled = base
+        self.family.choice.change(
+            self._fit_base,
+            [self.family.choice, self.base],
+            self.base,
+            show_progress="hidden",
+            api_visibility="private",
+        )
         self.main = OptionsForm(TrainingConfig, "training", leave_out=_others(_MAIN))
         self.effective_batch = gr.Markdown(elem_id="effective-batch")
         gr.Markdown("### Speed and memory")
@@ -159,6 +167,12 @@ class RunForm:
             raise ConfigError(problems)
         parts["training"] = parts.pop("main") | parts.pop("more")
         return RunConfig.from_json(parts).with_values(data=data)
+
+    def _fit_base(self, family: str, base: str) -> Any:
+        """Let go of the bundled checkpoint when another family is chosen, and take it back."""
+        if base and base != self.bundled:
+            return gr.skip()
+        return self.bundled if family == _DEFAULTS.family.name else ""
 
     def fill(self, config: RunConfig) -> dict[Component, Any]:
         """Return the update that shows a RunConfig."""

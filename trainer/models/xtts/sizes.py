@@ -96,7 +96,7 @@ class Sizes:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values that `from_json` reads back."""
-        return asdict(self)
+        return {part: _lists(values) for part, values in asdict(self).items()}
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> "Sizes":
@@ -107,6 +107,12 @@ class Sizes:
             VocoderSizes(**_tuples(values["vocoder"])),
             SpeakerSizes(**_tuples(values["speaker"])),
         )
+
+
+def _lists(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
+    }
 
 
 def _tuples(values: dict[str, Any]) -> dict[str, Any]:

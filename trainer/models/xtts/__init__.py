@@ -1,0 +1,74 @@
+"""XTTS v2: fine-tuning of its GPT; codes, vocoder and speaker encoder stay as published."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainer.data.types import Features
+from trainer.models.xtts.batches import Collate, counts, make_collate
+from trainer.models.xtts.checkpoint import export, load, publish, terms
+from trainer.models.xtts.featurizer import XttsFeaturizer
+from trainer.models.xtts.losses import blocks, losses, measures
+from trainer.models.xtts.options import Options
+from trainer.models.xtts.references import draws
+from trainer.models.xtts.sizes import GptSizes
+from trainer.models.xtts.start import open_start
+from trainer.models.xtts.survey import survey
+from trainer.models.xtts.synthesis import checks, synthesize
+from trainer.specs import Featurizer, ModelFamily
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def make_featurizer(base: Path | None, options: Options) -> Featurizer:
+    """Return the featurizer that goes with a base's DVAE."""
+    return XttsFeaturizer(open_start(base))
+
+
+def collate(clips: "Sequence[Features]") -> "dict[str, Tensor]":
+    """Lay drawn clips out as rows, by the network's numbers that every clip carries.
+
+    Returns text_ids, audio_ids (B, T), layout (B, T) and more; see `make_collate`.
+    """
+    return _collate_of(tuple(int(value) for value in clips[0]["layout"]))(clips)
+
+
+@lru_cache(maxsize=4)
+def _collate_of(layout: tuple[int, ...]) -> Collate:
+    start_text, stop_text, start_audio, stop_audio, num_latents, is_upstream = layout
+    sizes = GptSizes(
+        start_text=start_text,
+        stop_text=stop_text,
+        start_audio=start_audio,
+        stop_audio=stop_audio,
+        num_latents=num_latents,
+    )
+    return make_collate(sizes, bool(is_upstream))
+
+
+FAMILY = ModelFamily(
+    name="xtts",
+    label="XTTS v2",
+    summary="Clones a voice from seconds and speaks 17 languages; for a GPU. Needs the published "
+    "checkpoint folder as its base.",
+    options=Options,
+    licence="own code MIT; the published weights are under the Coqui Public Model License, "
+    "non-commercial use only",
+    load=load,
+    featurizer=make_featurizer,
+    survey=survey,
+    counts=counts,
+    collate=collate,
+    losses=losses,
+    measures=measures,
+    blocks=blocks,
+    synthesize=synthesize,
+    export=export,
+    learning_rates={"adamw": 5e-6, "prodigy": 1.0, "schedule_free_adamw": 1e-5},
+    draws=draws,
+    checks=checks,
+    publish=publish,
+    terms=terms,
+)

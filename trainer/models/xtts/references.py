@@ -1,0 +1,79 @@
+"""References: which audio conditions the voice of a clip at a step."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from trainer.data.types import Features
+from trainer.models.xtts.sizes import CODE_STRIDE, HOP_LENGTH, SAMPLE_RATE
+from trainer.specs import Draw
+
+SHORTEST_FRAMES = round(3.0 * SAMPLE_RATE / HOP_LENGTH)
+LONGEST_FRAMES = round(6.0 * SAMPLE_RATE / HOP_LENGTH)
+_FRAMES_A_CODE = CODE_STRIDE // HOP_LENGTH
+
+
+def draws(features: Mapping[str, Features]) -> Draw:
+    """Return a function that gives every clip a reference of its speaker, anew at each step.
+
+    The reference is 6 s of other clips, joined where one is too short; the batch cuts it to between
+    3 and 6 s. A speaker's only clip lends one half of itself at most, and the loss leaves out the
+    codes of that part, so that the network cannot copy them.
+    """
+    speakers: defaultdict[int, list[str]] = defaultdict(list)
+    for clip_id, clip in features.items():
+        speakers[int(clip["speaker"])].append(clip_id)
+
+    def draw(clip_id: str, of_step: np.random.Generator, rng: np.random.Generator) -> Features:
+        own = features[clip_id]
+        ids = speakers[int(own["speaker"])]
+        found = {name: own[name] for name in ("tokens", "codes", "layout")}
+        found["reference_frames"] = np.array(
+            of_step.integers(SHORTEST_FRAMES, LONGEST_FRAMES + 1), np.int32
+        )
+        others = len(ids) - (clip_id in ids)
+        if others == 0 or bool(own["layout"][-1]):
+            return found | _part_of_itself(own["reference"], int(found["reference_frames"]), rng)
+        mels = (features[name]["reference"] for name in _order(ids, clip_id, rng))
+        reference = _join(mels, LONGEST_FRAMES, rng)
+        return found | {"reference": reference, "masked": np.zeros(2, np.int32)}
+
+    return draw
+
+
+def fixed_reference(mels: Sequence[np.ndarray], frames: int) -> np.ndarray:
+    """Join mels (M, T_mel), each as often as needed, to (M, frames)."""
+    joined = np.concatenate(list(mels), axis=1)
+    repeats = -(-frames // joined.shape[1])
+    return np.tile(joined, (1, repeats))[:, :frames]
+
+
+def _order(ids: Sequence[str], clip_id: str, rng: np.random.Generator) -> list[str]:
+    """Return the other clips from a random one on, enough of them for any reference."""
+    first = int(rng.integers(len(ids)))
+    turned = [ids[(first + place) % len(ids)] for place in range(min(len(ids), 64))]
+    return [name for name in turned if name != clip_id] or [
+        name for name in ids if name != clip_id
+    ][:1]
+
+
+def _join(mels: Iterable[np.ndarray], frames: int, rng: np.random.Generator) -> np.ndarray:
+    """Join random parts of mels (M, T_mel) to (M, frames)."""
+    pieces, missing = [], frames
+    for mel in mels:
+        start = int(rng.integers(0, max(1, mel.shape[1] - missing + 1)))
+        pieces.append(mel[:, start : start + missing])
+        missing -= pieces[-1].shape[1]
+        if missing <= 0:
+            break
+    return fixed_reference(pieces, frames)
+
+
+def _part_of_itself(mel: np.ndarray, frames: int, rng: np.random.Generator) -> Features:
+    """Return a part of a mel (M, T_mel), half of it at most, and the codes it stands for."""
+    length = max(1, min(frames, mel.shape[1] // 2))
+    start = int(rng.integers(0, mel.shape[1] - length + 1))
+    masked = [start // _FRAMES_A_CODE, -(-(start + length) // _FRAMES_A_CODE)]
+    reference = fixed_reference([mel[:, start : start + length]], LONGEST_FRAMES)
+    return {"reference": reference, "masked": np.array(masked, np.int32)}

@@ -1,0 +1,170 @@
+"""What XTTS learns of a manifest as a whole: its vocabulary, tokens, speakers and references."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.data.types import Clip, Features
+from trainer.errors import DataError
+from trainer.models.xtts.cleaning import plain_language
+from trainer.models.xtts.folder import Base
+from trainer.models.xtts.options import LAYERS, Options
+from trainer.models.xtts.sizes import CODE_STRIDE, OUTPUT_RATE, SAMPLE_RATE, Sizes
+from trainer.models.xtts.start import FORMAT, open_start
+from trainer.models.xtts.tokenizer import XttsTokenizer
+from trainer.models.xtts.vocabulary import Extension, extend_vocabulary
+from trainer.specs import Corpus, Progress
+
+_REFERENCE_S = 12.0
+_MOST_REFERENCES = 8
+_SHORT_TEXTS = 4
+
+
+def survey(
+    features: dict[str, Features],
+    clips: Sequence[Clip],
+    options: Options,
+    base: Path | None,
+    progress: Progress,
+) -> Corpus:
+    """Tokenize every clip, with a vocabulary that knows its letters where the options allow it.
+
+    Raises:
+        DataError: no train clip is usable.
+        CheckpointError: the base checkpoint cannot be used.
+    """
+    start = open_start(base)
+    progress("Reading the text", 0, len(clips))
+    extension = _extend(start.vocab_json, clips, options)
+    reader = _Reader(XttsTokenizer(extension.vocab_json, amharic_g2p=options.amharic_g2p), options)
+    ready: dict[str, Features] = {}
+    unusable: dict[str, str] = {}
+    for done, clip in enumerate(clips, 1):
+        try:
+            ready[clip.id] = features[clip.id] | reader.read(clip, features[clip.id])
+        except DataError as error:
+            unusable[clip.id] = str(error)
+        progress("Reading the text", done, len(clips))
+    used = [clip for clip in clips if clip.id in ready]
+    if not any(clip.split == "train" for clip in used):
+        reason = next(iter(unusable.values()), "none of them is in the train split.")
+        raise DataError(f"None of the clips can be used for XTTS. The first reason: {reason}")
+    names = list(dict.fromkeys(clip.speaker for clip in used))
+    sizes = _sizes_of(start, reader.tokenizer, options)
+    gpt = sizes.gpt
+    layout = [gpt.start_text, gpt.stop_text, gpt.start_audio, gpt.stop_audio, gpt.num_latents]
+    for clip in used:
+        ready[clip.id]["speaker"] = np.array(names.index(clip.speaker), np.int32)
+        ready[clip.id]["layout"] = np.array([*layout, options.upstream_masking], np.int32)
+    facts = {
+        "format": FORMAT,
+        "family": "xtts",
+        "sizes": sizes.to_json(),
+        "vocab": extension.vocab_json,
+        "related": {str(new): old for new, old in extension.new.items()},
+        "amharic_g2p": options.amharic_g2p,
+        "language_costs": [asdict(cost) for cost in extension.report],
+        "config": start.config,
+        "speakers": [_describe_speaker(name, used) for name in names],
+        "sample_rate": OUTPUT_RATE,
+        "licence": start.licence,
+        "short_texts": _pick_short(used, ready),
+    }
+    return Corpus(facts, ready, unusable)
+
+
+class _Reader:
+    """Turns the texts of clips into tokens, and says why one cannot be used."""
+
+    def __init__(self, tokenizer: XttsTokenizer, options: Options) -> None:
+        self.tokenizer = tokenizer
+        self.options = options
+
+    def read(self, clip: Clip, raw: Features) -> Features:
+        """Return the tokens of a clip.
+
+        Raises:
+            DataError: the clip has to be left out.
+        """
+        self._check_length(clip, len(raw["codes"]))
+        cleaned = self.tokenizer.clean(clip.text, clip.language)
+        if not cleaned.strip():
+            raise DataError("nothing of its text is left after cleaning. Write what is said.")
+        unknown = self.tokenizer.unknown(clip.text, clip.language)
+        if unknown:
+            listed = " ".join(dict.fromkeys(unknown))[:60]
+            raise DataError(
+                f"the tokenizer does not know {listed}. Write the text in letters it knows, or "
+                "set 'Extend the vocabulary' to always."
+            )
+        tokens = self.tokenizer.encode(clip.text, clip.language)
+        if len(tokens) > self.options.max_text_tokens:
+            raise DataError(
+                f"its text makes {len(tokens)} tokens; the most are "
+                f"{self.options.max_text_tokens}. Cut the clip in two."
+            )
+        return {"tokens": np.array(tokens, np.int32)}
+
+    def _check_length(self, clip: Clip, num_codes: int) -> None:
+        # A code more than fits is the rounding of the published limit.
+        if (num_codes - 1) * CODE_STRIDE > self.options.max_audio_s * SAMPLE_RATE:
+            raise DataError(
+                f"it lasts {clip.duration_s:.1f} s; XTTS takes up to "
+                f"{self.options.max_audio_s:g} s. Cut it in two, or raise the longest clip."
+            )
+
+
+def _extend(vocab_json: str, clips: Sequence[Clip], options: Options) -> Extension:
+    """Return the vocabulary with what the train clips need and the options allow."""
+    known = XttsTokenizer(vocab_json)
+    chosen = [
+        (clip.text, clip.language)
+        for clip in clips
+        if clip.split == "train"
+        and options.new_tokens != "never"
+        and (options.new_tokens == "always" or not known.knows(clip.language))
+    ]
+    if not chosen:
+        return Extension(vocab_json, {}, ())
+    return extend_vocabulary(vocab_json, chosen, amharic_g2p=options.amharic_g2p)
+
+
+def _sizes_of(start: Base, tokenizer: XttsTokenizer, options: Options) -> Sizes:
+    gpt = start.sizes.gpt
+    gpt = replace(
+        gpt,
+        num_text_tokens=max(gpt.num_text_tokens, tokenizer.size),
+        start_text=tokenizer.start,
+        stop_text=tokenizer.stop,
+        layers=LAYERS.get(options.size, gpt.layers),
+    )
+    return replace(start.sizes, gpt=gpt)
+
+
+def _describe_speaker(name: str, clips: Sequence[Clip]) -> dict[str, Any]:
+    """Choose the train clips whose audio speaks for a voice: long ones, 12 s at most."""
+    own = [clip for clip in clips if clip.speaker == name]
+    pool = [clip for clip in own if clip.split == "train"] or own
+    chosen: list[Clip] = []
+    length_s = 0.0
+    for clip in sorted(pool, key=lambda clip: (-clip.duration_s, clip.id)):
+        if not chosen or length_s + clip.duration_s <= _REFERENCE_S:
+            chosen.append(clip)
+            length_s += clip.duration_s
+    return {
+        "name": name,
+        "language": plain_language(own[0].language),
+        "references": [clip.audio_path for clip in chosen[:_MOST_REFERENCES]],
+    }
+
+
+def _pick_short(clips: Sequence[Clip], ready: dict[str, Features]) -> list[dict[str, Any]]:
+    """Return the shortest texts with their number of codes, to watch for endless speech."""
+    seen: dict[str, dict[str, Any]] = {}
+    for clip in sorted(clips, key=lambda clip: (len(ready[clip.id]["tokens"]), clip.id)):
+        about = {"text": clip.text, "language": clip.language, "speaker": clip.speaker}
+        seen.setdefault(clip.text, about | {"num_codes": len(ready[clip.id]["codes"])})
+    return list(seen.values())[:_SHORT_TEXTS]

@@ -1,0 +1,126 @@
+"""Text to audio with a trained GPT: sentences, codes, latents, vocoder."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from trainer.data.sentences import split_sentences
+from trainer.errors import DataError
+from trainer.models.xtts.generation import Generated, generate
+from trainer.models.xtts.sizes import OUTPUT_RATE
+from trainer.models.xtts.tokenizer import UNKNOWN, XttsTokenizer
+from trainer.models.xtts.voice import SpeakingGpt, own_model
+from trainer.specs import Speech
+
+_SEED = 1234
+_PAUSE_S = 0.1
+_LONGEST_LETTERS = 200
+_OVERRUN = 2.0
+
+
+def synthesize(model: nn.Module, facts: dict[str, Any], text: str, speaker: str) -> Speech:
+    """Speak a text in the voice of a speaker; an empty speaker name takes the first one.
+
+    Raises:
+        DataError: the speaker is unknown, or nothing of the text can be spoken.
+    """
+    pieces = list(speak_sentences(model, facts, text, speaker))
+    pause = np.zeros(int(_PAUSE_S * OUTPUT_RATE), np.float32)
+    waves = [wave for piece in pieces for wave in (piece, pause)]
+    return Speech(np.concatenate(waves[:-1]), OUTPUT_RATE)
+
+
+def speak_sentences(
+    model: nn.Module, facts: dict[str, Any], text: str, speaker: str
+) -> Iterator[np.ndarray]:
+    """Yield the audio (T_wav,) of each sentence as it is done, for players that do not wait.
+
+    Raises:
+        DataError: the speaker is unknown, or nothing of the text can be spoken.
+    """
+    gpt = own_model(model)
+    voice = _find_speaker(facts, speaker)
+    encoded = _encode(facts, text, voice["language"])
+    was_training = gpt.training
+    gpt.eval()
+    try:
+        with torch.no_grad():
+            latents = gpt.voice.latents(gpt, voice["name"])
+            for tokens in encoded:
+                heard = _generate(gpt, latents, tokens).latents
+                yield gpt.voice.decode(heard[None], voice["name"])
+    finally:
+        gpt.train(was_training)
+
+
+@torch.no_grad()
+def checks(model: nn.Module, facts: dict[str, Any]) -> dict[str, float]:
+    """Return how often speech of the corpus' shortest texts does not end in time.
+
+    `overrun_rate` counts texts whose codes reach twice the recording's number (and half a second
+    more) without a stop, the fault that short sentences show first.
+    """
+    gpt = own_model(model)
+    texts = facts["short_texts"]
+    if not texts:
+        return {}
+    overruns = 0
+    tokenizer = _tokenizer(facts)
+    for about in texts:
+        tokens = tokenizer.encode(about["text"], about["language"])
+        latents = gpt.voice.latents(gpt, about["speaker"])
+        limit = math.ceil(_OVERRUN * about["num_codes"]) + 11
+        found = _generate(gpt, latents, torch.tensor(tokens), limit)
+        overruns += not found.stopped
+    return {"overrun_rate": overruns / len(texts)}
+
+
+def _generate(
+    gpt: SpeakingGpt, latents: Tensor, tokens: Tensor, limit: int | None = None
+) -> Generated:
+    """Draw codes for tokens (T_text,) after latents (1, 32, D)."""
+    tokens = tokens.to(latents.device)
+    return generate(gpt, latents, tokens, gpt.sampling, _SEED, limit)
+
+
+def _encode(facts: dict[str, Any], text: str, language: str) -> list[Tensor]:
+    """Return the tokens (T_text,) of each sentence; what the tokenizer does not know is left out.
+
+    Raises:
+        DataError: nothing is left.
+    """
+    tokenizer = _tokenizer(facts)
+    unknown = tokenizer.ids[UNKNOWN]
+    most = facts["sizes"]["gpt"]["max_text_tokens"]
+    found = []
+    for sentence in split_sentences(text, _LONGEST_LETTERS):
+        tokens = tokenizer.encode(sentence, language)
+        known = [token for token in tokens if token != unknown][:most]
+        # The first token names the language.
+        if len(known) > 1:
+            found.append(torch.tensor(known))
+    if not found:
+        raise DataError(
+            f"Nothing of '{text[:60]}' can be spoken; expected text in '{language}', the language "
+            "of the voice. Write the text in that language."
+        )
+    return found
+
+
+def _tokenizer(facts: dict[str, Any]) -> XttsTokenizer:
+    return XttsTokenizer(facts["vocab"], amharic_g2p=facts["amharic_g2p"])
+
+
+def _find_speaker(facts: dict[str, Any], speaker: str) -> dict[str, Any]:
+    voices = {voice["name"]: voice for voice in facts["speakers"]}
+    if not speaker:
+        return facts["speakers"][0]
+    if speaker not in voices:
+        listed = ", ".join(list(voices)[:8])
+        more = f" and {len(voices) - 8} more" if len(voices) > 8 else ""
+        raise DataError(f"This model has no speaker '{speaker}'. Choose one of: {listed}{more}.")
+    return voices[speaker]

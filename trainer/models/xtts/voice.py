@@ -1,0 +1,138 @@
+"""The voice behind a GPT: who speaks, and how its latents become audio; nothing here is trained."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from trainer.data.audio import load_audio
+from trainer.errors import DataError
+from trainer.models.xtts.folder import Base
+from trainer.models.xtts.generation import Sampling
+from trainer.models.xtts.mels import conditioning_mel
+from trainer.models.xtts.network import XttsGpt
+from trainer.models.xtts.sizes import SAMPLE_RATE, SPEAKER_RATE
+from trainer.models.xtts.speaker_encoder import SpeakerEncoder, load_speaker_encoder
+from trainer.models.xtts.vocoder import XttsVocoder, load_vocoder
+
+VOICES_FILE = "voices.safetensors"
+_SHORTEST_CHUNK_S = 0.33
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What is kept of a speaker: wave (T_wav,) at 22 050 Hz, and the frozen embedding (S,)."""
+
+    wave: Tensor
+    embedding: Tensor
+
+
+class Voice:
+    """The frozen networks and the references of a model's speakers, read when first needed."""
+
+    def __init__(self, base: Base, speakers: Sequence[dict[str, Any]], kept: Path | None) -> None:
+        self.base = base
+        self.speakers = {speaker["name"]: speaker for speaker in speakers}
+        self._references = _read_voices(kept, list(self.speakers)) if kept else {}
+        self._vocoder: XttsVocoder | None = None
+        self._speaker_encoder: SpeakerEncoder | None = None
+
+    def reference(self, name: str) -> Reference:
+        """Return a speaker's reference, from the checkpoint or from the recordings.
+
+        Raises:
+            DataError: the recordings are gone.
+        """
+        if name not in self._references:
+            self._references[name] = self._read_reference(self.speakers[name]["references"])
+        return self._references[name]
+
+    def latents(self, model: XttsGpt, name: str) -> Tensor:
+        """Return the conditioning latents (1, 32, D) of a speaker: the mean over chunks.
+
+        As inference does it: the reference is cut to `gpt_cond_len` seconds and into chunks of
+        `gpt_cond_chunk_len`; a chunk under 0.33 s is left out.
+        """
+        settings = self.base.config
+        longest = int(settings.get("gpt_cond_len", 30) * SAMPLE_RATE)
+        size = int(settings.get("gpt_cond_chunk_len", 4) * SAMPLE_RATE)
+        device = next(model.parameters()).device
+        wave = self.reference(name).wave[:longest].to(device)
+        chunks = [wave[start : start + size] for start in range(0, len(wave), size)]
+        whole = [chunk for chunk in chunks if len(chunk) >= _SHORTEST_CHUNK_S * SAMPLE_RATE]
+        mel_stats = self.base.mel_stats().to(device)
+        found = [model.condition(conditioning_mel(chunk[None], mel_stats)) for chunk in whole]
+        return torch.stack(found).mean(dim=0)
+
+    def decode(self, latents: Tensor, name: str) -> np.ndarray:
+        """Turn latents (1, T, D) into audio (T_wav,) float32 in a speaker's voice."""
+        if self._vocoder is None:
+            self._vocoder = load_vocoder(self.base.voice_state(), self.base.sizes.vocoder)
+        self._vocoder.to(latents.device)
+        embedding = self.reference(name).embedding.to(latents.device)
+        wave = self._vocoder(latents.float(), embedding[None, :, None])
+        return wave[0].cpu().numpy()
+
+    def save(self, path: Path) -> None:
+        """Write the references of every speaker, so that the checkpoint needs no recordings."""
+        tensors = {}
+        for number, name in enumerate(self.speakers):
+            reference = self.reference(name)
+            tensors[f"{number}.wave"] = reference.wave.half()
+            tensors[f"{number}.embedding"] = reference.embedding
+        save_file(tensors, path, {str(n): name for n, name in enumerate(self.speakers)})
+        path.chmod(0o644)
+
+    @torch.no_grad()
+    def _read_reference(self, paths: Sequence[str]) -> Reference:
+        missing = [path for path in paths if not Path(path).is_file()]
+        if missing:
+            raise DataError(
+                f"The reference recording {missing[0]} is gone, so there is no voice to speak "
+                "with. Put the recordings back where they were."
+            )
+        if self._speaker_encoder is None:
+            state, sizes = self.base.voice_state(), self.base.sizes.speaker
+            self._speaker_encoder = load_speaker_encoder(state, sizes)
+        waves = [torch.from_numpy(load_audio(path, SAMPLE_RATE)) for path in paths]
+        slow = [torch.from_numpy(load_audio(path, SPEAKER_RATE)) for path in paths]
+        embeddings = [self._speaker_encoder(wave[None])[0] for wave in slow]
+        # Rounded here already, so that a reference sounds the same before and after it is saved.
+        return Reference(torch.cat(waves).half().float(), torch.stack(embeddings).mean(dim=0))
+
+
+class SpeakingGpt(XttsGpt):
+    """The GPT with its voice and how it draws codes; neither is part of its weights."""
+
+    voice: Voice
+    sampling: Sampling
+
+
+def own_model(model: nn.Module) -> SpeakingGpt:
+    """Return the model as what the family made of it."""
+    if not isinstance(model, SpeakingGpt):
+        raise TypeError(f"expected SpeakingGpt, not {type(model).__name__}")
+    return model
+
+
+def _read_voices(path: Path, names: Sequence[str]) -> dict[str, Reference]:
+    """Read the references of the named speakers, as far as the file holds them."""
+    from safetensors import safe_open
+
+    if not path.is_file():
+        return {}
+    with safe_open(path, "pt") as file:
+        numbers = {name: number for number, name in (file.metadata() or {}).items()}
+    tensors = load_file(path)
+    return {
+        name: Reference(
+            tensors[f"{numbers[name]}.wave"].float(), tensors[f"{numbers[name]}.embedding"]
+        )
+        for name in names
+        if name in numbers
+    }
