@@ -171,7 +171,7 @@ def _load_bpe(vocab_json: str) -> Any:
 
 
 def _problem_of(table: Any) -> str | None:
-    """Say what keeps the JSON from being a vocabulary, for the package itself cannot say it well."""
+    """Say what keeps the JSON from being a vocabulary; the package says it less well."""
     model = table.get("model") if isinstance(table, dict) else None
     if not isinstance(model, dict) or model.get("type") != "BPE":
         return "it holds no BPE model"

@@ -19,12 +19,12 @@ _MARKS = str.maketrans(
 _NUMERALS = re.compile("[\u1369-\u137c]+")
 _HUNDRED, _MYRIAD = 0x137B, 0x137C
 # Rows that sound alike today, the first written as the second; so do two vowels of open rows.
-_HOMOPHONES = ((0x1210, 0x1200), (0x1280, 0x1200), (0x1220, 0x1230), (0x12D0, 0x12A0), (0x1340, 0x1338))  # fmt: skip
-_ALIKE = {old + order: new + order for old, new in _HOMOPHONES for order in range(7)}
+_HOMOPHONES = {0x1210: 0x1200, 0x1280: 0x1200, 0x1220: 0x1230, 0x12D0: 0x12A0, 0x1340: 0x1338}
+_ALIKE = {old + order: new + order for old, new in _HOMOPHONES.items() for order in range(7)}
 _ALIKE |= {0x1203: 0x1200, 0x1213: 0x1200, 0x1283: 0x1200, 0x12A3: 0x12A0, 0x12D3: 0x12A0}
 
-# The letters are those of the scholarly transcription, and where that has signs of its own, such
-# of the published languages as sound alike: Czech consonants, Turkish dotless i for the sixth vowel.
+# Letters of the scholarly transcription; where those are missing from the published vocabulary,
+# letters of a published language that sound alike: Turkish dotless i for the sixth vowel.
 _ROWS = {
     0x1200: "h", 0x1208: "l", 0x1210: "h", 0x1218: "m", 0x1220: "s", 0x1228: "r", 0x1230: "s",
     0x1238: "\u0161", 0x1240: "q", 0x1250: "q", 0x1260: "b", 0x1268: "v", 0x1270: "t",
@@ -74,7 +74,7 @@ def _value(numerals: str) -> int:
 
 
 def _spoken(word: str) -> str:
-    """Join the letters' sounds; runs of silent sixth vowels are broken up where none could speak."""
+    """Join the letters' sounds; a sixth vowel is spoken where its syllable needs one."""
     sounds = ""
     waiting: list[str] = []
     for letter in word:

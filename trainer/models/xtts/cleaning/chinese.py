@@ -64,7 +64,7 @@ def to_pinyin(text: str) -> str:
         MissingDependency: pypinyin is not installed.
     """
     try:
-        from pypinyin import Style, pinyin
+        from pypinyin import Style, pinyin  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise MissingDependency("pypinyin", "Chinese text") from None
     syllables = pinyin(text, style=Style.TONE3, heteronym=False, neutral_tone_with_five=True)

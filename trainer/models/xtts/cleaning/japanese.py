@@ -12,19 +12,19 @@ def to_romaji(text: str) -> str:
     Raises:
         MissingDependency: cutlet or its dictionary is not installed.
     """
-    return _cutlet().romaji(text).lower()
-
-
-@cache
-def _cutlet() -> Any:
     try:
-        from cutlet import Cutlet
+        from cutlet import Cutlet  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise MissingDependency(
             "cutlet", "Japanese text", "pip install cutlet unidic-lite"
         ) from None
+    return _reader(Cutlet).romaji(text).lower()
+
+
+@cache
+def _reader(cutlet: Any) -> Any:
+    # Starting it loads a dictionary; it stops in C code where none is installed.
     try:
-        return Cutlet()
+        return cutlet()
     except RuntimeError:
-        # The tagger starts without a dictionary only to fail.
         raise MissingDependency("unidic-lite", "Japanese text") from None

@@ -6,10 +6,18 @@ parts two syllables wherever the letters alone could be parted in several ways.
 
 from functools import cache
 
-_INITIALS = "g kk n d tt l m b pp s ss - j jj ch k t p h".replace("-", "").split(" ")
-_VOWELS = "a ae ya yae eo e yeo ye o wa wae oe yo u wo we wi yu eu ui i".split(" ")
-_FINALS = "- g kk gs n nj nh d l lg lm lb ls lt lp lh m b bs s ss ng j ch k t p h"
-_FINALS = _FINALS.replace("-", "").split(" ")
+_INITIALS = (
+    "g", "kk", "n", "d", "tt", "l", "m", "b", "pp", "s", "ss", "", "j", "jj", "ch", "k", "t", "p",
+    "h",
+)  # fmt: skip
+_VOWELS = (
+    "a", "ae", "ya", "yae", "eo", "e", "yeo", "ye", "o", "wa", "wae", "oe", "yo", "u", "wo", "we",
+    "wi", "yu", "eu", "ui", "i",
+)  # fmt: skip
+_FINALS = (
+    "", "g", "kk", "gs", "n", "nj", "nh", "d", "l", "lg", "lm", "lb", "ls", "lt", "lp", "lh", "m",
+    "b", "bs", "s", "ss", "ng", "j", "ch", "k", "t", "p", "h",
+)  # fmt: skip
 _FIRST, _LAST = 0xAC00, 0xD7A3
 
 

@@ -80,7 +80,8 @@ def _decimal(digits: str, language: str, rules: Rules) -> str:
     try:
         return _num2words(float(f"{whole}.{part}"), lang=language)
     except _UNSPEAKABLE:
-        return digits
+        spoken = _cardinal(whole, language, rules)
+        return digits if spoken == whole else f"{spoken}, {_digit_by_digit(part, language)}"
 
 
 def _ordinal(match: re.Match[str], language: str, rules: Rules) -> str:
