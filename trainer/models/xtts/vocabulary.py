@@ -157,9 +157,9 @@ class _Growth:
         """Merge the most frequent pairs that hold a new letter, as far as a pair occurs twice."""
         if limit <= 0 or not self._letters:
             return
-        words = _Words(self._words_of(texts))
+        words = _Words(self._words_of(texts), self._letters)
         for _ in range(limit):
-            pair = words.most_frequent(self._letters)
+            pair = words.most_frequent()
             if pair is None:
                 return
             as_text = any(isinstance(merge, str) for merge in self._model["merges"])
@@ -190,9 +190,11 @@ class _Growth:
 
 
 class _Words:
-    """Words as rows of tokens, with the pairs of neighbours counted as they merge."""
+    """Words as rows of tokens; pairs of neighbours that hold a new letter are counted."""
 
-    def __init__(self, words: Counter[tuple[str, ...]]) -> None:
+    def __init__(self, words: Counter[tuple[str, ...]], letters: set[str]) -> None:
+        self._letters = letters
+        self._fitting: dict[tuple[str, str], bool] = {}
         self._words = [list(word) for word in words]
         self._weights = list(words.values())
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -200,14 +202,10 @@ class _Words:
         for at in range(len(self._words)):
             self._count(at, 1)
 
-    def most_frequent(self, letters: set[str]) -> tuple[str, str] | None:
-        """Return the pair that occurs most and holds one of the letters; ties by spelling."""
-        fitting = [
-            (-count, pair)
-            for pair, count in self._counts.items()
-            if count > 1 and _may_merge(pair) and not letters.isdisjoint("".join(pair))
-        ]
-        return min(fitting)[1] if fitting else None
+    def most_frequent(self) -> tuple[str, str] | None:
+        """Return the pair that occurs most, at least twice; ties by spelling."""
+        often = [(-count, pair) for pair, count in self._counts.items() if count > 1]
+        return min(often)[1] if often else None
 
     def merge(self, pair: tuple[str, str]) -> None:
         for at in list(self._homes[pair]):
@@ -218,14 +216,21 @@ class _Words:
     def _count(self, at: int, sign: int) -> None:
         word = self._words[at]
         for pair in pairwise(word):
+            if not self._fits(pair):
+                continue
             self._counts[pair] += sign * self._weights[at]
             (self._homes[pair].add if sign > 0 else self._homes[pair].discard)(at)
 
-
-def _may_merge(pair: tuple[str, str]) -> bool:
-    # Words and marks are parted before merging, and an unknown piece is no text.
-    joined = "".join(pair)
-    return UNKNOWN not in pair and all(_is_word(letter) for letter in joined)
+    def _fits(self, pair: tuple[str, str]) -> bool:
+        # Words and marks are parted before merging, and an unknown piece is no text.
+        if pair not in self._fitting:
+            joined = "".join(pair)
+            self._fitting[pair] = (
+                UNKNOWN not in pair
+                and not self._letters.isdisjoint(joined)
+                and all(map(_is_word, joined))
+            )
+        return self._fitting[pair]
 
 
 def _is_word(letter: str) -> bool:
