@@ -11,6 +11,7 @@ from torch import Tensor
 from trainer.errors import TimbreError
 from trainer.events import Event, StepDone
 from trainer.setup import Setup
+from trainer.stopwatch import Lap, Stopwatch
 
 _GIB = 1024**3
 
@@ -28,6 +29,7 @@ class _Pending:
     values: Tensor
     ready: "torch.cuda.Event | None"
     facts: dict[str, float]
+    lap: Lap | None
 
 
 class Meter:
@@ -41,6 +43,7 @@ class Meter:
         self._emit = emit
         self._pending: _Pending | None = None
         self._process = psutil.Process()
+        self._stopwatch = Stopwatch(setup.optimizer, setup.device)
         self._last = time.monotonic()
         self._waited_s = setup.train_batches.waited_s
         self._trained_s = float(setup.progress.get("trained_s", 0.0))
@@ -71,7 +74,7 @@ class Meter:
             host.copy_(values, non_blocking=True)
             ready, values = torch.cuda.Event(), host
             ready.record()
-        return _Pending(step, names, values, ready, self._facts(step))
+        return _Pending(step, names, values, ready, self._facts(step), self._stopwatch.take())
 
     def _facts(self, step: int) -> dict[str, float]:
         """Return what the host knows of a step without asking the device."""
@@ -114,6 +117,8 @@ class Meter:
         metrics = {"train/loss": loss, "train/grad_norm": grad_norm, "perf/s_per_step": seconds}
         metrics |= {f"train/loss/{name}": value for name, value in values.items()}
         metrics |= pending.facts
+        if pending.lap is not None:
+            metrics["perf/optimizer_s"] = pending.lap.seconds()
         metrics["perf/audio_s_per_s"] = metrics.pop("perf/audio_s") / max(seconds, 1e-9)
         if pending.step % self._setup.config.training.log_every == 0 or loss != loss:
             self._emit(StepDone(pending.step, metrics))

@@ -14,6 +14,7 @@ from trainer.assemble import assemble, choose_device, describe_start
 from trainer.distributed import join_world, leave_world
 from trainer.errors import StopRequested, TimbreError
 from trainer.events import Event, PhaseChanged, RunFinished, StepDone
+from trainer.guard import FIRST_STEPS, Guard
 from trainer.loop import train
 from trainer.runs import Run
 from trainer.setup import Setup, World
@@ -50,7 +51,7 @@ def _train_and_tell(run: Run, world: World, emit: Callable[[Event], None]) -> in
     try:
         setup = assemble(run.folder, run.config, world=world, emit=emit)
         emit(describe_start(setup))
-        outcome = train(setup, emit)
+        outcome = train(setup, _guarded(run, setup, emit))
     except StopRequested as error:
         run.answer("stop")
         emit(RunFinished("stopped", _step_of(run), str(error), "Press Resume to go on."))
@@ -73,6 +74,14 @@ def _train_and_tell(run: Run, world: World, emit: Callable[[Event], None]) -> in
     run.answer("stop")
     emit(RunFinished(outcome, _step_of(run)))
     return STOPPED if outcome == "stopped" else FINISHED
+
+
+def _guarded(run: Run, setup: Setup, emit: Callable[[Event], None]) -> Callable[[Event], None]:
+    """Let the guard watch the first steps; a run that is past them needs none."""
+    if setup.first_step > FIRST_STEPS or not setup.world.is_main:
+        return emit
+    known = run.series().steps.columns
+    return Guard(run.folder, setup.config, setup.base_lr, known).watch(emit)
 
 
 def explain_failure(error: Exception) -> tuple[str, str, int]:

@@ -1,0 +1,57 @@
+"""Stopwatch: how long the optimizer takes in a step, without making the device wait."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Lap:
+    """Where the optimizer of one step began and ended; readable once the device has passed it."""
+
+    began: "float | torch.cuda.Event"
+    ended: "float | torch.cuda.Event"
+
+    def seconds(self) -> float:
+        """Return the seconds between; on a GPU its own time, not the host's."""
+        if isinstance(self.began, torch.cuda.Event) and isinstance(self.ended, torch.cuda.Event):
+            return self.began.elapsed_time(self.ended) / 1000
+        assert not isinstance(self.began, torch.cuda.Event)
+        assert not isinstance(self.ended, torch.cuda.Event)
+        return self.ended - self.began
+
+
+class Stopwatch:
+    """Times every `optimizer.step()` through the optimizer's own hooks, so the loop knows nothing.
+
+    Other devices than CPU and CUDA queue work and tell no times; there it stays silent.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+        self._device = device
+        self._began: float | torch.cuda.Event | None = None
+        self._lap: Lap | None = None
+        if device.type in ("cpu", "cuda"):
+            optimizer.register_step_pre_hook(self._begin)
+            optimizer.register_step_post_hook(self._end)
+
+    def take(self) -> Lap | None:
+        """Return the lap of the step just done; None if the optimizer did not run."""
+        lap, self._lap = self._lap, None
+        return lap
+
+    def _begin(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._began = self._now()
+
+    def _end(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self._began is not None:
+            self._lap, self._began = Lap(self._began, self._now()), None
+
+    def _now(self) -> "float | torch.cuda.Event":
+        if self._device.type == "cpu":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
