@@ -151,10 +151,13 @@ def read_pickle(source: Path, classes: list[str]) -> Any:
     except pickle.UnpicklingError as error:
         found = re.search(r"GLOBAL ([\w.<>]+)", str(error))
         if found is None:
-            raise Refused("its contents are damaged or no file of weights") from None
+            raise Refused("it is cut off, damaged or no file of weights") from None
         raise Refused(
             f"it holds an object of the class {found.group(1)}, and loading that could run code"
         ) from None
+    except (RuntimeError, EOFError, ValueError, LookupError, TypeError) as error:
+        line = (str(error).splitlines() or [""])[0][:200]
+        raise Refused(f"it is cut off, damaged or no file of weights ({line})") from None
 
 
 def _check_archive(source: Path) -> None:
