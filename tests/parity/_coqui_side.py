@@ -30,7 +30,6 @@ from TTS.tts.layers.xtts.hifigan_decoder import HifiDecoder
 from TTS.tts.models.xtts import Xtts, wav_to_mel_cloning
 
 PACKAGES = ("coqui-tts", "coqui-tts-trainer", "torch", "torchaudio", "transformers")
-TEXT = "the hat is on the mat, and then the rain began."
 Tensors = dict[str, Tensor]
 
 
@@ -433,9 +432,11 @@ def speak(folder: Path) -> None:
     model.load_checkpoint(config, checkpoint_dir=str(folder), eval=True, strict=True)
     assert model.speaker_manager is not None
     latents, speaker = next(iter(model.speaker_manager.speakers.values())).values()
-    spoken = model.inference(TEXT, "en", latents, speaker, do_sample=False, repetition_penalty=5.0)
+    spoken = model.inference(
+        inputs.TEXT, "en", latents, speaker, do_sample=False, repetition_penalty=5.0
+    )
     result = {
-        "tokens": torch.tensor(model.tokenizer.encode(TEXT, "en")),
+        "tokens": torch.tensor(model.tokenizer.encode(inputs.TEXT, "en")),
         "gpt_latents": torch.from_numpy(spoken["gpt_latents"]),
         "audio": torch.from_numpy(spoken["wav"]),
     }

@@ -24,11 +24,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import xtts_folders as folders
 import xtts_inputs as inputs
 import xtts_ours as ours
 from safetensors.torch import load_file
 from torch import Tensor
 from xtts_golden import limit, published_shapes, write_golden
+
+from assets.make_xtts import make_folder
+from trainer.models.xtts.folder import Base, open_base
 
 COMMAND = "PYTHONPATH=. python tests/parity/compare_xtts.py --coqui-python PATH --write-golden"
 SIDE = Path(__file__).with_name("_coqui_side.py")
@@ -45,6 +49,8 @@ def main() -> int:
     # Not resolved: the interpreter of a virtual environment is a link out of it.
     python = arguments.coqui_python.absolute()
     with tempfile.TemporaryDirectory() as folder:
+        # Converted bases of the comparison are of no use afterwards.
+        os.environ["TIMBRE_CACHE"] = str(Path(folder) / "cache")
         expected, facts = _expected(python, Path(folder))
         rows = [*_compare_networks(expected, facts["shapes"]), *_compare_shapes(facts["shapes"])]
         rows += _compare_folders(python, Path(folder))
@@ -108,8 +114,50 @@ def _shape_problems(part: str, lines: dict[str, str]) -> set[Any]:
 
 
 def _compare_folders(python: Path, folder: Path) -> list[Row]:
-    """Read what the original writes, and let it speak from what is written here."""
-    return []
+    """Read what the original writes, and let the original speak from what is written here."""
+    _coqui(python, "make", folder)
+    release, trained = folder / "release", folder / "trained"
+    # The original rewrites a model.pth that holds its configuration: read it before.
+    bases = {"published folder": open_base(release), "training checkpoint": open_base(trained)}
+    rows = [row for name, base in bases.items() for row in _compare_base(name, base)]
+    rows += _compare_speech("original's folder", python, release)
+    made = folder / "made"
+    make_folder(made, folders.SIZES)
+    rows += _compare_speech("assets/make_xtts.py", python, made)
+    for name, bf16 in (("export", False), ("export in bf16", True)):
+        target = folder / name.replace(" ", "_")
+        folders.export(bases["published folder"], target, bf16)
+        rows += _compare_speech(name, python, target)
+    return rows
+
+
+def _compare_base(name: str, base: Base) -> list[Row]:
+    voice = folders.voice_of(base)
+    latents, embedding = base.voices()["A voice"]
+    return [
+        (f"{name}: tensors read wrongly", folders.wrong_tensors(base), 0.0),
+        (f"{name}: latents of a reference", ours.difference(voice[0], latents), 1e-5),
+        (f"{name}: embedding of a reference", ours.difference(voice[1], embedding), 1e-5),
+    ]
+
+
+def _compare_speech(name: str, python: Path, folder: Path) -> list[Row]:
+    found = folders.speak(open_base(folder))
+    _coqui(python, "speak", folder)
+    spoken = load_file(folder / "spoken.safetensors")
+    return [
+        (f"{name}: text tokens", ours.difference(found["tokens"], spoken["tokens"]), 0.0),
+        (
+            f"{name}: latents of {spoken['gpt_latents'].shape[1]} codes",
+            ours.difference(found["gpt_latents"], spoken["gpt_latents"]),
+            1e-5,
+        ),
+        (
+            f"{name}: {len(spoken['audio'])} samples spoken",
+            ours.difference(found["audio"], spoken["audio"]),
+            1e-4,
+        ),
+    ]
 
 
 if __name__ == "__main__":

@@ -33,6 +33,9 @@ START_AUDIO, STOP_AUDIO = 1024, 1025
 STOP_BIAS = 2.5
 """Added to the stop code's bias where a sentence must end before the limit."""
 
+TEXT = "the hat is on the mat, and then the rain began."
+"""Spoken from folders; the small vocabulary knows its letters."""
+
 _FIXED = re.compile(r"torch_spec|num_batches_tracked|discrete_loss")
 _NORM_GAIN = re.compile(
     r"(norm|ln_\w+|bn\d|downsample\.1|attention\.2)\.weight$|gamma$|running_var$"
