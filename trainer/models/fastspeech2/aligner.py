@@ -167,7 +167,7 @@ def _realign(
     ):
         emissions[: lengths[row], row, : widths[row]] = own[:, chains[index][0]]
     moved = 0
-    for row, path in enumerate(_viterbi(emissions, lengths, widths)):
+    for row, path in enumerate(find_paths(emissions, lengths, widths)):
         moved += int((path != paths[batch[row]]).sum())
         paths[batch[row]] = path
     return moved
@@ -181,8 +181,8 @@ def _score(seen: np.ndarray, model: tuple[np.ndarray, np.ndarray]) -> np.ndarray
     return np.concatenate([seen**2, seen], axis=1) @ weights.T + constant
 
 
-def _viterbi(emissions: np.ndarray, lengths: np.ndarray, widths: np.ndarray) -> list[np.ndarray]:
-    """Return each clip's best left-to-right path (T_mel,) through its chain.
+def find_paths(emissions: np.ndarray, lengths: np.ndarray, widths: np.ndarray) -> list[np.ndarray]:
+    """Return each clip's best left-to-right path (T_mel,) through its chain, no state left out.
 
     emissions: (T_mel, B, states) log-likelihoods. lengths, widths: (B,) frames and states.
     """

@@ -1,7 +1,9 @@
 """What a person chooses about FastSpeech 2."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from trainer.errors import ConfigError
 from trainer.options import option
 
 
@@ -42,6 +44,29 @@ class Options:
         choices=("auto", "convolution", "transformer"),
         folded=True,
     )
+    aligner: str = option(
+        "monophone",
+        "Aligner",
+        "Where each symbol begins and ends: monophone (seconds, any language), neural (learns "
+        "longer, for hours of speech and a GPU), or ctc with a speech recogniser of your own.",
+        choices=("monophone", "neural", "ctc"),
+        folded=True,
+    )
+    aligner_steps: int = option(
+        1000,
+        "Neural aligner steps",
+        "Steps the neural aligner learns for, of 8 clips each; hours of speech deserve more.",
+        min=1,
+        folded=True,
+    )
+    ctc_model: str = option(
+        "",
+        "CTC model",
+        "Full path of a TorchScript file that maps audio (1, samples) to scores (1, frames, "
+        'labels); beside it a .json of the same name: {"labels": [...], "sample_rate": 16000, '
+        '"blank": 0}. It is a program: take only one you trust.',
+        folded=True,
+    )
     trim_silence: bool = option(
         False, "Trim silence", "Cut silence at both ends of every clip.", folded=True
     )
@@ -60,6 +85,15 @@ class Options:
     energy_weight: float | None = option(
         None, "Energy loss weight", "Empty: 0.1 for small, 1 for standard.", min=0.0, folded=True
     )
+
+    def __post_init__(self) -> None:
+        if self.aligner == "ctc" and not Path(self.ctc_model).is_absolute():
+            # A run works in its own folder, where a relative path leads elsewhere.
+            given = f"is '{self.ctc_model}'" if self.ctc_model else "is empty"
+            raise ConfigError(
+                f"CTC model (ctc_model) {given}; the ctc aligner needs the full path of a "
+                "TorchScript file. Give one, or choose another aligner."
+            )
 
 
 def loss_weights(options: Options) -> dict[str, float]:

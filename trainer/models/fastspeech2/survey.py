@@ -10,7 +10,7 @@ import numpy as np
 from trainer.data.types import Clip, Features
 from trainer.errors import DataError
 from trainer.models._layers.mel import MelSettings
-from trainer.models.fastspeech2 import aligner, tokens
+from trainer.models.fastspeech2 import aligner, ctc_aligner, neural_aligner, tokens
 from trainer.models.fastspeech2.checkpoint import FORMAT, read_base, require_same_shape
 from trainer.models.fastspeech2.network import Sizes, sizes_of
 from trainer.models.fastspeech2.options import Options
@@ -44,7 +44,7 @@ def survey(
 
     Raises:
         DataError: no train clip is usable.
-        CheckpointError: the base is damaged or of another size.
+        CheckpointError: the base, or the model for CTC alignment, is damaged or does not fit.
     """
     sizes = sizes_of(options.size, options.blocks, options.dropout)
     facts = _known_facts(base, sizes)
@@ -58,21 +58,18 @@ def survey(
     symbols = facts.get("symbols", list(tokens.SPECIALS))
     symbols = symbols + sorted((found | set(tokens.SPECIALS)) - set(symbols))
     voices = _extend_voices(facts.get("speakers", []), [clips[index] for index in train], features)
-    encoded = [tokens.encode_symbols(spelling, symbols) for spelling in spelled]
-    states_of = np.array(
-        [aligner.SOUND_STATES if tokens.is_sound(symbol) else 1 for symbol in symbols]
-    )
-    unusable = _find_unusable(clips, encoded, features, states_of, voices)
-    usable = [index for index, clip in enumerate(clips) if clip.id not in unusable]
-    if not set(usable) & set(train):
-        reasons = "; ".join(sorted(set(unusable.values()))[:3]) or "there is none"
-        raise DataError(f"No train clip can be used: {reasons}. Check the Data tab's ledger.")
-    kept = [clips[index] for index in usable]
-    kept_tokens = [encoded[index] for index in usable]
-    durations = _align(kept, kept_tokens, features, states_of, progress)
+    encoded = {
+        clip.id: tokens.encode_symbols(spelling, symbols)
+        for clip, spelling in zip(clips, spelled, strict=True)
+    }
+    unusable = _find_unusable(clips, encoded, features, _states_of(symbols, options), voices)
+    fitting = _usable(clips, unusable)
+    durations, failed = _align(fitting, encoded, features, symbols, options, progress)
+    unusable |= failed
+    kept = _usable(fitting, unusable)
     ready = {
-        clip.id: _prepare(features[clip.id], token, duration, clip, voices)
-        for clip, token, duration in zip(kept, kept_tokens, durations, strict=True)
+        clip.id: _prepare(features[clip.id], encoded[clip.id], durations[clip.id], clip, voices)
+        for clip in kept
     }
     new_facts = _write_facts(options, sizes, symbols, voices)
     new_facts |= _statistics([ready[clip.id] for clip in kept], facts)
@@ -112,7 +109,7 @@ def _extend_voices(
 
 def _find_unusable(
     clips: Sequence[Clip],
-    encoded: Sequence[np.ndarray],
+    encoded: dict[str, np.ndarray],
     features: dict[str, Features],
     states_of: np.ndarray,
     voices: Sequence[_Voice],
@@ -120,7 +117,8 @@ def _find_unusable(
     """Say, by clip id, why a clip has to be left out."""
     speakers = {voice.name for voice in voices}
     reasons = {}
-    for clip, token in zip(clips, encoded, strict=True):
+    for clip in clips:
+        token = encoded[clip.id]
         frames = len(features[clip.id]["mel"])
         if len(token) == 0:
             reasons[clip.id] = "its text holds nothing speakable that the train clips contain"
@@ -134,22 +132,51 @@ def _find_unusable(
     return reasons
 
 
+def _usable(clips: Sequence[Clip], unusable: dict[str, str]) -> list[Clip]:
+    """Return the clips that are left; DataError if none of them is for training."""
+    left = [clip for clip in clips if clip.id not in unusable]
+    if all(clip.split == "val" for clip in left):
+        reasons = "; ".join(sorted(set(unusable.values()))[:3]) or "there is none"
+        raise DataError(f"No train clip can be used: {reasons}. Check the Data tab's ledger.")
+    return left
+
+
+def _states_of(symbols: Sequence[str], options: Options) -> np.ndarray:
+    """Return how many states each symbol has (V,); only the monophone aligner knows several."""
+    several = aligner.SOUND_STATES if options.aligner == "monophone" else 1
+    return np.array([several if tokens.is_sound(symbol) else 1 for symbol in symbols])
+
+
 def _align(
     clips: Sequence[Clip],
-    encoded: Sequence[np.ndarray],
+    encoded: dict[str, np.ndarray],
     features: dict[str, Features],
-    states_of: np.ndarray,
+    symbols: Sequence[str],
+    options: Options,
     progress: Progress,
-) -> list[np.ndarray]:
-    """Return the durations (T_text,) of every clip."""
-    speakers = sorted({clip.speaker for clip in clips})
-    return aligner.align_clips(
-        [features[clip.id]["mel"] for clip in clips],
-        encoded,
-        states_of,
-        [speakers.index(clip.speaker) for clip in clips],
-        lambda done, total: progress("Aligning", done, total),
-    )
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Return by clip id the durations (T_text,), or why a clip cannot be aligned."""
+    mels = [features[clip.id]["mel"] for clip in clips]
+    numbers = [encoded[clip.id] for clip in clips]
+
+    def aligning(done: int, total: int) -> None:
+        progress("Aligning", done, total)
+
+    if options.aligner == "ctc":
+        recogniser = ctc_aligner.load_recogniser(Path(options.ctc_model))
+        trimmed = options.trim_silence
+        return ctc_aligner.align_clips(
+            clips, numbers, mels, symbols, recogniser, is_trimmed=trimmed, progress=aligning
+        )
+    names = sorted({clip.speaker for clip in clips})
+    groups = [names.index(clip.speaker) for clip in clips]
+    if options.aligner == "neural":
+        steps = options.aligner_steps
+        found = neural_aligner.align_clips(mels, numbers, groups, progress, steps=steps)
+    else:
+        states_of = _states_of(symbols, options)
+        found = aligner.align_clips(mels, numbers, states_of, groups, aligning)
+    return {clip.id: durations for clip, durations in zip(clips, found, strict=True)}, {}
 
 
 def _prepare(
