@@ -142,6 +142,20 @@ def test_the_voice_speaks_and_travels(folder: Path, whole: Run) -> None:
     assert "exists already" in again.stderr
 
 
+def test_a_voice_is_heard_while_it_speaks(folder: Path, whole: Run) -> None:
+    words = ("synthesize", whole.folder, "--text", "Hello there. Good morning.")
+    spoken = _timbre(*words, "--out", folder / "whole.wav")
+    streamed = _timbre(*words, "--out", folder / "deep" / "streamed.wav", "--stream")
+    refused = _timbre(*words, "--out", "-")
+
+    wave, rate = soundfile.read(folder / "whole.wav", dtype="int16")
+    live, live_rate = soundfile.read(folder / "deep" / "streamed.wav", dtype="int16")
+    assert spoken.returncode == 0, spoken.stderr
+    assert "First sound after" in streamed.stderr
+    assert (live.tolist(), live_rate) == (wave.tolist(), rate)
+    assert "needs --stream" in refused.stderr
+
+
 def test_an_export_is_a_base_for_the_next_run(folder: Path, whole: Run) -> None:
     if not (folder / "export-base").exists():
         _timbre("export", whole.folder, "--out", folder / "export-base")

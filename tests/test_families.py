@@ -17,6 +17,7 @@ from trainer.catalog import discover
 from trainer.data.types import Batch, Clip
 from trainer.errors import DataError
 from trainer.options import describe
+from trainer.speaking import speak_pieces
 from trainer.specs import Corpus, ModelFamily
 
 FAMILIES = list(discover("trainer.models", ModelFamily).values())
@@ -240,6 +241,19 @@ def test_synthesis_is_finite_and_repeatable(prepared: Prepared) -> None:
     assert len(first.wave) > 0
     assert np.abs(first.wave).max() <= 1
     np.testing.assert_array_equal(first.wave, second.wave)
+
+
+def test_speech_in_pieces_adds_up_to_the_speech(prepared: Prepared) -> None:
+    facts = prepared.corpus.facts
+    asked = (prepared.model, facts, "a big dog. rain!", "bob")
+    whole = prepared.family.synthesize(*asked)
+
+    pieces = list(speak_pieces(prepared.family, *asked))
+
+    joined = np.concatenate([piece.wave for piece in pieces])
+    assert len(pieces) > 1 or prepared.family.stream is None
+    assert {piece.sample_rate for piece in pieces} == {whole.sample_rate}
+    np.testing.assert_allclose(joined, whole.wave, atol=1e-5)
 
 
 @pytest.mark.parametrize(("text", "speaker"), [("", "bob"), ("\u4e16", "bob"), ("a dog", "eve")])

@@ -33,6 +33,8 @@ COMMANDS = {
     "metrics": "print the metrics of a run as JSON or CSV",
     "synthesize": "speak a sentence with a checkpoint of a run",
     "export": "write the weights of a run for use elsewhere",
+    "race": "compare optimizers on your clips under equal conditions",
+    "find-lr": "find a learning rate with one short run",
 }
 
 
@@ -226,18 +228,49 @@ def _metrics(argv: list[str]) -> int:
 
 
 def _synthesize(argv: list[str]) -> int:
-    from trainer.data.audio import write_wav
-    from trainer.speaking import speak
-
+    started = time.monotonic()
     parser = _run_parser("synthesize")
     parser.add_argument("--text", required=True, help="what to say")
     parser.add_argument("--out", required=True, metavar="X.wav", help="the WAV file to write")
+    streams = "write sound as soon as there is some, with --out - to standard output"
+    parser.add_argument("--stream", action="store_true", help=streams)
     parser.add_argument("--speaker", default="", help="who says it [the first speaker]")
     parser.add_argument("--checkpoint", default="best", help="best, last or a step [best]")
     args = parser.parse_args(argv)
+    if args.stream:
+        return _stream(args, started)
+    from trainer.data.audio import write_wav
+    from trainer.speaking import speak
+
+    if args.out == "-":
+        parser.error("--out - writes to standard output as the sound comes; it needs --stream")
     speech = speak(Run.open(args.run), args.text, speaker=args.speaker, which=args.checkpoint)
     write_wav(Path(args.out), speech.wave, speech.sample_rate)
     print(f"{args.out}: {len(speech.wave) / speech.sample_rate:.2f} s")
+    return 0
+
+
+def _stream(args: argparse.Namespace, started: float) -> int:
+    """Write speech as it comes, and tell on stderr how soon that was."""
+    from trainer.data.live_wav import write_live
+    from trainer.speaking import open_voice, speak_pieces
+
+    family, model, facts, _ = open_voice(Run.open(args.run), args.checkpoint)
+    loaded = time.monotonic()
+    pieces = speak_pieces(family, model, facts, args.text, args.speaker)
+    waves = ((speech.wave, speech.sample_rate) for speech in pieces)
+    spoken_s = 0.0
+    for seconds in write_live(args.out, waves):
+        if not spoken_s:
+            first = time.monotonic()
+            print(
+                f"First sound after {first - started:.2f} s, {loaded - started:.2f} s of them to "
+                "load the model.",
+                file=sys.stderr,
+            )
+        spoken_s += seconds
+    whole = time.monotonic() - started
+    print(f"{args.out}: {spoken_s:.2f} s of speech after {whole:.2f} s.", file=sys.stderr)
     return 0
 
 
@@ -253,6 +286,22 @@ def _export(argv: list[str]) -> int:
     folder = export_voice(run, out, which=args.checkpoint, bf16=args.bf16)
     print(f"Wrote {', '.join(sorted(path.name for path in folder.iterdir()))} to {folder}.")
     return 0
+
+
+def _race(argv: list[str]) -> int:
+    from trainer.race.command import race_command
+
+    return race_command(_parser("race"), argv, _say)
+
+
+def _find_lr(argv: list[str]) -> int:
+    from trainer.rate_finder import find_lr_command
+
+    return find_lr_command(_parser("find-lr"), argv, _say)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
 
 
 class _Printer:
@@ -312,4 +361,6 @@ _HANDLERS: dict[str, Callable[[list[str]], int]] = {
     "metrics": _metrics,
     "synthesize": _synthesize,
     "export": _export,
+    "race": _race,
+    "find-lr": _find_lr,
 }

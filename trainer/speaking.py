@@ -1,6 +1,7 @@
 """Speaking and exporting: open a checkpoint of a run, synthesise a sentence, write weights out."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -66,6 +67,22 @@ def speak(run: Run, text: str, *, speaker: str = "", which: str = "best") -> Spe
     """
     family, model, facts, _ = open_voice(run, which)
     return family.synthesize(model, facts, text, speaker or facts["speakers"][0]["name"])
+
+
+@torch.inference_mode()
+def speak_pieces(
+    family: ModelFamily, model: nn.Module, facts: dict, text: str, speaker: str = ""
+) -> Iterator[Speech]:
+    """Yield speech in pieces, each as soon as it can be heard; some families make only one.
+
+    Raises:
+        DataError: the text or the speaker cannot be spoken.
+    """
+    speaker = speaker or facts["speakers"][0]["name"]
+    if family.stream is None:
+        yield family.synthesize(model, facts, text, speaker)
+    else:
+        yield from family.stream(model, facts, text, speaker)
 
 
 def export_voice(run: Run, folder: Path, *, which: str = "best", bf16: bool = False) -> Path:

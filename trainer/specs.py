@@ -1,6 +1,6 @@
 """Specs: what a model family, an optimizer, an optimization and a schedule must offer."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -88,6 +88,8 @@ class ModelFamily:
         validation, on the main process.
     publish(model, facts, folder, bf16): the folder other tools read, if it differs from `export`.
     terms(base) -> the licence of the weights a run starts from, in a sentence; empty: none.
+    stream(model, facts, text, speaker) -> what `synthesize` returns in pieces, each as soon as it
+        can be heard; without it speech comes in one piece.
     """
 
     name: str
@@ -110,6 +112,7 @@ class ModelFamily:
     checks: "Callable[[nn.Module, dict[str, Any]], dict[str, float]] | None" = None
     publish: "Callable[[nn.Module, dict[str, Any], Path, bool], None] | None" = None
     terms: "Callable[[Path | None], str] | None" = None
+    stream: "Callable[[nn.Module, dict[str, Any], str, str], Iterator[Speech]] | None" = None
 
 
 @dataclass(frozen=True)

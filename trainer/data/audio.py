@@ -10,7 +10,15 @@ import soundfile
 
 from trainer.data.headers import CONVERT, COPY_AGAIN, AudioError, AudioFacts, audio_facts
 
-__all__ = ["AudioError", "AudioFacts", "audio_facts", "load_audio", "trim_silence", "write_wav"]
+__all__ = [
+    "AudioError",
+    "AudioFacts",
+    "audio_facts",
+    "load_audio",
+    "to_samples",
+    "trim_silence",
+    "write_wav",
+]
 
 _SILENCE_DB = -60.0
 _LOUDEST = 8.0
@@ -129,22 +137,31 @@ def write_wav(path: Path | str, wave: np.ndarray, sample_rate: int) -> None:
         AudioError: the wave is not finite.
     """
     path = Path(path)
-    wave = np.asarray(wave, dtype=np.float32)
-    if not np.isfinite(wave).all():
-        raise AudioError(
-            "not_finite", f"The audio for {path.name} is not finite.", "Try another checkpoint."
-        )
-    peak = float(np.abs(wave).max(initial=0.0))
-    if peak > 1.0:
-        wave = wave / peak
+    samples = to_samples(wave, path.name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    samples = np.round(wave * 32767).astype(np.int16)
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         soundfile.write(str(partial), samples, sample_rate, format="WAV", subtype="PCM_16")
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def to_samples(wave: np.ndarray, name: str) -> np.ndarray:
+    """Return a wave (T_wav,) as int16 samples (T_wav,); one that is too loud is scaled down.
+
+    Raises:
+        AudioError: the wave, which the error calls by `name`, is not finite.
+    """
+    wave = np.asarray(wave, dtype=np.float32)
+    if not np.isfinite(wave).all():
+        raise AudioError(
+            "not_finite", f"The audio for {name} is not finite.", "Try another checkpoint."
+        )
+    peak = float(np.abs(wave).max(initial=0.0))
+    if peak > 1.0:
+        wave = wave / peak
+    return np.round(wave * 32767).astype(np.int16)
 
 
 @cache

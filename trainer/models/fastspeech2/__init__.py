@@ -9,7 +9,7 @@ from trainer.models.fastspeech2.featurizer import SpeechFeaturizer
 from trainer.models.fastspeech2.losses import blocks, losses, measures
 from trainer.models.fastspeech2.options import Options
 from trainer.models.fastspeech2.survey import survey
-from trainer.models.fastspeech2.synthesis import synthesize
+from trainer.models.fastspeech2.synthesis import stream, synthesize
 from trainer.specs import Featurizer, ModelFamily
 
 
@@ -34,5 +34,6 @@ FAMILY = ModelFamily(
     blocks=blocks,
     synthesize=synthesize,
     export=export,
+    stream=stream,
     learning_rates={"adamw": 2e-3, "prodigy": 1.0, "schedule_free_adamw": 4e-3},
 )

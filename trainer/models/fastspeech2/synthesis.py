@@ -1,5 +1,6 @@
 """Text to audio with a trained network: sentences, mel, vocoder."""
 
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,17 @@ def synthesize(model: nn.Module, facts: dict[str, Any], text: str, speaker: str)
         DataError: the speaker is unknown, or nothing of the text can be spoken.
         CheckpointError: the HiFi-GAN weights cannot be used.
     """
+    spoken = list(stream(model, facts, text, speaker))
+    return Speech(np.concatenate([piece.wave for piece in spoken]), spoken[0].sample_rate)
+
+
+def stream(model: nn.Module, facts: dict[str, Any], text: str, speaker: str) -> Iterator[Speech]:
+    """Yield what `synthesize` returns sentence by sentence.
+
+    Raises:
+        DataError: the speaker is unknown, or nothing of the text can be spoken.
+        CheckpointError: the HiFi-GAN weights cannot be used.
+    """
     if not isinstance(model, FastSpeech2):
         raise TypeError(f"expected FastSpeech2, not {type(model).__name__}")
     number = _find_speaker(facts, speaker)
@@ -45,10 +57,9 @@ def synthesize(model: nn.Module, facts: dict[str, Any], text: str, speaker: str)
             "data. Write the text in the language the voice was trained on."
         )
     pause = np.zeros(int(_PAUSE_S * settings.sample_rate), np.float32)
-    waves: list[np.ndarray] = []
-    for tokens in encoded:
-        waves += [_speak(model, facts, tokens, number, settings), pause]
-    return Speech(np.concatenate(waves[:-1]), settings.sample_rate)
+    for index, tokens in enumerate(encoded):
+        wave = _speak(model, facts, tokens, number, settings)
+        yield Speech(np.concatenate([pause, wave]) if index else wave, settings.sample_rate)
 
 
 def predict_pitch(prediction: Prediction, facts: dict[str, Any], speaker: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from trainer.models.xtts.references import draws
 from trainer.models.xtts.sizes import GptSizes
 from trainer.models.xtts.start import open_start
 from trainer.models.xtts.survey import survey
-from trainer.models.xtts.synthesis import checks, synthesize
+from trainer.models.xtts.synthesis import checks, stream, synthesize
 from trainer.specs import Featurizer, ModelFamily
 
 if TYPE_CHECKING:
@@ -71,4 +71,5 @@ FAMILY = ModelFamily(
     checks=checks,
     publish=publish,
     terms=terms,
+    stream=stream,
 )

@@ -1,7 +1,7 @@
 """Text to audio with a trained GPT: sentences, codes, latents, vocoder."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from trainer.data.sentences import split_sentences
 from trainer.errors import DataError
-from trainer.models.xtts.generation import Generated, generate
+from trainer.models.xtts.generation import Generated, draw, generate
 from trainer.models.xtts.sizes import OUTPUT_RATE
 from trainer.models.xtts.tokenizer import UNKNOWN, XttsTokenizer
 from trainer.models.xtts.voice import SpeakingGpt, own_model
@@ -28,33 +28,57 @@ def synthesize(model: nn.Module, facts: dict[str, Any], text: str, speaker: str)
     Raises:
         DataError: the speaker is unknown, or nothing of the text can be spoken.
     """
-    pieces = list(speak_sentences(model, facts, text, speaker))
-    pause = np.zeros(int(_PAUSE_S * OUTPUT_RATE), np.float32)
-    waves = [wave for piece in pieces for wave in (piece, pause)]
-    return Speech(np.concatenate(waves[:-1]), OUTPUT_RATE)
+    waves = list(_speak(model, facts, text, speaker, _decode_whole))
+    return Speech(np.concatenate(waves), OUTPUT_RATE)
 
 
-def speak_sentences(
-    model: nn.Module, facts: dict[str, Any], text: str, speaker: str
-) -> Iterator[np.ndarray]:
-    """Yield the audio (T_wav,) of each sentence as it is done, for players that do not wait.
+def stream(model: nn.Module, facts: dict[str, Any], text: str, speaker: str) -> Iterator[Speech]:
+    """Yield what `synthesize` returns in pieces, while the codes are still being drawn.
 
     Raises:
         DataError: the speaker is unknown, or nothing of the text can be spoken.
     """
+    for wave in _speak(model, facts, text, speaker, _decode_pieces):
+        yield Speech(wave, OUTPUT_RATE)
+
+
+@torch.no_grad()
+def _speak(
+    model: nn.Module,
+    facts: dict[str, Any],
+    text: str,
+    speaker: str,
+    decode: Callable[[SpeakingGpt, Tensor, Tensor, str], Iterator[np.ndarray]],
+) -> Iterator[np.ndarray]:
+    """Yield the audio (T_wav,) of each sentence as it is decoded, with pauses in between."""
     gpt = own_model(model)
     voice = _find_speaker(facts, speaker)
     encoded = _encode(facts, text, voice["language"])
     was_training = gpt.training
     gpt.eval()
     try:
-        with torch.no_grad():
-            latents = gpt.voice.latents(gpt, voice["name"])
-            for tokens in encoded:
-                heard = _generate(gpt, latents, tokens).latents
-                yield gpt.voice.decode(heard[None], voice["name"])
+        latents = gpt.voice.latents(gpt, voice["name"])
+        for number, tokens in enumerate(encoded):
+            if number:
+                yield np.zeros(int(_PAUSE_S * OUTPUT_RATE), np.float32)
+            yield from decode(gpt, latents, tokens, voice["name"])
     finally:
         gpt.train(was_training)
+
+
+def _decode_whole(
+    gpt: SpeakingGpt, latents: Tensor, tokens: Tensor, name: str
+) -> Iterator[np.ndarray]:
+    """Yield the audio (T_wav,) of tokens (T_text,) in one piece; latents: (1, 32, D)."""
+    yield gpt.voice.decode(_generate(gpt, latents, tokens).latents[None], name)
+
+
+def _decode_pieces(
+    gpt: SpeakingGpt, latents: Tensor, tokens: Tensor, name: str
+) -> Iterator[np.ndarray]:
+    """Yield the audio (T_wav,) of tokens (T_text,) as it is drawn; latents: (1, 32, D)."""
+    drawn = draw(gpt, latents, tokens.to(latents.device), gpt.sampling, _SEED)
+    return gpt.voice.decode_pieces((step.latent for step in drawn), name, latents.device)
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
 """The voice behind a GPT: who speaks, and how its latents become audio; nothing here is trained."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from trainer.models.xtts.mels import conditioning_mel
 from trainer.models.xtts.network import XttsGpt
 from trainer.models.xtts.sizes import SAMPLE_RATE, SPEAKER_RATE
 from trainer.models.xtts.speaker_encoder import SpeakerEncoder, load_speaker_encoder
+from trainer.models.xtts.streaming import decode_pieces
 from trainer.models.xtts.vocoder import XttsVocoder, load_vocoder
 
 VOICES_FILE = "voices.safetensors"
@@ -71,12 +72,28 @@ class Voice:
 
     def decode(self, latents: Tensor, name: str) -> np.ndarray:
         """Turn latents (1, T, D) into audio (T_wav,) float32 in a speaker's voice."""
+        embedding = self.reference(name).embedding.to(latents.device)
+        wave = self.vocoder(latents.device)(latents.float(), embedding[None, :, None])
+        return wave[0].cpu().numpy()
+
+    def decode_pieces(
+        self, latents: Iterable[Tensor], name: str, device: torch.device
+    ) -> Iterator[np.ndarray]:
+        """Yield audio (T_wav,) float32 of latents (D,) while they are drawn, a piece every few.
+
+        The pieces join to what `decode` makes of the whole.
+        """
+        embedding = self.reference(name).embedding.to(device)[None, :, None]
+        heard = (latent.float() for latent in latents)
+        sizes = self.base.sizes.vocoder
+        for wave in decode_pieces(heard, self.vocoder(device), sizes, embedding):
+            yield wave.cpu().numpy()
+
+    def vocoder(self, device: torch.device) -> XttsVocoder:
+        """Return the vocoder on a device."""
         if self._vocoder is None:
             self._vocoder = load_vocoder(self.base.voice_state(), self.base.sizes.vocoder)
-        self._vocoder.to(latents.device)
-        embedding = self.reference(name).embedding.to(latents.device)
-        wave = self._vocoder(latents.float(), embedding[None, :, None])
-        return wave[0].cpu().numpy()
+        return self._vocoder.to(device)
 
     def save(self, path: Path) -> None:
         """Write the references of every speaker, so that the checkpoint needs no recordings."""

@@ -1,0 +1,63 @@
+"""Live WAV: a file, or standard output, that can be played while it is still being written."""
+
+import struct
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from trainer.data.audio import to_samples
+
+_OPEN_END = 0xFFFFFFFF
+"""The length of what nobody knows the length of; players then go on until the sound ends."""
+
+_HEADER_BYTES = 44
+
+
+def wav_header(sample_rate: int, num_bytes: int | None = None) -> bytes:
+    """Return the header of 16-bit mono sound of so many bytes; None: of any length."""
+    data = _OPEN_END if num_bytes is None else num_bytes
+    whole = _OPEN_END if num_bytes is None else num_bytes + _HEADER_BYTES - 8
+    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, sample_rate, 2 * sample_rate, 2, 16)
+    return (
+        struct.pack("<4sI4s", b"RIFF", whole, b"WAVE") + form + struct.pack("<4sI", b"data", data)
+    )
+
+
+def write_live(out: str, waves: Iterable[tuple[np.ndarray, int]]) -> Iterator[float]:
+    """Write waves (T_wav,) with their sample rate (Hz) as they come; yield seconds written.
+
+    `out` is a path, or `-` for standard output. Nothing is opened before the first wave is there.
+    A file gets its true length in the end.
+
+    Raises:
+        AudioError: a wave is not finite.
+    """
+    coming = iter(waves)
+    first = next(coming, None)
+    if first is None:
+        return
+    sample_rate = first[1]
+    with _opened(out) as file:
+        num_bytes = 0
+        file.write(wav_header(sample_rate))
+        for wave, _ in chain([first], coming):
+            samples = to_samples(wave, out).astype("<i2").tobytes()
+            file.write(samples)
+            file.flush()
+            num_bytes += len(samples)
+            yield len(wave) / sample_rate
+        if out != "-":
+            file.seek(0)
+            file.write(wav_header(sample_rate, num_bytes))
+
+
+def _opened(out: str) -> "nullcontext[BinaryIO] | BinaryIO":
+    if out == "-":
+        return nullcontext(sys.stdout.buffer)
+    Path(out).parent.mkdir(parents=True, exist_ok=True)
+    return Path(out).open("wb")

@@ -1,0 +1,145 @@
+"""Audio while its latents are drawn: pieces that join to the wave the vocoder makes of the whole.
+
+The vocoder is a stack of convolutions, so a sample depends on a few frames around it and on nothing
+else. Each piece is decoded with that many frames on both sides and cut out; the frames in between
+come from the same places as if the whole sentence were there. Nothing is decoded from the start
+again, and nothing is faded.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trainer.models.xtts.sizes import (
+    CODE_STRIDE,
+    HOP_LENGTH,
+    OUTPUT_RATE,
+    SAMPLE_RATE,
+    VocoderSizes,
+)
+from trainer.models.xtts.vocoder import XttsVocoder
+
+_FIRST_CODES = 8
+"""Codes before the first sound; about five of them are its right-hand context and come later."""
+
+_MORE_CODES = 20
+"""Codes from one piece to the next: 0.93 s, so that the context is a third of what is decoded."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Linear interpolation in time by a factor, of any part of a whole that is still growing."""
+
+    factor: float
+
+    def length(self, count: int) -> int:
+        """Return how many frames come out of `count`."""
+        return math.floor(count * self.factor)
+
+    def settled(self, count: int) -> int:
+        """Return how many frames stay as they are, whatever follows the first `count`."""
+        return max(0, math.floor((count - 0.5) * self.factor - 0.5))
+
+    def needed(self, first: int, last: int, count: int, dtype: torch.dtype) -> tuple[int, int]:
+        """Return the range of the `count` frames that the frames [first, last) are made of."""
+        places = self._places(first, last, count, dtype)
+        return int(places[0]), min(int(places[-1]) + 2, count)
+
+    def part(self, frames: Tensor, begin: int, count: int, first: int, last: int) -> Tensor:
+        """Return the frames [first, last) of the stretched whole, (B, D, last - first).
+
+        frames: (B, D, T), those from `begin` on of the `count` that there are.
+        """
+        places = self._places(first, last, count, frames.dtype).to(frames.device)
+        left = places.floor().long()
+        right = (left + 1).clamp_max(count - 1)
+        weight = places - left
+        return (1 - weight) * frames[..., left - begin] + weight * frames[..., right - begin]
+
+    def _places(self, first: int, last: int, count: int, dtype: torch.dtype) -> Tensor:
+        """Return where the frames [first, last) lie between the `count` that go in, (T,)."""
+        numbers = torch.arange(first, last, dtype=torch.float64)
+        if self.length(count) == count:
+            return numbers.to(dtype)  # torch then copies: so few that not one frame is added
+        # As torch places them: the scale rounded, then one fused multiplication and subtraction.
+        scale = torch.tensor(1 / self.factor, dtype=dtype).double()
+        return (scale * (numbers + 0.5) - 0.5).to(dtype).clamp_min(0)
+
+
+TO_MELS = Stretch(CODE_STRIDE / HOP_LENGTH)
+TO_OUTPUT = Stretch(OUTPUT_RATE / SAMPLE_RATE)
+
+
+def decode_pieces(
+    latents: Iterable[Tensor],
+    vocoder: XttsVocoder,
+    sizes: VocoderSizes,
+    speaker: Tensor,
+    *,
+    first_codes: int = _FIRST_CODES,
+    more_codes: int = _MORE_CODES,
+) -> Iterator[Tensor]:
+    """Yield audio (T_wav,) at 24 000 Hz, a piece every few codes.
+
+    latents: (D,) each, one a code, as they are drawn. speaker: (1, S, 1), L2-normalised.
+    """
+    heard: list[Tensor] = []
+    reach, done, wanted = reach_of(sizes), 0, first_codes
+    for latent in latents:
+        heard.append(latent)
+        if len(heard) < wanted:
+            continue
+        wanted += more_codes
+        known = TO_OUTPUT.settled(TO_MELS.settled(len(heard)))
+        if known - reach > done:
+            yield _decode(heard, vocoder, speaker, reach, (done, known - reach, known))
+            done = known - reach
+    total = TO_OUTPUT.length(TO_MELS.length(len(heard)))
+    if total > done:
+        yield _decode(heard, vocoder, speaker, reach, (done, total, total))
+
+
+def reach_of(sizes: VocoderSizes) -> int:
+    """Return how many frames before and after a frame have a say in its samples."""
+    widest = max(sizes.block_kernels)
+    # The second convolution of each pair is not dilated.
+    within_stage = sum((widest // 2) * (dilation + 1) for dilation in sizes.dilations)
+    outer = 3  # half of the first and of the last kernel, 7
+    samples = outer
+    for rate, kernel in reversed(
+        list(zip(sizes.upsample_rates, sizes.upsample_kernels, strict=True))
+    ):
+        padding = (kernel - rate) // 2
+        samples = (samples + within_stage + kernel - 1 - padding) // rate
+    return samples + outer
+
+
+def _decode(
+    heard: list[Tensor],
+    vocoder: XttsVocoder,
+    speaker: Tensor,
+    reach: int,
+    frames: tuple[int, int, int],
+) -> Tensor:
+    """Return the audio (T_wav,) of the frames [first, last), with the context up to the third.
+
+    heard: latents (D,). speaker: (1, S, 1).
+    """
+    first, last, end = frames
+    begin = max(0, first - reach)
+    wave = vocoder.waveform_decoder(_frames(heard, begin, end), speaker)[0]
+    hop = wave.shape[-1] // (end - begin)
+    return wave[(first - begin) * hop : (last - begin) * hop]
+
+
+def _frames(heard: list[Tensor], first: int, last: int) -> Tensor:
+    """Return what the vocoder hears from frame `first` to `last`, (1, D, T), of latents (D,)."""
+    dtype, num_mels = heard[0].dtype, TO_MELS.length(len(heard))
+    from_mel, to_mel = TO_OUTPUT.needed(first, last, num_mels, dtype)
+    from_code, to_code = TO_MELS.needed(from_mel, to_mel, len(heard), dtype)
+    codes = torch.stack(heard[from_code:to_code], dim=-1)[None]
+    mels = TO_MELS.part(codes, from_code, len(heard), from_mel, to_mel)
+    return TO_OUTPUT.part(mels, from_mel, num_mels, first, last)
