@@ -2,7 +2,7 @@
 
     python _coqui_side.py compute FOLDER   every expected value of the small networks
     python _coqui_side.py make FOLDER      a checkpoint folder as the original publishes it
-    python _coqui_side.py speak FOLDER     load a checkpoint folder and speak one sentence
+    python _coqui_side.py speak FOLDER...  load checkpoint folders and speak one sentence with each
 
 Never imports our `trainer`: a package that coqui-tts depends on has the same name.
 """
@@ -37,11 +37,12 @@ def main() -> None:
     """Run one command; results lie beside the inputs as safetensors and JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("command", choices=("compute", "make", "speak"))
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folders", type=Path, nargs="+")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     commands = {"compute": compute, "make": make, "speak": speak}
-    commands[arguments.command](arguments.folder)
+    for folder in arguments.folders:
+        commands[arguments.command](folder)
 
 
 def compute(folder: Path) -> None:

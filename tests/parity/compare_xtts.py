@@ -68,11 +68,11 @@ def _versions(facts: dict[str, Any]) -> str:
     return ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
 
 
-def _coqui(python: Path, command: str, folder: Path) -> None:
+def _coqui(python: Path, command: str, *chosen: Path) -> None:
     """Run the original's side in its environment, away from our package of the same name."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    line = [str(python), str(SIDE), command, str(folder)]
-    subprocess.run(line, check=True, cwd=folder, env=environment)
+    line = [str(python), str(SIDE), command, *map(str, chosen)]
+    subprocess.run(line, check=True, cwd=chosen[0], env=environment)
 
 
 def _expected(python: Path, folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -120,14 +120,16 @@ def _compare_folders(python: Path, folder: Path) -> list[Row]:
     # The original rewrites a model.pth that holds its configuration: read it before.
     bases = {"published folder": open_base(release), "training checkpoint": open_base(trained)}
     rows = [row for name, base in bases.items() for row in _compare_base(name, base)]
-    rows += _compare_speech("original's folder", python, release)
-    made = folder / "made"
-    make_folder(made, folders.SIZES)
-    rows += _compare_speech("assets/make_xtts.py", python, made)
-    for name, bf16 in (("export", False), ("export in bf16", True)):
-        target = folder / name.replace(" ", "_")
-        folders.export(bases["published folder"], target, bf16)
-        rows += _compare_speech(name, python, target)
+    made = {name: folder / name.replace(" ", "_") for name in ("random", "export", "bf16 export")}
+    make_folder(made["random"], folders.SIZES)
+    folders.export(bases["published folder"], made["export"], bf16=False)
+    folders.export(bases["published folder"], made["bf16 export"], bf16=True)
+    made["fine-tuned export"] = folders.fine_tune(release, folder)
+    made["original's folder"] = release
+    found = {name: folders.speak(open_base(path)) for name, path in made.items()}
+    _coqui(python, "speak", *made.values())
+    for name, path in made.items():
+        rows += _compare_speech(name, found[name], load_file(path / "spoken.safetensors"))
     return rows
 
 
@@ -141,10 +143,7 @@ def _compare_base(name: str, base: Base) -> list[Row]:
     ]
 
 
-def _compare_speech(name: str, python: Path, folder: Path) -> list[Row]:
-    found = folders.speak(open_base(folder))
-    _coqui(python, "speak", folder)
-    spoken = load_file(folder / "spoken.safetensors")
+def _compare_speech(name: str, found: dict[str, Tensor], spoken: dict[str, Tensor]) -> list[Row]:
     return [
         (f"{name}: text tokens", ours.difference(found["tokens"], spoken["tokens"]), 0.0),
         (
