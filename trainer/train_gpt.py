@@ -67,8 +67,9 @@ def train_gpt(**arguments: Any) -> Trained:
     output = Path(chosen.output_path).expanduser().absolute()
     output.mkdir(parents=True, exist_ok=True)
     run = Run.create(output / free_name(output, "xtts"), config)
-    run.start()
+    process = run.start()
     status = run.wait()
+    process.wait()
     if status.state != "finished":
         raise RunError(f"The run {run.folder} {status.state}: {status.reason} {status.remedy}")
     folder = export_voice(run, run.folder / "ready")
