@@ -30,6 +30,8 @@ FLOORS = {
     "trainer.__main__": 5.4,
     "trainer.cli": 5.3,
     "trainer": 5.2,
+    "trainer.race": 5.15,
+    "trainer.rate_finder": 5.15,
     "trainer.flags": 5.1,
     "trainer.process": 5.1,
     "trainer.speaking": 5.1,

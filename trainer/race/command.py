@@ -1,0 +1,134 @@
+"""Command: `python -m trainer race`, from its words to the files in the race's folder."""
+
+import argparse
+import signal
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+from trainer.assemble import check_before_start
+from trainer.config import RunConfig
+from trainer.errors import ConfigError, MissingDependency
+from trainer.flags import config_from_args, refuse_missing_data
+from trainer.race.entry import read_entrants
+from trainer.race.picture import draw_race
+from trainer.race.plan import RacePlan
+from trainer.race.queue import Race, Tell, machine_of
+from trainer.race.report import budget, make_report, to_csv, to_json, to_markdown
+
+FINISHED, STOPPED = 0, 10
+_OPTIMIZERS = "adamw,prodigy,schedule_free_adamw"
+
+
+def race_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: Tell) -> int:
+    """Start a race, continue one, or ask one to stop; returns the exit code."""
+    _add_flags(parser)
+    known, rest = _known(argv)
+    wants_help = not {"-h", "--help"}.isdisjoint(argv)
+    if known.stop and not wants_help:
+        Race.open(known.race).request_stop()
+        tell(f"Asked {known.race} to save and stop.")
+        return FINISHED
+    if wants_help or not Race(known.race).exists():
+        config, args = config_from_args(parser, argv)
+        refuse_missing_data(config)
+        race = Race.create(args.race, _make_plan(config.with_absolute_paths(), args))
+        return carry_out(race, tell)
+    if rest:
+        raise ConfigError(
+            f"{known.race} holds a race already, and its plan never changes. Continue it with "
+            f"--race {known.race} alone, or choose another folder for: {' '.join(rest)}"
+        )
+    return carry_out(Race(known.race), tell)
+
+
+def carry_out(race: Race, tell: Tell) -> int:
+    """Carry out a race in this process, write its files at the end, and return the exit code."""
+    before = _stop_on_signals(race)
+    try:
+        state = race.carry_out(tell)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if state == "stopped":
+        tell(f"Stopped. Continue with: python -m trainer race --race {race.folder}")
+        return STOPPED
+    publish(race, tell)
+    return FINISHED
+
+
+def publish(race: Race, tell: Tell) -> None:
+    """Write `race.md`, `race.csv`, `results.json` and `race.png` into the folder of a race."""
+    plan, results = race.plan, race.results()
+    report = make_report(plan, results)
+    text = to_json(plan, results, report, machine_of(race.folder))
+    (race.folder / "results.json").write_text(text, encoding="utf-8")
+    (race.folder / "race.csv").write_text(to_csv(report), encoding="utf-8")
+    markdown = to_markdown(report)
+    (race.folder / "race.md").write_text(markdown, encoding="utf-8")
+    try:
+        draw_race(plan, results, report, race.folder / "race.png")
+    except MissingDependency as error:
+        tell(f"No picture was drawn: {error}")
+    tell(markdown)
+    spent = ", ".join(
+        f"{clock} {seconds:.0f} s" for clock, seconds in budget(plan, results).items()
+    )
+    tell(f"Spent, starting and validating included: {spent}.")
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("the race").add_argument
+    add("--race", metavar="DIR", required=True, help="a new folder, or a race to continue")
+    add("--stop", action="store_true", help="ask a race that runs to save and stop")
+    add(
+        "--optimizers",
+        default=_OPTIMIZERS,
+        help="who races, the baseline first; adamw:lr=1e-4:beta2=0.98 fixes options, "
+        f"adamw:lr=1e-4/1e-3 tries these rates [{_OPTIMIZERS}]",
+    )
+    add("--minutes", type=float, help="for the whole race; the steps are found from it")
+    add("--seeds", default="1,2,3", help="two or more; each optimizer runs with each [1,2,3]")
+    add("--rates", type=int, default=5, help="rates each optimizer tries first; 1: its usual [5]")
+    add("--sweep-steps", type=int, help="steps of these short runs [a quarter of the steps]")
+    add("--validations", type=int, default=12, help="points of each curve [12]")
+    add("--keep-weights", action="store_true", help="keep the checkpoints of runs that ended")
+
+
+def _known(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--race", default="")
+    parser.add_argument("--stop", action="store_true")
+    return parser.parse_known_args(argv)
+
+
+def _make_plan(config: RunConfig, args: argparse.Namespace) -> RacePlan:
+    if args.rates < 1 or args.validations < 1:
+        raise ConfigError("--rates and --validations are counts; give 1 or more.")
+    try:
+        seeds = tuple(int(seed) for seed in args.seeds.split(","))
+    except ValueError:
+        raise ConfigError(f"--seeds is '{args.seeds}'; expected for example 1,2,3") from None
+    plan = RacePlan(
+        config=config,
+        entrants=read_entrants(args.optimizers, config, args.rates),
+        seeds=seeds,
+        steps=config.training.steps,
+        minutes=args.minutes,
+        sweep_steps=args.sweep_steps,
+        num_validations=args.validations,
+        keep_weights=args.keep_weights,
+    )
+    for entrant in plan.entrants:
+        value = entrant.values[0]
+        check_before_start(plan.run_config(entrant, value, seed=0, steps=1, num_validations=1))
+    return plan
+
+
+def _stop_on_signals(race: Race) -> dict[int, Any]:
+    def ask_to_stop(signum: int, frame: FrameType | None) -> None:
+        race.request_stop()
+
+    return {
+        number: signal.signal(number, ask_to_stop) for number in (signal.SIGTERM, signal.SIGINT)
+    }

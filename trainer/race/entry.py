@@ -1,0 +1,110 @@
+"""Entry: from what a person writes, `adamw,prodigy:beta2=0.99`, to the entrants of a race."""
+
+from dataclasses import replace
+from typing import Any
+
+from trainer.config import Choice, RunConfig
+from trainer.entries import Entries, find_base_lr, find_optimizer, resolve
+from trainer.errors import ConfigError
+from trainer.options import OptionInfo, describe, to_values
+from trainer.race.plan import Entrant
+
+_OCTAVES_APART = 1.5
+_SPREAD_OF_COEFFICIENT = 3.0
+_NO_LIMIT = 1e9
+_FAST_KNOB = "d_coef"
+"""Optimizers that find the rate themselves are tuned by this factor on it instead."""
+
+
+def read_entrants(text: str, config: RunConfig, num_values: int) -> tuple[Entrant, ...]:
+    """Read entrants separated by commas: a name, and options with `:` before and `=` inside.
+
+    `adamw` sweeps `num_values` learning rates around the usual one for the model family;
+    `adamw:lr=1e-4` keeps that one; `adamw:lr=1e-4/1e-3` sweeps these two.
+
+    Raises:
+        ConfigError: lists every unknown name, unknown option and bad value.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    entrants: list[Entrant] = []
+    problems: list[str] = []
+    for word in words:
+        try:
+            entrants.append(_read_entrant(word, config, num_values, [e.name for e in entrants]))
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return tuple(entrants)
+
+
+def _read_entrant(word: str, config: RunConfig, num_values: int, taken: list[str]) -> Entrant:
+    optimizer, *pairs = word.split(":")
+    if any("=" not in pair for pair in pairs):
+        raise ConfigError(f"'{word}' is no entrant; expected for example adamw:lr=1e-4:beta2=0.98")
+    given: dict[str, Any] = dict(pair.split("=", 1) for pair in pairs)
+    infos = {info.name: info for info in describe(find_optimizer(optimizer).options)}
+    knob = _FAST_KNOB if _FAST_KNOB in infos and "lr" not in given else "lr"
+    told = given.pop(knob, None)
+    schedule = _schedule_for(optimizer, config)
+    # The check of all options at once, by the same road as a run's.
+    entries = _resolve(config, optimizer, given, schedule)
+    used = to_values(entries.optimizer_options)
+    plain = {name: used[name] for name in given}
+    values, ratio = _values(entries, infos[knob], told, num_values)
+    for value in values:
+        _resolve(config, optimizer, given | {knob: value}, schedule)
+    number = sum(name == optimizer or name.startswith(f"{optimizer}-") for name in taken) + 1
+    return Entrant(
+        name=optimizer if number == 1 else f"{optimizer}-{number}",
+        optimizer=Choice(optimizer, plain),
+        schedule=schedule,
+        knob=knob,
+        values=values,
+        ratio=ratio,
+        least=infos[knob].min or 0.0,
+        most=infos[knob].max or _NO_LIMIT,
+        paces_warmup="warmup_steps" in infos and "warmup_steps" not in given,
+    )
+
+
+def _schedule_for(optimizer: str, config: RunConfig) -> Choice:
+    allowed = find_optimizer(optimizer).schedules
+    fits = not allowed or config.schedule.name in allowed
+    return config.schedule if fits else Choice(allowed[0])
+
+
+def _resolve(config: RunConfig, name: str, options: dict[str, Any], schedule: Choice) -> Entries:
+    return resolve(replace(config, optimizer=Choice(name, options), schedule=schedule))
+
+
+def _values(
+    entries: Entries, knob: OptionInfo, told: str | None, num_values: int
+) -> tuple[tuple[float, ...], float]:
+    """Return the values to try, rising, and what lies between two of them."""
+    if told is not None:
+        values = tuple(sorted({_number(part, told) for part in told.split("/")}))
+        return values, values[1] / values[0] if len(values) > 1 and values[0] > 0 else 1.0
+    if num_values == 1:
+        return (_usual(entries, knob.name),), 1.0
+    half = (num_values - 1) / 2
+    ratio = 2**_OCTAVES_APART
+    if knob.name == _FAST_KNOB:
+        ratio = _SPREAD_OF_COEFFICIENT ** (1 / max(1.0, half))
+    least, most = knob.min or 0.0, knob.max or _NO_LIMIT
+    usual = _usual(entries, knob.name)
+    wanted = [usual * ratio ** (index - half) for index in range(num_values)]
+    return tuple(float(f"{value:.4g}") for value in wanted if least <= value <= most), ratio
+
+
+def _usual(entries: Entries, knob: str) -> float:
+    return find_base_lr(entries) if knob == "lr" else getattr(entries.optimizer_options, knob)
+
+
+def _number(part: str, told: str) -> float:
+    try:
+        return float(part)
+    except ValueError:
+        raise ConfigError(
+            f"'{told}' is no number; expected 1e-4, or 1e-4/1e-3 to try both."
+        ) from None

@@ -1,0 +1,221 @@
+"""Jobs: which runs a race needs next, as a pure function of its plan and of the results so far."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from trainer.errors import ConfigError
+from trainer.race.plan import FEWEST_STEPS, SWEEP_SHARE, Entrant, RacePlan
+from trainer.race.result import Result
+
+PACE_STEPS = 12
+_MOST_EXTENSIONS = 2
+_SWEEP_VALIDATIONS = 2
+_EQUALLY_FAST = 1.1
+"""Steps that take within this factor of each other count as equally long: timing is no finer."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a race; `clock` says what for: pace, sweep, steps or seconds."""
+
+    clock: str
+    entrant: Entrant
+    value: float
+    seed: int
+    steps: int
+    num_validations: int
+
+    @property
+    def name(self) -> str:
+        """The run's folder name."""
+        last = f"{self.value:.4g}" if self.clock == "sweep" else f"seed{self.seed}"
+        return f"{self.clock}-{self.entrant.name}-{last}"
+
+
+Results = Mapping[str, Result]
+"""Results by the names of their jobs."""
+
+
+def known_jobs(plan: RacePlan, results: Results) -> list[Job]:
+    """List the jobs that are certain by now, in their order; the first without a result is next.
+
+    First the pace (if only minutes are given), then the sweeps, then equal steps, then equal
+    seconds for those whose steps take longer or shorter than the baseline's. Entrants take turns,
+    in reversed order at every second seed, so that a machine that slows down hurts all alike.
+    """
+    jobs = _pace_jobs(plan)
+    if _is_missing(jobs, results):
+        return jobs
+    steps = find_steps(plan, results)
+    sweeps = [sweep_jobs(plan, entrant, steps, results) for entrant in plan.entrants]
+    jobs += _in_turn(sweeps)
+    if _is_missing(jobs, results):
+        return jobs
+    jobs += _race_jobs(plan, {entrant.name: steps for entrant in plan.entrants}, "steps", results)
+    if _is_missing(jobs, results):
+        return jobs
+    return jobs + _race_jobs(plan, steps_for_seconds(plan, steps, results), "seconds", results)
+
+
+def find_steps(plan: RacePlan, results: Results) -> int:
+    """Return the steps of every run: as told, and no more than fit into the minutes.
+
+    Raises:
+        ConfigError: the minutes are too few for the fewest steps.
+    """
+    if plan.minutes is None:
+        assert plan.steps is not None
+        return plan.steps
+    paces = {job.entrant.name: results[job.name] for job in _pace_jobs(plan)}
+    fixed_s = sum(pace.wall_s for pace in paces.values())
+    step_s = 0.0
+    for entrant in plan.entrants:
+        runs_s, per_step_s = _cost(plan, entrant, paces)
+        fixed_s, step_s = fixed_s + runs_s, step_s + per_step_s
+    budget_s = 60 * plan.minutes
+    steps = math.floor((budget_s - fixed_s) / step_s) if step_s > 0 else 0
+    if steps < FEWEST_STEPS:
+        needed = math.ceil((fixed_s + FEWEST_STEPS * step_s) / 60)
+        raise ConfigError(
+            f"{plan.minutes:g} minutes are too few: starting, sweeping and validating all runs, "
+            f"and {FEWEST_STEPS} steps each, take about {needed} minutes here. Start a new race "
+            "with more minutes, fewer optimizers, rates or seeds, or a smaller eval CSV."
+        )
+    return min(steps, plan.steps) if plan.steps is not None else steps
+
+
+def sweep_jobs(plan: RacePlan, entrant: Entrant, steps: int, results: Results) -> list[Job]:
+    """Return the sweep of one entrant; its best value at an end of the grid extends it."""
+    if len(entrant.values) == 1:
+        return []
+    short = plan.sweep_steps_for(steps)
+    values = list(entrant.values)
+    while True:
+        jobs = [
+            Job("sweep", entrant, value, plan.sweep_seed, short, _SWEEP_VALIDATIONS)
+            for value in values
+        ]
+        beyond = _value_beyond(entrant, jobs, results)
+        if beyond is None or len(values) >= len(entrant.values) + _MOST_EXTENSIONS:
+            return jobs
+        values.append(beyond)
+
+
+def chosen_value(plan: RacePlan, entrant: Entrant, results: Results) -> float | None:
+    """Return what an entrant races with: its one value, or the best of its sweep; None: none."""
+    if len(entrant.values) == 1:
+        return entrant.values[0]
+    jobs = sweep_jobs(plan, entrant, find_steps(plan, results), results)
+    scores = {job.value: results[job.name].score for job in jobs if job.name in results}
+    finished = [value for value, score in scores.items() if math.isfinite(score)]
+    return min(finished, key=lambda value: scores[value]) if finished else None
+
+
+def steps_for_seconds(plan: RacePlan, steps: int, results: Results) -> dict[str, int]:
+    """Return, by entrant, the steps that fit into the seconds the baseline trains."""
+    usual = _s_per_step(plan, plan.baseline, results)
+    found = {}
+    for entrant in plan.entrants:
+        own = _s_per_step(plan, entrant, results)
+        ratio = own / usual if usual and own else 1.0
+        is_alike = 1 / _EQUALLY_FAST <= ratio <= _EQUALLY_FAST
+        found[entrant.name] = steps if is_alike else max(FEWEST_STEPS, round(steps / ratio))
+    return found
+
+
+def _pace_jobs(plan: RacePlan) -> list[Job]:
+    if plan.minutes is None:
+        return []
+    return [
+        Job("pace", entrant, _middle(entrant), plan.sweep_seed, PACE_STEPS, 1)
+        for entrant in plan.entrants
+    ]
+
+
+def _race_jobs(plan: RacePlan, steps: dict[str, int], clock: str, results: Results) -> list[Job]:
+    """Return a run a seed for every entrant that can race and is not served by equal steps."""
+    common = find_steps(plan, results)
+    jobs = []
+    for turn, seed in enumerate(plan.seeds):
+        for entrant in plan.entrants if turn % 2 == 0 else reversed(plan.entrants):
+            value = chosen_value(plan, entrant, results)
+            is_served = steps[entrant.name] == common or _has_lost(plan, entrant, results)
+            if value is None or (clock == "seconds" and is_served):
+                continue
+            count = steps[entrant.name]
+            jobs.append(Job(clock, entrant, value, seed, count, plan.num_validations))
+    return jobs
+
+
+def _is_missing(jobs: Iterable[Job], results: Results) -> bool:
+    return any(job.name not in results for job in jobs)
+
+
+def _in_turn(queues: list[list[Job]]) -> list[Job]:
+    longest = max(len(queue) for queue in queues)
+    return [queue[turn] for turn in range(longest) for queue in queues if turn < len(queue)]
+
+
+def _middle(entrant: Entrant) -> float:
+    return entrant.values[len(entrant.values) // 2]
+
+
+def _value_beyond(entrant: Entrant, jobs: list[Job], results: Results) -> float | None:
+    """Return the value beyond the end that was best; None while unknown or if none is needed.
+
+    Where all runs diverged, the way is down.
+    """
+    if _is_missing(jobs, results) or entrant.ratio <= 1:
+        return None
+    values = sorted(job.value for job in jobs)
+    scores = {job.value: results[job.name].score for job in jobs}
+    if any(results[job.name].state == "failed" for job in jobs):
+        return None
+    finished = [value for value in values if math.isfinite(scores[value])]
+    best = min(finished, key=lambda value: scores[value]) if finished else values[0]
+    if best == values[0]:
+        beyond = best / entrant.ratio
+    elif best == values[-1]:
+        beyond = best * entrant.ratio
+    else:
+        return None
+    return float(f"{beyond:.4g}") if entrant.least <= beyond <= entrant.most else None
+
+
+def _s_per_step(plan: RacePlan, entrant: Entrant, results: Results) -> float | None:
+    names = [f"steps-{entrant.name}-seed{seed}" for seed in plan.seeds]
+    spans = [results[name].s_per_step for name in names if name in results]
+    finite = [span for span in spans if math.isfinite(span)]
+    return median(finite) if finite else None
+
+
+def _has_lost(plan: RacePlan, entrant: Entrant, results: Results) -> bool:
+    """Whether no run at equal steps finished: another length would tell nothing more."""
+    names = [f"steps-{entrant.name}-seed{seed}" for seed in plan.seeds]
+    return not any(name in results and results[name].state == "finished" for name in names)
+
+
+def _cost(plan: RacePlan, entrant: Entrant, paces: dict[str, Result]) -> tuple[float, float]:
+    """Return the seconds all runs of an entrant take: those that are fixed, and those a step."""
+    pace, usual = paces[entrant.name], paces[plan.baseline.name]
+    s_per_step = pace.s_per_step if math.isfinite(pace.s_per_step) else usual.s_per_step
+    if not math.isfinite(s_per_step):
+        raise ConfigError(f"{entrant.name} cannot train: {pace.reason}")
+    # The first run of all computes the features; the cheapest start is what the others will take.
+    start_s = min(
+        max(0.0, result.wall_s - PACE_STEPS * result.s_per_step - result.validation_s)
+        for result in paces.values()
+        if math.isfinite(result.s_per_step)
+    )
+    num_sweeps = len(entrant.values) + 1 if len(entrant.values) > 1 else 0
+    ratio = s_per_step / usual.s_per_step if math.isfinite(usual.s_per_step) else 1.0
+    is_alike = 1 / _EQUALLY_FAST <= ratio <= _EQUALLY_FAST
+    num_races = len(plan.seeds) * (1 if is_alike else 2)
+    fixed_s = num_sweeps * (start_s + _SWEEP_VALIDATIONS * pace.validation_s)
+    fixed_s += num_races * (start_s + plan.num_validations * pace.validation_s)
+    per_step_s = num_sweeps * s_per_step / SWEEP_SHARE + len(plan.seeds) * s_per_step
+    if not is_alike:
+        per_step_s += len(plan.seeds) * s_per_step / ratio
+    return fixed_s, per_step_s

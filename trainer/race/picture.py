@@ -1,0 +1,90 @@
+"""Picture: a race in four charts, losses against steps and seconds, sweeps, and seconds a step."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainer.errors import MissingDependency
+from trainer.race.jobs import Results, find_steps, sweep_jobs
+from trainer.race.plan import RacePlan
+from trainer.race.report import Report, runs_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#A1457B", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
+
+
+def draw_race(plan: RacePlan, results: Results, report: Report, path: Path) -> None:
+    """Write the picture of a finished race as PNG.
+
+    Raises:
+        MissingDependency: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingDependency("matplotlib", "The picture of a race") from None
+    figure = Figure(figsize=(12, 8), layout="constrained")
+    by_steps, by_seconds, sweep, speed = figure.subplots(2, 2).flat
+    _draw_curves(by_steps, plan, results, clock="steps", against="steps")
+    by_steps.set(title="Equal steps", xlabel="Step", ylabel="Validation loss")
+    _draw_curves(by_seconds, plan, results, clock="seconds", against="seconds")
+    by_seconds.set(title="Equal seconds", xlabel="Seconds of training", ylabel="Validation loss")
+    _draw_sweeps(sweep, plan, results)
+    _draw_speed(speed, report)
+    by_steps.legend(frameon=False)
+    figure.suptitle("\n".join(report.verdict[:2]), fontsize=10, parse_math=False)
+    figure.savefig(path, dpi=120)
+
+
+def _draw_curves(
+    axes: "Axes", plan: RacePlan, results: Results, *, clock: str, against: str
+) -> None:
+    for index, entrant in enumerate(plan.entrants):
+        names = [name for name in runs_of(plan, entrant, clock) if name in results]
+        names = names or [name for name in runs_of(plan, entrant, "steps") if name in results]
+        for number, name in enumerate(names):
+            result = results[name]
+            label = entrant.name if number == 0 else None
+            axes.plot(
+                getattr(result, against), result.losses, color=_colour(index), label=label,
+                linewidth=1.2, marker=".",
+            )  # fmt: skip
+    _tidy(axes)
+
+
+def _draw_sweeps(axes: "Axes", plan: RacePlan, results: Results) -> None:
+    steps = find_steps(plan, results)
+    for index, entrant in enumerate(plan.entrants):
+        jobs = sorted(sweep_jobs(plan, entrant, steps, results), key=lambda job: job.value)
+        scores = [results[job.name].score for job in jobs]
+        if jobs:
+            label = f"{entrant.name}, {entrant.knob}"
+            values = [job.value for job in jobs]
+            axes.plot(values, scores, color=_colour(index), label=label, marker="o")
+    axes.set(title="Sweeps", xlabel="Value tried", ylabel="Validation loss", xscale="log")
+    if axes.lines:
+        axes.legend(frameon=False)
+    _tidy(axes)
+
+
+def _draw_speed(axes: "Axes", report: Report) -> None:
+    names = [row.entrant for row in report.rows]
+    whole = [row.s_per_step or 0.0 for row in report.rows]
+    optimizer = [(row.s_per_step or 0.0) * (row.optimizer_share or 0.0) for row in report.rows]
+    axes.barh(names, whole, color="#C8C8C8", label="step")
+    axes.barh(names, optimizer, color=_COLOURS[1], label="of it the optimizer")
+    axes.invert_yaxis()
+    axes.set(title="Seconds per step", xlabel="Seconds")
+    axes.legend(frameon=False)
+    _tidy(axes)
+
+
+def _tidy(axes: "Axes") -> None:
+    axes.grid(alpha=0.25)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _colour(index: int) -> str:
+    return _COLOURS[index % len(_COLOURS)]

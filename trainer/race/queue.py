@@ -1,0 +1,241 @@
+"""Queue: carries out a race in its folder, one run after another; stoppable and resumable."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import ConfigError, RunError, RunExists, RunNotFound, RunOwned
+from trainer.ownership import is_locked, take_lock
+from trainer.race.jobs import Job, known_jobs
+from trainer.race.plan import RacePlan
+from trainer.race.result import Result, read_result
+from trainer.runs import Run
+
+_MOST_STARTS = 3
+_POLL_S = 0.1
+
+Tell = Callable[[str], None]
+Stopped = Callable[[], bool]
+Train = Callable[[Run, Stopped], str]
+"""Trains a run until it ends or a stop is wanted; returns its state then."""
+
+
+@dataclass(frozen=True)
+class RaceStatus:
+    """What a person wants to know of a race.
+
+    States: created, running, stopping, stopped (also after a kill), finished. `total` is what is
+    certain by now; it grows when sweeps extend or steps of another length are due.
+    """
+
+    state: str
+    done: int
+    total: int
+    current: str
+    problem: str
+
+
+class Race:
+    """One race, one folder; everything about it can be rebuilt from there."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder).absolute()
+        self.name = self.folder.name
+        self._ended: dict[str, Result] = {}
+        self._tried: set[str] = set()
+
+    @staticmethod
+    def create(folder: Path | str, plan: RacePlan) -> "Race":
+        """Make a new race folder.
+
+        Raises:
+            RunExists: the folder is there already; a plan never changes.
+        """
+        race = Race(folder)
+        try:
+            race.folder.mkdir(parents=True)
+        except FileExistsError:
+            raise RunExists(
+                f"The folder {race.folder} exists already, and the plan of a race never changes. "
+                f"Choose another folder, or continue: python -m trainer race --race {race.folder}"
+            ) from None
+        (race.folder / "control").mkdir()
+        text = json.dumps(plan.to_json(), indent=2, ensure_ascii=False)
+        partial = race.folder / "race.json.part"
+        partial.write_text(text + "\n", encoding="utf-8")
+        partial.replace(race.folder / "race.json")
+        return race
+
+    @staticmethod
+    def open(folder: Path | str) -> "Race":
+        """Open an existing race folder.
+
+        Raises:
+            RunNotFound: there is no race in the folder.
+        """
+        race = Race(folder)
+        if not race.exists():
+            raise RunNotFound(f"{race.folder} holds no race (it has no race.json).")
+        return race
+
+    def exists(self) -> bool:
+        """Whether the folder holds a race."""
+        return (self.folder / "race.json").is_file()
+
+    @property
+    def plan(self) -> RacePlan:
+        """What was decided before the race; it never changes."""
+        try:
+            values = json.loads((self.folder / "race.json").read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ConfigError(f"{self.folder / 'race.json'} is not a JSON file: {error}.") from None
+        return RacePlan.from_json(values)
+
+    def request_stop(self) -> None:
+        """Ask the race to save the run at hand and stop."""
+        (self.folder / "control" / "stop").touch()
+
+    def is_running(self) -> bool:
+        """Whether a living process carries it out."""
+        return is_locked(self.folder / "owner.lock")
+
+    def jobs(self) -> list[Job]:
+        """List the runs that are certain by now, in their order."""
+        return known_jobs(self.plan, self.results())
+
+    def results(self) -> dict[str, Result]:
+        """Return the results so far by the names of the runs."""
+        for path in sorted(self.folder.glob("*/run.json")):
+            name = path.parent.name
+            if name not in self._ended:
+                result = read_result(Run(path.parent))
+                if result is not None:
+                    self._ended[name] = result
+        return dict(self._ended)
+
+    def run_of(self, job: Job) -> Run:
+        """Return the run of a job; it may not exist yet."""
+        return Run(self.folder / job.name)
+
+    def status(self) -> RaceStatus:
+        """Derive the state of the race from its folder."""
+        results, is_running = self.results(), self.is_running()
+        try:
+            jobs, problem = known_jobs(self.plan, results), ""
+        except ConfigError as error:
+            return RaceStatus("stopped", len(results), len(results), "", str(error))
+        left = [job for job in jobs if job.name not in results]
+        current = left[0].name if left and is_running else ""
+        wants_stop = (self.folder / "control" / "stop").exists()
+        if is_running:
+            state = "stopping" if wants_stop else "running"
+        elif not left:
+            state = "finished"
+        else:
+            state = "stopped" if (self.folder / "owner.lock").exists() else "created"
+        return RaceStatus(state, len(jobs) - len(left), len(jobs), current, problem)
+
+    def carry_out(self, tell: Tell, train: Train | None = None) -> str:
+        """Do what is left, one run after another, and return `finished` or `stopped`.
+
+        What finished is not repeated; a run that was killed goes on from its checkpoint; one that
+        failed for another reason than its optimizer is tried again whenever this is called.
+
+        Raises:
+            RunOwned: another process carries it out.
+        """
+        lock = take_lock(self.folder / "owner.lock", timeout_s=2.0)
+        if lock is None:
+            raise RunOwned(f"The race {self.name} is being carried out by another process.")
+        try:
+            self._stop_file.unlink(missing_ok=True)
+            self._forget_failures()
+            return self._carry_out(tell, train or train_in_child)
+        finally:
+            lock.release()
+
+    @property
+    def _stop_file(self) -> Path:
+        return self.folder / "control" / "stop"
+
+    def _carry_out(self, tell: Tell, train: Train) -> str:
+        plan = self.plan
+        while True:
+            results = self.results()
+            jobs = known_jobs(plan, results)
+            job = next((job for job in jobs if job.name not in results), None)
+            if job is None:
+                return "finished"
+            if self._stop_file.exists():
+                return "stopped"
+            tell(f"{job.name} ({len(results) + 1} of {len(jobs)} known): {job.steps} steps")
+            run = self._prepare(job, plan)
+            state = train(run, self._stop_file.exists)
+            if state == "stopped":
+                return "stopped"
+            tell(self._describe(job, run, plan))
+
+    def _prepare(self, job: Job, plan: RacePlan) -> Run:
+        run = self.run_of(job)
+        if (run.folder / "run.json").is_file():
+            return run
+        # Killed while the folder was being made: it holds nothing yet.
+        shutil.rmtree(run.folder, ignore_errors=True)
+        config = plan.run_config(
+            job.entrant,
+            job.value,
+            seed=job.seed,
+            steps=job.steps,
+            num_validations=job.num_validations,
+        )
+        return Run.create(run.folder, config)
+
+    def _describe(self, job: Job, run: Run, plan: RacePlan) -> str:
+        result = self.results().get(job.name)
+        if result is None:
+            # Without this a run that never ends by itself would be started for ever.
+            raise RunError(
+                f"The run {run.folder} ended {_MOST_STARTS} times without a word; its log.txt may "
+                "say more. Continue the race to try again."
+            )
+        if not plan.keep_weights:
+            shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
+            (run.folder / "checkpoints").mkdir()
+        if result.state != "finished":
+            return f"{job.name}: {result.state}. {result.reason}"
+        return f"{job.name}: val loss {result.score:.4f}, {result.s_per_step:.3f} s/step"
+
+    def _forget_failures(self) -> None:
+        for name, result in self.results().items():
+            if result.state == "failed":
+                shutil.rmtree(self.folder / name)
+                del self._ended[name]
+
+
+def train_in_child(run: Run, wants_stop: Stopped) -> str:
+    """Train a run in a process of its own, again if it is killed; return its state at the end."""
+    for _ in range(_MOST_STARTS):
+        process = None if run.status().is_active else run.start()
+        while process.poll() is None if process else run.status().is_active:
+            if wants_stop():
+                run.request("stop")
+            time.sleep(_POLL_S)
+        state = run.status().state
+        if state != "interrupted":
+            return state
+        if wants_stop():
+            return "stopped"
+    return "interrupted"
+
+
+def machine_of(results_folder: Path) -> dict[str, Any]:
+    """Return what the first run of a race said of the machine and of the model."""
+    for path in sorted(results_folder.glob("*/run.json")):
+        facts = Run(path.parent).status().facts
+        if facts:
+            return facts
+    return {}

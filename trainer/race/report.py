@@ -1,0 +1,280 @@
+"""Report: a race as rows, as a table in Markdown and CSV, and as JSON with every curve."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from statistics import mean
+from typing import Any
+
+from trainer.race.jobs import (
+    Job,
+    Results,
+    chosen_value,
+    find_steps,
+    known_jobs,
+    steps_for_seconds,
+    sweep_jobs,
+)
+from trainer.race.plan import Entrant, RacePlan
+from trainer.race.verdict import Comparison, caution, compare, headline, noise_between_seeds
+
+CLOCKS = ("steps", "seconds")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the table says of one entrant; losses are means over seeds."""
+
+    entrant: str
+    options: str
+    knob: str
+    value: float | None
+    steps: int
+    loss_at_steps: float | None
+    at_steps: str
+    steps_for_seconds: int
+    loss_at_seconds: float | None
+    at_seconds: str
+    s_per_step: float | None
+    optimizer_share: float | None
+    peak_memory_gib: float | None
+    diverged: str
+    sweep_runs: int
+    sweep_s: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """A finished race: a row an entrant, every comparison, and the verdict in sentences."""
+
+    rows: list[Row]
+    comparisons: list[Comparison]
+    verdict: list[str]
+    caveats: list[str]
+
+
+def make_report(plan: RacePlan, results: Results) -> Report:
+    """Judge a race whose runs have all ended."""
+    steps = find_steps(plan, results)
+    lengths = steps_for_seconds(plan, steps, results)
+    comparisons = [
+        compare(
+            rival.name,
+            plan.baseline.name,
+            clock,
+            scores_of(plan, rival, clock, results),
+            scores_of(plan, plan.baseline, clock, results),
+            num_rivals=len(plan.entrants) - 1,
+        )
+        for clock in CLOCKS
+        for rival in plan.entrants[1:]
+    ]
+    verdict = [headline(comparisons, clock) for clock in CLOCKS]
+    verdict += [comparison.text for comparison in comparisons]
+    rows = [
+        _row(plan, entrant, steps, lengths[entrant.name], comparisons, results)
+        for entrant in plan.entrants
+    ]
+    return Report(rows, comparisons, verdict, _caveats(plan, steps, lengths, results))
+
+
+def scores_of(plan: RacePlan, entrant: Entrant, clock: str, results: Results) -> dict[int, float]:
+    """Return the final losses of an entrant by seed; those at equal steps where they serve both.
+
+    NaN where it diverged; a run that failed for another reason says nothing and is left out.
+    """
+    if _diverged_everywhere(plan, entrant, results):
+        return dict.fromkeys(plan.seeds, math.nan)
+    found = {}
+    for seed in plan.seeds:
+        names = [f"{name}-{entrant.name}-seed{seed}" for name in (clock, "steps")]
+        result = next((results[name] for name in names if name in results), None)
+        if result is not None and result.state != "failed":
+            found[seed] = result.score
+    return found
+
+
+def runs_of(plan: RacePlan, entrant: Entrant, clock: str) -> list[str]:
+    """Return the names of an entrant's runs at a clock, one a seed."""
+    return [f"{clock}-{entrant.name}-seed{seed}" for seed in plan.seeds]
+
+
+def to_markdown(report: Report) -> str:
+    """Return the verdict, the table and the caveats as Markdown."""
+    head = (
+        "| optimizer | rate | loss, equal steps | | loss, equal seconds | | s/step "
+        "| optimizer's share | memory (GiB) | diverged | sweep |\n" + "|---" * 11 + "|\n"
+    )
+    lines = []
+    for row in report.rows:
+        share = f"{100 * row.optimizer_share:.1f} %" if row.optimizer_share is not None else "-"
+        cells = [
+            f"{row.entrant}{f' ({row.options})' if row.options else ''}",
+            f"{row.knob} {_number(row.value)}",
+            f"{_number(row.loss_at_steps)} ({row.steps} steps)",
+            row.at_steps,
+            f"{_number(row.loss_at_seconds)} ({row.steps_for_seconds} steps)",
+            row.at_seconds,
+            _number(row.s_per_step),
+            share,
+            _number(row.peak_memory_gib),
+            row.diverged,
+            f"{row.sweep_runs} runs, {row.sweep_s:.0f} s",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    verdict = "\n".join(f"- {sentence}" for sentence in report.verdict)
+    caveats = "\n".join(f"- {sentence}" for sentence in report.caveats)
+    table = head + "\n".join(lines)
+    return f"{verdict}\n\n{table}\n\nWhat limits this:\n\n{caveats}\n"
+
+
+def to_csv(report: Report) -> str:
+    """Return one row an entrant."""
+    target = io.StringIO()
+    rows = [asdict(row) for row in report.rows]
+    writer = csv.DictWriter(target, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return target.getvalue()
+
+
+def to_json(plan: RacePlan, results: Results, report: Report, facts: Mapping[str, Any]) -> str:
+    """Return everything: plan, machine, every run's curve, rows, comparisons and verdict."""
+    values = {
+        "verdict": report.verdict,
+        "caveats": report.caveats,
+        "rows": [asdict(row) for row in report.rows],
+        "comparisons": [asdict(comparison) for comparison in report.comparisons],
+        "machine": dict(facts),
+        "plan": plan.to_json(),
+        "runs": {name: asdict(result) for name, result in results.items()},
+    }
+    return json.dumps(_finite(values), indent=1, ensure_ascii=False) + "\n"
+
+
+def _row(
+    plan: RacePlan,
+    entrant: Entrant,
+    steps: int,
+    length: int,
+    comparisons: list[Comparison],
+    results: Results,
+) -> Row:
+    ended = [results[name] for name in runs_of(plan, entrant, "steps") if name in results]
+    words = {c.clock: _cell(c) for c in comparisons if c.rival == entrant.name}
+    sweep = sweep_jobs(plan, entrant, steps, results)
+    s_per_step = _mean([result.s_per_step for result in ended])
+    spent = _mean([r.optimizer_s for r in ended if r.optimizer_s is not None])
+    lost = [result for result in ended if result.state == "diverged"]
+    return Row(
+        entrant=entrant.name,
+        options=", ".join(f"{key} {value}" for key, value in entrant.optimizer.options.items()),
+        knob=entrant.knob,
+        value=chosen_value(plan, entrant, results),
+        steps=steps,
+        loss_at_steps=_mean(scores_of(plan, entrant, "steps", results).values()),
+        at_steps=words.get("steps", "baseline"),
+        steps_for_seconds=length,
+        loss_at_seconds=_mean(scores_of(plan, entrant, "seconds", results).values()),
+        at_seconds=words.get("seconds", "baseline"),
+        s_per_step=s_per_step,
+        optimizer_share=spent / s_per_step if spent and s_per_step else None,
+        peak_memory_gib=max((result.peak_memory_gib for result in ended), default=None),
+        diverged=f"{len(lost)} of {len(ended)}",
+        sweep_runs=len(sweep),
+        sweep_s=sum(results[job.name].wall_s for job in sweep if job.name in results),
+    )
+
+
+def _cell(comparison: Comparison) -> str:
+    values = (comparison.difference, comparison.low, comparison.high)
+    if any(value is None for value in values):
+        return comparison.outcome
+    middle, low, high = (f"{value:+.4f}" for value in values)
+    return f"{comparison.outcome}: {middle} [{low}, {high}]"
+
+
+def _caveats(plan: RacePlan, steps: int, lengths: dict[str, int], results: Results) -> list[str]:
+    caveats = [caution(len(plan.seeds), len(plan.entrants) - 1)]
+    noise = noise_between_seeds(scores_of(plan, plan.baseline, "steps", results))
+    if noise is not None:
+        caveats.append(
+            f"{plan.baseline.name}'s final loss scatters by {noise:.4f} between seeds (standard "
+            "deviation)."
+        )
+    for entrant in plan.entrants:
+        caveats += _entrant_caveats(plan, entrant, steps, results)
+    for seed in plan.seeds:
+        first = {results[name].first_loss for name in _of_seed(plan, seed) if name in results}
+        first = {loss for loss in first if math.isfinite(loss)}
+        if len(first) > 1:
+            caveats.append(
+                f"With seed {seed} the first losses differ ({min(first):.6g} to {max(first):.6g}): "
+                "weights or data were not the same."
+            )
+    alike = [name for name, length in lengths.items() if length == steps]
+    caveats.append(
+        f"The steps of {', '.join(alike)} take equally long within 10 %, so equal steps serve as "
+        "equal seconds. Each run completes its schedule; no curve is cut."
+    )
+    return caveats
+
+
+def _entrant_caveats(plan: RacePlan, entrant: Entrant, steps: int, results: Results) -> list[str]:
+    caveats = []
+    names = [job.name for job in known_jobs(plan, results) if job.entrant == entrant]
+    failed = [results[name].reason for name in names if results[name].state == "failed"]
+    if failed:
+        caveats.append(f"{entrant.name} failed in {len(failed)} runs: {failed[0]}")
+    value = chosen_value(plan, entrant, results)
+    if value is None:
+        caveats.append(f"{entrant.name} has no run: it diverged or failed at every rate tried.")
+    tried = sorted(job.value for job in sweep_jobs(plan, entrant, steps, results))
+    if value is not None and tried and value in (tried[0], tried[-1]):
+        caveats.append(
+            f"{entrant.name}'s best {entrant.knob}, {value:g}, is at an end of what was tried; a "
+            "better one may lie beyond."
+        )
+    if len(entrant.values) == 1:
+        caveats.append(f"{entrant.name} ran with {entrant.knob} {entrant.values[0]:g}, not swept.")
+    return caveats
+
+
+def _diverged_everywhere(plan: RacePlan, entrant: Entrant, results: Results) -> bool:
+    sweep = sweep_jobs(plan, entrant, find_steps(plan, results), results)
+    return bool(sweep) and all(results[job.name].state == "diverged" for job in sweep)
+
+
+def _of_seed(plan: RacePlan, seed: int) -> list[str]:
+    return [f"steps-{entrant.name}-seed{seed}" for entrant in plan.entrants]
+
+
+def _mean(values: Any) -> float | None:
+    finite = [value for value in values if math.isfinite(value)]
+    return mean(finite) if finite else None
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None or not math.isfinite(value) else f"{value:.4g}"
+
+
+def _finite(value: Any) -> Any:
+    """Return JSON values; NaN and infinities, which JSON lacks, become None."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def budget(plan: RacePlan, results: Results) -> dict[str, float]:
+    """Return the seconds that each part of a race took, starting and validating included."""
+    jobs: list[Job] = known_jobs(plan, results)
+    spent: dict[str, float] = {}
+    for job in jobs:
+        if job.name in results:
+            spent[job.clock] = spent.get(job.clock, 0.0) + results[job.name].wall_s
+    return spent

@@ -1,0 +1,144 @@
+"""Result: what a race keeps of one of its runs, read from the run's folder."""
+
+import json
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer.events import RunFinished
+from trainer.guard import has_risen
+from trainer.runs import Run
+from trainer.series import RunSeries
+
+_WARM_UP_STEPS = 5
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended and what it cost.
+
+    state: `finished`; `diverged` (a loss that is no number, or half above its start); `failed`.
+    steps, seconds, losses: the validations, at steps and at seconds spent on training alone:
+        validation, saving and previews are left out, and so is what the first steps of a process
+        take longer than the others; that is `warmup_s`.
+    """
+
+    state: str
+    reason: str
+    steps: tuple[int, ...]
+    seconds: tuple[float, ...]
+    losses: tuple[float, ...]
+    first_loss: float
+    s_per_step: float
+    optimizer_s: float | None
+    peak_memory_gib: float
+    warmup_s: float
+    validation_s: float
+    wall_s: float
+
+    @property
+    def score(self) -> float:
+        """The last validation loss; NaN for a run that diverged or failed."""
+        return self.losses[-1] if self.state == "finished" and self.losses else math.nan
+
+
+def read_result(run: Run) -> Result | None:
+    """Return the result of a run that ended; None while it has not, or was stopped or killed."""
+    series = run.series()
+    if series.finished is None or series.finished.outcome == "stopped" or run.is_owned():
+        return None
+    losses = _column(series, "train/loss")
+    state, reason = _end_of(series, losses)
+    seconds, s_per_step, warmup_s = _training_seconds(series)
+    validations = series.validations
+    val_steps = validations.array("step") if validations.count else np.zeros(0)
+    reached = np.searchsorted(series.steps.array("step"), val_steps) if losses.size else val_steps
+    optimizer_s = _column(series, "perf/optimizer_s")
+    memory = _column(series, "perf/memory_peak_gib")
+    memory = memory if memory.size else _column(series, "perf/host_memory_gib")
+    return Result(
+        state=state,
+        reason=reason,
+        steps=tuple(int(step) for step in val_steps),
+        seconds=tuple(float(seconds[int(row)]) for row in reached),
+        losses=tuple(float(loss) for loss in _val_losses(series)),
+        first_loss=float(losses[0]) if losses.size else math.nan,
+        s_per_step=s_per_step,
+        optimizer_s=float(np.nanmedian(optimizer_s)) if optimizer_s.size else None,
+        peak_memory_gib=float(np.nanmax(memory)) if memory.size else math.nan,
+        warmup_s=warmup_s,
+        validation_s=_validation_s(series),
+        wall_s=_wall_s(run),
+    )
+
+
+def _column(series: RunSeries, name: str) -> np.ndarray:
+    return series.steps.array(name) if name in series.steps.columns else np.zeros(0)
+
+
+def _val_losses(series: RunSeries) -> np.ndarray:
+    points = series.validations
+    return points.array("val/loss") if points.count else np.zeros(0)
+
+
+def _end_of(series: RunSeries, losses: np.ndarray) -> tuple[str, str]:
+    assert series.finished is not None
+    if losses.size and not math.isfinite(losses[-1]):
+        return "diverged", f"The loss was no number at step {series.last_step}."
+    if series.finished.outcome == "failed":
+        return "failed", series.finished.reason
+    if has_risen(losses.tolist()):
+        return "diverged", "The train loss ended far above its start."
+    val_losses = _val_losses(series)
+    if not val_losses.size:
+        return "failed", "There were no validations. Give an eval CSV, or an eval share above 0."
+    if not math.isfinite(val_losses[-1]):
+        return "diverged", "The last validation loss was no number."
+    return "finished", ""
+
+
+def _training_seconds(series: RunSeries) -> tuple[np.ndarray, float, float]:
+    """Return seconds trained after each step, the median of a step, and seconds of warming up."""
+    measured = _column(series, "perf/s_per_step")
+    if not measured.size:
+        return measured, math.nan, 0.0
+    steps = series.steps.array("step")
+    starts = [mark.step for mark in series.marks if mark.kind == "started"]
+    is_warm = np.ones(len(steps), dtype=bool)
+    for start in starts:
+        is_warm &= (steps <= start) | (steps > start + _WARM_UP_STEPS)
+    usual = float(np.median(measured[is_warm] if is_warm.any() else measured))
+    counted = np.where(is_warm, measured, np.minimum(measured, usual))
+    return np.cumsum(counted), usual, float((measured - counted).sum())
+
+
+def _validation_s(series: RunSeries) -> float:
+    """Return the median seconds of a validation: from its step's end to its own."""
+    if not series.validations.count or not series.steps.count:
+        return 0.0
+    ended = dict(zip(series.steps.array("step"), series.steps.array("time"), strict=True))
+    steps, times = series.validations.array("step"), series.validations.array("time")
+    spans = [time - ended[step] for step, time in zip(steps, times, strict=True) if step in ended]
+    return float(np.median(spans)) if spans else 0.0
+
+
+def _wall_s(run: Run) -> float:
+    """Return the seconds its processes lived, as far as the log and the last start tell."""
+    total, before, is_over = 0.0, None, True
+    for logged in run.events.follow():
+        if before is not None and not is_over:
+            total += max(0.0, logged.time - before)
+        before, is_over = logged.time, isinstance(logged.event, RunFinished)
+    return total + _start_up_s(run)
+
+
+def _start_up_s(run: Run) -> float:
+    """Return the seconds from the last start to the first word of that process."""
+    try:
+        spawned = json.loads((run.folder / "control" / "spawned.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return 0.0
+    times = (logged.time for logged in run.events.follow())
+    first = next((time for time in times if time >= spawned["started_at"]), None)
+    return first - spawned["started_at"] if first is not None else 0.0

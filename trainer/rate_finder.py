@@ -1,0 +1,311 @@
+"""Rate finder: one short run whose learning rate grows until the loss tells which one suits.
+
+The range test of Smith 2015 (arXiv 1506.01186, section 3.3). Batches of speech differ more than a
+few steps of training change anything, so each loss is compared with what the initial weights reach
+on the same batch with the same dropout; only the change is smoothed and judged.
+"""
+
+import argparse
+import json
+import math
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainer.assemble import assemble, check_before_start
+from trainer.config import RunConfig
+from trainer.entries import find_base_lr, resolve
+from trainer.errors import ConfigError, MissingDependency, RunExists
+from trainer.events import Event
+from trainer.flags import config_from_args, refuse_missing_data
+from trainer.loop import seed_step, train_step
+from trainer.setup import Setup, World
+
+NUM_STEPS = 100
+FEWEST_STEPS = 20
+_SPAN = 100.0
+"""How far the test reaches below and above the usual rate."""
+_MEMORY = 0.9
+_MARGIN = 10.0
+
+
+@dataclass(frozen=True)
+class RateFinding:
+    """What a range test found.
+
+    changes: loss minus the initial weights' on the same batch, as measured; smooth: smoothed.
+    steepest: the rate at which the loss fell fastest; lost: the first rate that is too high, if
+    any was reached. suggestion: the smaller of steepest and a tenth of lost; None if no rate
+    lowered the loss.
+    """
+
+    optimizer: str
+    rates: tuple[float, ...]
+    losses: tuple[float, ...]
+    changes: tuple[float, ...]
+    smooth: tuple[float, ...]
+    steepest: float | None
+    lost: float | None
+    suggestion: float | None
+    text: str
+
+
+def find_rate(
+    config: RunConfig,
+    *,
+    lowest: float | None = None,
+    highest: float | None = None,
+    emit: Callable[[Event], None] = lambda event: None,
+) -> RateFinding:
+    """Run a range test of `config` from its initial weights; nothing of it is kept.
+
+    The rate grows geometrically from `lowest` to `highest`, by default a hundredth to a hundred
+    times the usual one, over `config.training.steps` or 100 steps.
+
+    Raises:
+        ConfigError: the optimizer finds its rate itself, or the bounds make no range.
+    """
+    num_steps = config.training.steps or NUM_STEPS
+    usual = _usual_rate(config)
+    lowest, highest = lowest or usual / _SPAN, highest or usual * _SPAN
+    if not 0 < lowest < highest or num_steps < FEWEST_STEPS:
+        raise ConfigError(
+            f"The test would go from {lowest:g} to {highest:g} in {num_steps} steps; expected a "
+            f"rising range of rates and {FEWEST_STEPS} steps or more."
+        )
+    rates = np.geomspace(lowest, highest, num_steps)
+    with tempfile.TemporaryDirectory(prefix="timbre-rates-") as name:
+        folder = Path(name)
+        (folder / "checkpoints").mkdir()
+        setup = assemble(folder, _plain(config, num_steps), world=World(), emit=emit)
+        try:
+            losses, changes = measure_rates(setup, rates)
+        finally:
+            setup.train_batches.close()
+            if setup.val_batches is not None:
+                setup.val_batches.close()
+    return judge_rates(config.optimizer.name, rates[: len(losses)], losses, changes)
+
+
+def measure_rates(setup: Setup, rates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Train one step at each rate, until the loss is lost; changes the model of `setup`.
+
+    Args:
+        rates: float64 (steps,), rising.
+
+    Returns:
+        The losses, and their change against the initial weights; both (steps done,).
+    """
+    untrained = _losses_of_initial_weights(setup, len(rates))
+    setup.base_lr, setup.lr_factor = 1.0, lambda step: float(rates[step - 1])
+    losses: list[float] = []
+    smooth, weight = 0.0, 0.0
+    for step in range(1, len(rates) + 1):
+        metrics = train_step(setup, step)
+        losses.append(sum(float(metrics[name]) for name in metrics if name != "grad_norm"))
+        smooth = _MEMORY * smooth + (1 - _MEMORY) * (losses[-1] - untrained[step - 1])
+        weight = _MEMORY * weight + (1 - _MEMORY)
+        if not math.isfinite(losses[-1]) or smooth / weight > abs(untrained[0]):
+            break
+    measured = np.array(losses)
+    return measured, measured - untrained[: len(measured)]
+
+
+def judge_rates(
+    optimizer: str, rates: np.ndarray, losses: np.ndarray, changes: np.ndarray
+) -> RateFinding:
+    """Find the steepest descent and the first rate that is too high.
+
+    Args:
+        rates, losses, changes: (steps,); the last loss may be no number.
+    """
+    smooth = _smooth(changes)
+    lost = _first_lost(rates, smooth, level=float(np.nanmean(np.abs(losses[:10] - changes[:10]))))
+    steepest = _steepest(rates, smooth)
+    limits = [rate for rate in (steepest, lost / _MARGIN if lost else None) if rate]
+    suggestion = float(f"{min(limits):.2g}") if steepest else None
+    return RateFinding(
+        optimizer=optimizer,
+        rates=tuple(rates.tolist()),
+        losses=tuple(losses.tolist()),
+        changes=tuple(changes.tolist()),
+        smooth=tuple(smooth.tolist()),
+        steepest=steepest,
+        lost=lost,
+        suggestion=suggestion,
+        text=_sentence(optimizer, suggestion, steepest, lost),
+    )
+
+
+def draw_rates(finding: RateFinding, path: Path) -> None:
+    """Write the picture of a range test as PNG.
+
+    Raises:
+        MissingDependency: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingDependency("matplotlib", "The picture of the range test") from None
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(finding.rates, finding.changes, color="#C8C8C8", label="every step")
+    axes.plot(finding.rates, finding.smooth, color="#0072B2", label="smoothed")
+    marks = (("suggestion", "#009E73"), ("steepest", "#E69F00"), ("lost", "#D55E00"))
+    for name, colour in marks:
+        rate = getattr(finding, name)
+        if rate is not None:
+            axes.axvline(rate, color=colour, linestyle="--", label=f"{name} {rate:.2g}")
+    deepest = max((-value for value in finding.changes if math.isfinite(value)), default=0.0)
+    reach = max(1.1 * deepest, 1e-9)
+    axes.set(xscale="log", ylim=(-reach, reach))
+    axes.set(xlabel="Learning rate", ylabel="Change of the loss against the initial weights")
+    axes.set_title(finding.text, fontsize=9, wrap=True, parse_math=False)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=120)
+
+
+def find_lr_command(
+    parser: argparse.ArgumentParser, argv: Sequence[str], tell: Callable[[str], None]
+) -> int:
+    """Read the words of `python -m trainer find-lr`, test, and write what was found."""
+    add = parser.add_argument_group("the range test").add_argument
+    add("--out", metavar="DIR", required=True, help="new folder for find-lr.json and find-lr.png")
+    add("--lowest", type=float, help="where the rate starts [a hundredth of the usual one]")
+    add("--highest", type=float, help="where it ends [a hundred times the usual one]")
+    config, args = config_from_args(parser, argv)
+    refuse_missing_data(config)
+    config, out = config.with_absolute_paths(), Path(args.out)
+    check_before_start(config)
+    if out.exists():
+        raise RunExists(f"{out} exists already and is never overwritten. Choose another folder.")
+    finding = find_rate(config, lowest=args.lowest, highest=args.highest)
+    write_finding(finding, config, out, tell)
+    tell(finding.text)
+    return 0
+
+
+def write_finding(
+    finding: RateFinding, config: RunConfig, out: Path, tell: Callable[[str], None]
+) -> None:
+    """Write `find-lr.json` and `find-lr.png` into a new folder."""
+    out.mkdir(parents=True)
+    values = _finite({"config": config.to_json()} | asdict(finding))
+    (out / "find-lr.json").write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    try:
+        draw_rates(finding, out / "find-lr.png")
+    except MissingDependency as error:
+        tell(f"No picture was drawn: {error}")
+
+
+def _usual_rate(config: RunConfig) -> float:
+    entries = resolve(config)
+    if entries.optimizer.effective_lr is not None:
+        raise ConfigError(
+            f"{entries.optimizer.label} finds its learning rate itself; a range test has nothing "
+            "to find. Tune its growth coefficient with a race, or choose another optimizer."
+        )
+    return find_base_lr(entries)
+
+
+def _plain(config: RunConfig, num_steps: int) -> RunConfig:
+    """Return the configuration without what would bend the range: averages and warm-ups."""
+    training = replace(config.training, steps=num_steps, epochs=None, ema_decay=0.0)
+    entries = resolve(config)
+    options = dict(config.optimizer.options)
+    if hasattr(entries.optimizer_options, "warmup_steps"):
+        options["warmup_steps"] = 0
+    optimizer = replace(config.optimizer, options=options)
+    return replace(config, training=training, optimizer=optimizer)
+
+
+@torch.no_grad()
+def _losses_of_initial_weights(setup: Setup, num_steps: int) -> np.ndarray:
+    """Return the loss of every step's batches without training, (steps,); the model stays as is."""
+    kept = {name: value.clone() for name, value in setup.model.state_dict().items()}
+    losses = []
+    for step in range(1, num_steps + 1):
+        seed_step(setup, step)
+        total = torch.zeros((), device=setup.device)
+        for host_batch in setup.train_batches.of_step(step):
+            with setup.precision.autocast(setup.device):
+                parts = setup.family.losses(setup.model, host_batch.to(setup.device))
+            total = total + torch.stack(list(parts.values())).sum().float()
+        losses.append(total)
+    setup.model.load_state_dict(kept)
+    return torch.stack(losses).double().cpu().numpy()
+
+
+def _smooth(changes: np.ndarray) -> np.ndarray:
+    """Return running means of running medians, (steps,): odd batches count little, nothing lags.
+
+    Values that are no numbers stay so.
+    """
+    half = max(2, len(changes) // 24)
+    known = changes[: len(changes) - _num_lost(changes)]
+    smooth = np.full(len(changes), np.nan)
+    medians = _running(known, half, np.median)
+    smooth[: len(known)] = _running(medians, half, np.mean)
+    return smooth
+
+
+def _running(values: np.ndarray, half: int, summarize: Callable[[np.ndarray], Any]) -> np.ndarray:
+    """Summarize each value with its neighbours; windows shrink evenly at the ends. (steps,)."""
+    reach = [min(half, index, len(values) - 1 - index) for index in range(len(values))]
+    windows = [values[index - by : index + by + 1] for index, by in enumerate(reach)]
+    return np.array([float(summarize(window)) for window in windows])
+
+
+def _num_lost(changes: np.ndarray) -> int:
+    """Return how many values at the end are no numbers."""
+    finite = np.flatnonzero(np.isfinite(changes))
+    return len(changes) - (int(finite[-1]) + 1 if finite.size else 0)
+
+
+def _first_lost(rates: np.ndarray, smooth: np.ndarray, *, level: float) -> float | None:
+    """Return the first rate from which the loss is above its start for good, or no number."""
+    finite = np.flatnonzero(np.isfinite(smooth))
+    if finite.size < len(smooth):
+        after = int(finite[-1]) + 1 if finite.size else 0
+        return float(rates[after])
+    lowest = int(np.argmin(smooth))
+    above = np.flatnonzero(smooth[lowest:] > 0.02 * level)
+    return float(rates[lowest + above[0]]) if above.size else None
+
+
+def _steepest(rates: np.ndarray, smooth: np.ndarray) -> float | None:
+    """Return the rate of the steepest fall before the lowest loss; None if it never fell."""
+    known = smooth[np.isfinite(smooth)]
+    if known.size < 3 or not known.min() < 0:
+        return None
+    lowest = max(2, int(np.argmin(known)) + 1)
+    slopes = np.gradient(known[: lowest + 1], np.log(rates[: lowest + 1][: len(known)]))
+    return float(rates[int(np.argmin(slopes))])
+
+
+def _sentence(
+    optimizer: str, suggestion: float | None, steepest: float | None, lost: float | None
+) -> str:
+    if suggestion is None:
+        return (
+            f"No rate of this range lowered the loss of {optimizer}. Test another range, or more "
+            "steps; weights that fit the clips already cannot show a rate either."
+        )
+    end = f"from {lost:.2g} on the loss is lost" if lost else "no rate was too high"
+    return (
+        f"Suggested learning rate for {optimizer}: {suggestion:.2g}. The loss fell fastest at "
+        f"{steepest:.2g}; {end}."
+    )
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
