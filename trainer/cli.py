@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from trainer.data.types import Clip
 from trainer.errors import TimbreError
 from trainer.events import (
     CheckpointSaved,
@@ -89,13 +91,16 @@ def _check(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON for machines")
     data, args = data_from_args(parser, argv)
     manifest = read_manifest(data)
-    unusable = _unusable_for(args.family, args.base, manifest.clips) if args.family else {}
+    unusable, costs = {}, []
+    if args.family:
+        unusable, costs = _judge_for(args.family, args.base, manifest.clips)
     usable = [clip for clip in manifest.train if clip.id not in unusable]
     if args.json:
         values = manifest.summary() | {
             "clips": [asdict(clip) for clip in manifest.clips if clip.id not in unusable],
             "problems": [asdict(problem) for problem in manifest.problems],
             "unusable": unusable,
+            "language_costs": costs,
             "notes": list(manifest.notes),
         }
         print(json.dumps(values, indent=2, ensure_ascii=False))
@@ -109,6 +114,8 @@ def _check(argv: list[str]) -> int:
     for clip in manifest.clips:
         if clip.id in unusable:
             print(f"Problem: Line {clip.line} of {clip.source}: {unusable[clip.id]}")
+    for cost in costs:
+        print(_describe_cost(cost))
     kept = len(manifest.clips) - len(unusable)
     print(
         f"{kept} clips can be used ({manifest.minutes:.1f} minutes, {len(manifest.train)} train, "
@@ -117,7 +124,21 @@ def _check(argv: list[str]) -> int:
     return 0 if usable else 1
 
 
-def _unusable_for(family_name: str, base_name: str, clips: Sequence) -> dict[str, str]:
+def _describe_cost(cost: dict[str, Any]) -> str:
+    """Say what a language that the vocabulary does not know costs."""
+    letters = cost["unknown_characters"]
+    added = len(letters) + cost["new_merges"] + cost["needs_language_token"]
+    return (
+        f"Language {cost['language']}: {added} new tokens ({' '.join(letters)[:120]}); "
+        f"{cost['clips_with_unknown']} of {cost['clips']} clips need them; "
+        f"{cost['tokens_per_character_after']:.2f} tokens a character."
+    )
+
+
+def _judge_for(
+    family_name: str, base_name: str, clips: Sequence[Clip]
+) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Return what a family cannot use, by clip id, and what languages new to it cost."""
     from trainer.data.cache import FeatureCache, default_cache_folder
     from trainer.dataset import loader_workers
     from trainer.entries import find_family
@@ -130,9 +151,9 @@ def _unusable_for(family_name: str, base_name: str, clips: Sequence) -> dict[str
     features, unusable = cache.collect(clips, featurizer, workers=workers, progress=_no_progress)
     usable = [clip for clip in clips if clip.id in features]
     if not usable:
-        return unusable
+        return unusable, []
     corpus = family.survey(features, usable, family.options(), base, _no_progress)
-    return unusable | corpus.unusable
+    return unusable | corpus.unusable, corpus.facts.get("language_costs", [])
 
 
 def _train(argv: list[str]) -> int:

@@ -12,6 +12,7 @@ from trainer.config import RunConfig
 from trainer.data.balance import count_repeats
 from trainer.data.batching import BatchPlan, ClipBatches
 from trainer.data.cache import FeatureCache, content_hash, default_cache_folder
+from trainer.data.ledger import mark_unusable
 from trainer.data.manifest import read_manifest
 from trainer.data.types import Clip, Features
 from trainer.errors import DataError, StopRequested
@@ -53,6 +54,7 @@ def prepare_dataset(
     key = _survey_key(family, options, base, usable, features)
     corpus = cache.remember(key, lambda: family.survey(features, usable, options, base, report))
     _tell_unusable(emit, clips, unusable | corpus.unusable)
+    mark_unusable(folder / "ledger.csv", unusable | corpus.unusable)
     kept = [clip for clip in usable if clip.id in corpus.features]
     train = tuple(clip for clip in kept if clip.split == "train")
     if not train:

@@ -147,6 +147,19 @@ _PRESETS = (
         ("fastspeech2",),
     ),
     Preset(
+        "xtts-tiny",
+        "XTTS v2: the road without weights",
+        "A tiny random network for any machine: all of the road works, but it does not speak.",
+        {
+            "family": {"name": "xtts", "options": {"dropout": 0.0}},
+            "training": {"steps": 100},
+            "optimizer": _adamw(lr=3e-3),
+            "schedule": {"name": "cosine", "options": {}},
+            "optimizations": {"sdpa": {}},
+        },
+        ("xtts",),
+    ),
+    Preset(
         "xtts-recipe",
         "XTTS v2: published recipe",
         "Rate 5e-6, effective batch 252 (3 x 84) as its authors trained; for hours of data.",

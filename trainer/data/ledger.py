@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,23 @@ def write_table(table: "pandas.DataFrame", path: Path) -> None:
     partial = path.with_name(path.name + ".part")
     safe.to_csv(partial, index=False, encoding="utf-8-sig", errors="replace", lineterminator="\n")
     os.replace(partial, path)
+
+
+def mark_unusable(path: Path, reasons: Mapping[str, str]) -> None:
+    """Turn rows of a written ledger, by clip id, into dropped ones with the family's reason.
+
+    Rows that a family leaves out are known only after their audio and text were read.
+    """
+    if not reasons or not path.is_file():
+        return
+    import pandas
+
+    table = pandas.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+    is_unusable = table["clip_id"].isin(list(reasons))
+    table.loc[is_unusable, "status"] = "dropped"
+    table.loc[is_unusable, "kind"] = "unusable_for_model"
+    table.loc[is_unusable, "reason"] = table.loc[is_unusable, "clip_id"].map(reasons)
+    write_table(table, path)
 
 
 def _disarm(cell: Any) -> Any:
