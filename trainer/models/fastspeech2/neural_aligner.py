@@ -216,7 +216,7 @@ def _forward_sum_loss(log_probabilities: Tensor, batch: _Batch) -> Tensor:
     wanted once and in this order, with a blank of constant score that no clip needs.
     """
     padded = F.pad(log_probabilities, (1, 0), value=_BLANK_LOGIT).log_softmax(dim=2)
-    places = torch.arange(1, padded.shape[2], device=padded.device).expand(len(padded), -1)
+    places = torch.arange(1, padded.shape[2], device=padded.device).repeat(len(padded), 1)
     return F.ctc_loss(
         padded.transpose(0, 1), places, batch.frames, batch.symbols, zero_infinity=True
     )
