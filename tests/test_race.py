@@ -136,7 +136,7 @@ def test_rates_lie_around_the_usual_one_and_choices_are_kept() -> None:
     assert listed.values == (1e-4, 1e-3)
     assert (prodigy.knob, prodigy.values[0], prodigy.values[-1]) == ("d_coef", 0.3333, 3.0)
     assert free.schedule == Choice("constant")
-    assert free.paces_warmup and not swept.paces_warmup
+    assert (free.paced, swept.paced) == (("warmup_steps",), ())
 
 
 def test_every_bad_entrant_is_named_at_once() -> None:

@@ -7,7 +7,7 @@ from trainer.config import Choice, RunConfig
 from trainer.entries import Entries, find_base_lr, find_optimizer, resolve
 from trainer.errors import ConfigError
 from trainer.options import OptionInfo, describe, to_values
-from trainer.race.plan import Entrant
+from trainer.race.plan import PACED, Entrant
 
 _OCTAVES_APART = 1.5
 _SPREAD_OF_COEFFICIENT = 3.0
@@ -64,7 +64,7 @@ def _read_entrant(word: str, config: RunConfig, num_values: int, taken: list[str
         ratio=ratio,
         least=infos[knob].min or 0.0,
         most=infos[knob].max or _NO_LIMIT,
-        paces_warmup="warmup_steps" in infos and "warmup_steps" not in given,
+        paced=tuple(name for name in PACED if name in infos and name not in given),
     )
 
 

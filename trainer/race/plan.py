@@ -9,7 +9,8 @@ from trainer.errors import ConfigError
 FORMAT = 1
 FEWEST_STEPS = 10
 SWEEP_SHARE = 4
-_WARMUP_SHARE = 0.05
+PACED = {"warmup_steps": 0.05, "ramp_steps": 1.0}
+"""Options of optimizers that count steps, as shares of a run; their defaults suit long runs."""
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,8 @@ class Entrant:
 
     `values` are tried for its `knob` (the learning rate, or what stands for it) in short runs, each
     `ratio` times the one before; a single value is taken as it is. If the best one is at an end,
-    the sweep goes on beyond it, but never below `least` or above `most`. `paces_warmup`: its own
-    warm-up is set to 5 % of each run, since its default would outlast a short one.
+    the sweep goes on beyond it, but never below `least` or above `most`. `paced` names the options
+    that are set to a share of each run's steps.
     """
 
     name: str
@@ -30,7 +31,7 @@ class Entrant:
     ratio: float
     least: float
     most: float
-    paces_warmup: bool = False
+    paced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,7 @@ class RacePlan:
             log_every=1, keep_last=1, validate_every=every,
         )  # fmt: skip
         options = entrant.optimizer.options | {entrant.knob: value}
-        if entrant.paces_warmup:
-            options["warmup_steps"] = max(1, round(_WARMUP_SHARE * steps))
+        options |= {name: max(1, round(PACED[name] * steps)) for name in entrant.paced}
         optimizer = Choice(entrant.optimizer.name, options)
         return self.config.with_values(
             training=training, optimizer=optimizer, schedule=entrant.schedule
@@ -140,4 +140,5 @@ def _read_entrant(values: dict[str, Any]) -> Entrant:
         optimizer=Choice(**values["optimizer"]),
         schedule=Choice(**values["schedule"]),
         values=tuple(values["values"]),
+        paced=tuple(values["paced"]),
     )
