@@ -45,12 +45,23 @@ def _draw_curves(
         names = names or [name for name in runs_of(plan, entrant, "steps") if name in results]
         for number, name in enumerate(names):
             result = results[name]
+            style = "-" if result.state == "finished" else ":"
             label = entrant.name if number == 0 else None
             axes.plot(
                 getattr(result, against), result.losses, color=_colour(index), label=label,
-                linewidth=1.2, marker=".",
+                linewidth=1.2, marker=".", linestyle=style,
             )  # fmt: skip
+    _show_finished(axes, results)
     _tidy(axes)
+
+
+def _show_finished(axes: "Axes", results: Results) -> None:
+    """Let the losses of finished runs fill the chart; those that diverged may leave it."""
+    ended = [result for name, result in results.items() if name.startswith(("steps-", "seconds-"))]
+    losses = [loss for result in ended if result.state == "finished" for loss in result.losses]
+    if losses:
+        margin = 0.05 * (max(losses) - min(losses)) or 0.05
+        axes.set_ylim(min(losses) - margin, max(losses) + margin)
 
 
 def _draw_sweeps(axes: "Axes", plan: RacePlan, results: Results) -> None:
