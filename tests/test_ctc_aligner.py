@@ -12,7 +12,10 @@ import soundfile
 import torch
 from torch import Tensor, nn
 
+from trainer.assemble import check_before_start
+from trainer.config import Choice, DataConfig, RunConfig
 from trainer.data.types import Clip
+from trainer.entries import with_absolute_paths
 from trainer.errors import CheckpointError, ConfigError, DataError, StopRequested
 from trainer.models._layers.mel import MelSettings
 from trainer.models.fastspeech2 import Options, tokens
@@ -286,7 +289,20 @@ def test_a_network_that_fails_on_audio_is_refused(tmp_path: Path) -> None:
         load_recogniser(write_model(tmp_path, network=Picky()))
 
 
-@pytest.mark.parametrize("path", ["", "models/tones.pt"])
-def test_the_model_needs_a_full_path(path: str) -> None:
-    with pytest.raises(ConfigError, match="full path"):
-        Options(aligner="ctc", ctc_model=path)
+def test_the_aligner_needs_a_model() -> None:
+    with pytest.raises(ConfigError, match="ctc_model.*is empty.*Give one"):
+        Options(aligner="ctc")
+
+
+def test_a_relative_path_is_kept_as_a_full_one_and_has_to_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    choice = Choice("fastspeech2", {"aligner": "ctc", "ctc_model": "models/tones.pt"})
+    data = DataConfig(train_csv="train.csv")
+
+    config = with_absolute_paths(RunConfig(data=data, family=choice))
+
+    assert config.family.options["ctc_model"] == str(tmp_path / "models" / "tones.pt")
+    with pytest.raises(ConfigError, match="under CTC model does not exist"):
+        check_before_start(config)

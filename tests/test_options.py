@@ -29,7 +29,7 @@ def test_the_documented_fields_come_in_their_order_with_all_that_is_known() -> N
 
     assert [info.name for info in infos] == ["rate", "count", "limit", "loud", "mode"]
     assert infos[0] == OptionInfo(
-        "rate", float, False, 0.5, "Rate", "How fast.", 0.0, 1.0, (), False
+        "rate", float, False, 0.5, "Rate", "How fast.", 0.0, 1.0, (), False, False
     )
     assert (infos[2].kind, infos[2].optional, infos[2].default) == (int, True, None)
     assert infos[3].folded

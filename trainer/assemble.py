@@ -19,7 +19,14 @@ from trainer.config import RunConfig, parse_interval
 from trainer.dataset import Dataset, Emit, make_batches, prepare_dataset
 from trainer.device import Device, describe_cpu
 from trainer.distributed import in_turn
-from trainer.entries import Entries, count_steps, find_base_lr, find_schedule, resolve
+from trainer.entries import (
+    Entries,
+    count_steps,
+    find_base_lr,
+    find_schedule,
+    missing_files,
+    resolve,
+)
 from trainer.errors import ConfigError
 from trainer.events import Notice, PhaseChanged, RunStarted
 from trainer.optimizers._groups import param_groups
@@ -102,6 +109,7 @@ def check_before_start(config: RunConfig) -> None:
         for label, path in (named | {"base checkpoint": config.base}).items()
         if path and not Path(path).exists()
     ]
+    problems += missing_files(config)
     if problems:
         raise ConfigError(problems)
 

@@ -158,13 +158,14 @@ def _judge_for(
 
 def _train(argv: list[str]) -> int:
     from trainer.assemble import check_before_start
+    from trainer.entries import with_absolute_paths
     from trainer.flags import config_from_args, refuse_missing_data
 
     parser = _parser("train")
     parser.add_argument("--run", required=True, metavar="DIR", help="the new run folder")
     config, args = config_from_args(parser, argv)
     refuse_missing_data(config)
-    config = config.with_absolute_paths()
+    config = with_absolute_paths(config)
     check_before_start(config)
     run = Run.create(args.run, config)
     return _continue(run)

@@ -17,10 +17,11 @@ from trainer.data.manifest import read_manifest
 from trainer.data.types import Clip, Features
 from trainer.errors import DataError, StopRequested
 from trainer.events import Event, Notice, PhaseChanged
-from trainer.options import to_values
+from trainer.options import describe, to_values
 from trainer.setup import World
 from trainer.specs import Corpus, ModelFamily
 
+_SMALL_FILE = 10 * 2**20
 Emit = Callable[[Event], None]
 
 
@@ -148,15 +149,30 @@ def _survey_key(
 ) -> str:
     """Hash all that a survey depends on: options, base, each clip's text and its features."""
     digest = sha256(json.dumps([family.name, to_values(options)]).encode())
-    for path in () if base is None else (base, base / "config.json"):
-        if path.is_file():
-            digest.update(content_hash(path).encode())
+    for path in _small_files(base) + _named_files(options):
+        digest.update(content_hash(path).encode())
     for clip in sorted(clips, key=lambda clip: clip.id):
         about = [clip.id, clip.text, clip.speaker, clip.language, clip.split]
         digest.update(json.dumps(about).encode())
         for name, values in sorted(features[clip.id].items()):
             digest.update(name.encode() + values.tobytes())
     return digest.hexdigest()
+
+
+def _small_files(base: Path | None) -> list[Path]:
+    """Return what of a base tells symbols, sizes and settings; large files hold weights."""
+    if base is None:
+        return []
+    files = sorted(base.iterdir()) if base.is_dir() else sorted(base.parent.glob("*.json"))
+    return [path for path in files if path.is_file() and path.stat().st_size < _SMALL_FILE]
+
+
+def _named_files(options: Any) -> list[Path]:
+    """Return the files that options name, and the descriptions of the same name beside them."""
+    named = [Path(getattr(options, i.name)) for i in describe(type(options)) if i.is_path]
+    found = [path for path in named if path.is_file()]
+    beside = [path.with_suffix(".json") for path in found]
+    return found + [path for path in beside if path.is_file()]
 
 
 def _reporter(folder: Path, emit: Emit) -> Callable[[str, int, int], None]:

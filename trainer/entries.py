@@ -1,13 +1,15 @@
 """Entries: the catalog entries a RunConfig names, with their options built and checked."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from trainer.catalog import find
 from trainer.config import Choice, RunConfig
 from trainer.errors import ConfigError, UnknownEntry
-from trainer.options import build_options, unknown_name
+from trainer.options import OptionInfo, build_options, describe, unknown_name
 from trainer.schedules import SCHEDULES
 from trainer.setup import STAGES
 from trainer.specs import ModelFamily, Optimization, OptimizerSpec, Schedule
@@ -55,6 +57,36 @@ def resolve(config: RunConfig) -> Entries:
         raise ConfigError(problems)
     optimizations.sort(key=lambda pair: (STAGES.index(pair[0].stage), pair[0].name))
     return Entries(**found, optimizations=optimizations)
+
+
+def with_absolute_paths(
+    config: RunConfig, absolute: Callable[[str], str] | None = None
+) -> RunConfig:
+    """Return a copy whose paths, the family's own among them, hold from any working folder.
+
+    `absolute` says where the family's relative paths start; without it, at the working folder.
+    """
+    options = dict(config.family.options)
+    for info in _path_options(config):
+        if path := str(options.get(info.name) or "").strip():
+            full = absolute(path) if absolute else str(Path(path).expanduser().absolute())
+            options[info.name] = full
+    return replace(config, family=replace(config.family, options=options)).with_absolute_paths()
+
+
+def missing_files(config: RunConfig) -> list[str]:
+    """Return a sentence for each file that the family's options name and that is not there."""
+    given = {info: config.family.options.get(info.name) for info in _path_options(config)}
+    return [
+        f"The file {path} under {info.label} does not exist. Give the path of one that does."
+        for info, path in given.items()
+        if path and not Path(path).exists()
+    ]
+
+
+def _path_options(config: RunConfig) -> list[OptionInfo]:
+    infos = describe(find_family(config.family.name).options)
+    return [info for info in infos if info.is_path]
 
 
 def find_family(name: str) -> ModelFamily:

@@ -27,6 +27,7 @@ class OptionInfo:
     max: float | None
     choices: tuple[str, ...]
     folded: bool
+    is_path: bool
 
 
 def option(
@@ -38,10 +39,15 @@ def option(
     max: float | None = None,  # noqa: A002
     choices: tuple[str, ...] = (),
     folded: bool = False,
+    is_path: bool = False,
 ) -> Any:
-    """Declare a dataclass field with its label, help, bounds (inclusive) and choices."""
+    """Declare a dataclass field with its label, help, bounds (inclusive) and choices.
+
+    A path is made absolute before a run keeps it, and has to exist if it is given.
+    """
     about = {"label": label, "help": help, "min": min, "max": max, "choices": tuple(choices)}
-    return dataclasses.field(default=default, metadata={_KEY: about | {"folded": folded}})
+    about |= {"folded": folded, "is_path": is_path}
+    return dataclasses.field(default=default, metadata={_KEY: about})
 
 
 def describe(options_class: type) -> list[OptionInfo]:

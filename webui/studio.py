@@ -5,7 +5,7 @@ from pathlib import Path
 
 from trainer.config import DataConfig, RunConfig
 from trainer.data.manifest import Manifest, read_manifest
-from trainer.entries import resolve
+from trainer.entries import resolve, with_absolute_paths
 from trainer.errors import DataError
 from trainer.flags import refuse_missing_data
 from trainer.library import RunLibrary, free_name
@@ -56,7 +56,8 @@ class Studio:
 
     def _with_absolute_paths(self, config: RunConfig) -> RunConfig:
         base = self.absolute(config.base) if config.base.strip() else ""
-        return config.with_values(data=self._absolute_data(config.data), base=base)
+        config = config.with_values(data=self._absolute_data(config.data), base=base)
+        return with_absolute_paths(config, self.absolute)
 
     def read_manifest(self, data: DataConfig, *, fresh: bool = False) -> Manifest:
         """Read and check the clips; the ones read last are kept until a fresh look is asked for.

@@ -1,7 +1,6 @@
 """What a person chooses about FastSpeech 2."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from trainer.errors import ConfigError
 from trainer.options import option
@@ -36,6 +35,7 @@ class Options:
         "HiFi-GAN weights",
         "Generator checkpoint for 22050 Hz, 80 mels, hop 256; needed if the vocoder is hifigan.",
         folded=True,
+        is_path=True,
     )
     blocks: str = option(
         "auto",
@@ -62,10 +62,11 @@ class Options:
     ctc_model: str = option(
         "",
         "CTC model",
-        "Full path of a TorchScript file that maps audio (1, samples) to scores (1, frames, "
+        "A TorchScript file that maps audio (1, samples) to scores (1, frames, "
         'labels); beside it a .json of the same name: {"labels": [...], "sample_rate": 16000, '
         '"blank": 0}. It is a program: take only one you trust.',
         folded=True,
+        is_path=True,
     )
     trim_silence: bool = option(
         False, "Trim silence", "Cut silence at both ends of every clip.", folded=True
@@ -87,12 +88,10 @@ class Options:
     )
 
     def __post_init__(self) -> None:
-        if self.aligner == "ctc" and not Path(self.ctc_model).is_absolute():
-            # A run works in its own folder, where a relative path leads elsewhere.
-            given = f"is '{self.ctc_model}'" if self.ctc_model else "is empty"
+        if self.aligner == "ctc" and not self.ctc_model:
             raise ConfigError(
-                f"CTC model (ctc_model) {given}; the ctc aligner needs the full path of a "
-                "TorchScript file. Give one, or choose another aligner."
+                "CTC model (ctc_model) is empty; the ctc aligner needs the path of a TorchScript "
+                "file. Give one, or choose another aligner."
             )
 
 
