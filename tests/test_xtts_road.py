@@ -235,6 +235,18 @@ def test_an_export_is_a_published_folder_and_a_base_again(
     assert open_base(half).gpt_state()["mel_head.weight"].dtype == torch.bfloat16
 
 
+def test_a_base_in_bf16_trains_in_fp32(
+    trained: tuple[Run, Setup, list[Event]], tmp_path: Path
+) -> None:
+    run, _, _ = trained
+    base = export_voice(run, tmp_path / "base", which="4", bf16=True)
+
+    _, setup, _ = prepare(tmp_path, make_config(tmp_path, demo_rows(4), base=str(base)))
+
+    close(setup)
+    assert {value.dtype for value in setup.model.parameters()} == {torch.float32}
+
+
 @pytest.mark.parametrize("kind", ["export", "checkpoint"])
 def test_a_run_starts_from_what_an_earlier_run_left(
     trained: tuple[Run, Setup, list[Event]], tmp_path: Path, kind: str

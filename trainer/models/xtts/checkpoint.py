@@ -35,7 +35,9 @@ def load(base: Path | None, options: Options, facts: dict[str, Any]) -> Speaking
     if start.sizes.gpt.layers == sizes.gpt.layers:
         with torch.device("meta"):
             model = SpeakingGpt(sizes.gpt, options.dropout)
-        state = _map_text(start.gpt_state(), start.vocab_json, facts)
+        # Training needs fp32 weights, whatever the folder holds.
+        state = {name: value.float() for name, value in start.gpt_state().items()}
+        state = _map_text(state, start.vocab_json, facts)
         _require_same_shapes(state, model.state_dict(), base)
         model.load_state_dict(state, assign=True)
     else:

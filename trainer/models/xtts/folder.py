@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -108,7 +108,8 @@ class Base:
 
     def mel_stats(self) -> Tensor:
         """Return what mels are divided by: (M,)."""
-        return load_file(self.folder / VOICE_FILE)[MEL_STATS].float().clone()
+        with safe_open(self.folder / VOICE_FILE, "pt") as file:
+            return file.get_tensor(MEL_STATS).float().clone()
 
     def mel_stats_hash(self) -> str:
         """Return a hash of the mel statistics, for fingerprints."""

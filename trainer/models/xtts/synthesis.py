@@ -94,11 +94,11 @@ def checks(model: nn.Module, facts: dict[str, Any]) -> dict[str, float]:
         return {}
     overruns = 0
     tokenizer = _tokenizer(facts)
+    latents = {name: gpt.voice.latents(gpt, name) for name in {t["speaker"] for t in texts}}
     for about in texts:
         tokens = tokenizer.encode(about["text"], about["language"])
-        latents = gpt.voice.latents(gpt, about["speaker"])
         limit = math.ceil(_OVERRUN * about["num_codes"]) + 11
-        found = _generate(gpt, latents, torch.tensor(tokens), limit)
+        found = _generate(gpt, latents[about["speaker"]], torch.tensor(tokens), limit)
         overruns += not found.stopped
     return {"overrun_rate": overruns / len(texts)}
 
