@@ -18,6 +18,7 @@ from torch import Tensor
 
 from trainer.data.types import Features
 from trainer.errors import DataError
+from trainer.models._layers.rows import Rows, join_ids, pad_ids
 from trainer.models.xtts.sizes import CODE_STRIDE, HOP_LENGTH, GptSizes
 
 IGNORED = -100
@@ -53,14 +54,14 @@ def make_collate(sizes: GptSizes, upstream: bool = False) -> Collate:
         """
         for clip in clips:
             _check_length(clip, sizes)
-        texts = [_joined(sizes.start_text, clip["tokens"], [sizes.stop_text]) for clip in clips]
+        texts = [join_ids(sizes.start_text, clip["tokens"], [sizes.stop_text]) for clip in clips]
         stops = [sizes.stop_audio] * (_NUM_STOPS - 1)
-        audios = [_joined(sizes.start_audio, clip["codes"], stops) for clip in clips]
+        audios = [join_ids(sizes.start_audio, clip["codes"], stops) for clip in clips]
         num_texts = [len(text) - upstream for text in texts]
-        rows = _Rows(sizes.num_latents, num_texts, [len(audio) for audio in audios])
+        rows = Rows(sizes.num_latents, num_texts, [len(audio) for audio in audios])
         return {
-            "text_ids": _pad(texts, max(map(len, texts))),
-            "audio_ids": _pad(audios, max(map(len, audios))),
+            "text_ids": pad_ids(texts),
+            "audio_ids": pad_ids(audios),
             "layout": rows.layout(max(map(len, texts))),
             "position_mask": rows.mask(),
             "text_index": rows.places(_text_places(sizes, texts)),
@@ -71,52 +72,6 @@ def make_collate(sizes: GptSizes, upstream: bool = False) -> Collate:
         }
 
     return collate
-
-
-class _Rows:
-    """Where everything stands in a batch of contiguous rows."""
-
-    def __init__(self, num_latents: int, num_texts: list[int], num_audios: list[int]) -> None:
-        self.num_latents = num_latents
-        self.num_texts = num_texts
-        self.num_audios = num_audios
-        pairs = zip(num_texts, num_audios, strict=True)
-        self.lengths = [num_latents + text + audio for text, audio in pairs]
-        self.longest = max(self.lengths)
-
-    def layout(self, text_width: int) -> Tensor:
-        """Return each position's place (B, T) in [latents | text | audio | zero]."""
-        first_text = self.num_latents
-        first_audio = first_text + text_width
-        zero = first_audio + max(self.num_audios)
-        layout = np.full((len(self.lengths), self.longest), zero, np.int64)
-        for row, places in enumerate(layout):
-            text, audio = self.num_texts[row], self.num_audios[row]
-            places[:first_text] = np.arange(first_text)
-            places[first_text : first_text + text] = first_text + np.arange(text)
-            places[first_text + text : self.lengths[row]] = first_audio + np.arange(audio)
-        return torch.from_numpy(layout)
-
-    def mask(self) -> Tensor:
-        """Return bool (B, T), True where a row has something."""
-        return torch.arange(self.longest)[None] < torch.tensor(self.lengths)[:, None]
-
-    def audio_places(self) -> list[range]:
-        """Return the positions of the audio in each row."""
-        pairs = zip(self.lengths, self.num_audios, strict=True)
-        return [range(length - audio, length) for length, audio in pairs]
-
-    def places(self, in_rows: list[range]) -> Tensor:
-        """Turn positions in each row into places (K,) int64 in the flattened rows."""
-        parts = [
-            np.asarray(places, dtype=np.int64) + row * self.longest
-            for row, places in enumerate(in_rows)
-        ]
-        return torch.from_numpy(np.concatenate(parts))
-
-
-def _joined(start: int, ids: np.ndarray, stops: list[int]) -> np.ndarray:
-    return np.concatenate([[start], ids, stops]).astype(np.int64)
 
 
 def _text_places(sizes: GptSizes, texts: list[np.ndarray]) -> list[range]:
@@ -144,14 +99,6 @@ def _references(clips: Sequence[Features]) -> Tensor:
     wanted = int(clips[0]["reference_frames"])
     length = min(wanted, *(clip["reference"].shape[1] for clip in clips))
     return torch.from_numpy(np.stack([clip["reference"][:, :length] for clip in clips]))
-
-
-def _pad(rows: list[np.ndarray], width: int) -> Tensor:
-    """Stack ids as (B, T) int64, 0 where padded."""
-    padded = np.zeros((len(rows), width), np.int64)
-    for index, row in enumerate(rows):
-        padded[index, : len(row)] = row
-    return torch.from_numpy(padded)
 
 
 def _check_length(clip: Features, sizes: GptSizes) -> None:

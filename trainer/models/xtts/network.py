@@ -8,8 +8,6 @@ There are no buffers and no other values outside the state_dict, so a network bu
 device becomes whole by `load_state_dict(state, strict=True, assign=True)`.
 """
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,12 +15,10 @@ from torch import Tensor, nn
 from trainer.errors import DataError
 from trainer.models._layers.attention import SelfAttention
 from trainer.models._layers.gpt2 import Gpt2Trunk
+from trainer.models._layers.perceiver import Perceiver
+from trainer.models._layers.rows import arrange
+from trainer.models._layers.tables import Positions, make_embedding
 from trainer.models.xtts.sizes import GptSizes
-
-PERCEIVER_HEAD_WIDTH = 64
-"""The same whatever the width of the model, so that shapes tell the number of heads."""
-
-_INIT_STD = 0.02
 
 
 class XttsGpt(nn.Module):
@@ -38,11 +34,17 @@ class XttsGpt(nn.Module):
         self.upstream_masking = False
         width = sizes.width
         self.conditioning_encoder = ConditioningEncoder(sizes)
-        self.conditioning_perceiver = Perceiver(sizes)
-        self.text_embedding = _embedding(sizes.num_text_tokens, width)
-        self.mel_embedding = _embedding(sizes.num_audio_tokens, width)
-        self.text_pos_embedding = _Positions(sizes.text_positions, width)
-        self.mel_pos_embedding = _Positions(sizes.audio_positions, width)
+        self.conditioning_perceiver = Perceiver(
+            width,
+            num_latents=sizes.num_latents,
+            layers=sizes.perceiver_layers,
+            heads=sizes.perceiver_heads,
+            inner=int(width * 4 * 2 / 3),
+        )
+        self.text_embedding = make_embedding(sizes.num_text_tokens, width)
+        self.mel_embedding = make_embedding(sizes.num_audio_tokens, width)
+        self.text_pos_embedding = Positions(sizes.text_positions, width)
+        self.mel_pos_embedding = Positions(sizes.audio_positions, width)
         self.gpt = Gpt2Trunk(sizes.layers, width, sizes.heads, dropout)
         self.final_norm = nn.LayerNorm(width)
         self.text_head = nn.Linear(width, sizes.num_text_tokens)
@@ -71,7 +73,7 @@ class XttsGpt(nn.Module):
         """
         latents = self.condition(reference)
         parts = (latents, self.embed_text(text_ids), self.embed_audio(audio_ids))
-        hidden = self.gpt(_arrange(parts, layout)).flatten(0, 1)  # (B * T, D)
+        hidden = self.gpt(arrange(parts, layout)).flatten(0, 1)  # (B * T, D)
         text = self.final_norm(hidden.index_select(0, text_index))
         audio = self.final_norm(hidden.index_select(0, audio_index))
         return self.text_head(text), self.mel_head(audio)
@@ -129,36 +131,6 @@ class ConditioningEncoder(nn.Module):
         return hidden
 
 
-class Perceiver(nn.Module):
-    """Any number of frames to a fixed number of latents (Jaegle et al. 2021, arXiv 2103.03206)."""
-
-    def __init__(self, sizes: GptSizes) -> None:
-        super().__init__()
-        width = sizes.width
-        inner = int(width * 4 * 2 / 3)
-        self.latents = nn.Parameter(torch.empty(sizes.num_latents, width).normal_(0.0, _INIT_STD))
-        self.layers = nn.ModuleList(
-            nn.ModuleList(
-                [
-                    _PerceiverAttention(width, sizes.perceiver_heads),
-                    nn.Sequential(
-                        nn.Linear(width, 2 * inner), _GatedGelu(), nn.Linear(inner, width)
-                    ),
-                ]
-            )
-            for _ in range(sizes.perceiver_layers)
-        )
-        self.norm = _RmsNorm(width)
-
-    def forward(self, frames: Tensor) -> Tensor:
-        """frames: (B, T_mel, D). Returns (B, num_latents, D)."""
-        latents = self.latents.expand(len(frames), -1, -1)
-        for attend, feed_forward in self.layers:  # type: ignore[misc]
-            latents = latents + attend(latents, frames)
-            latents = latents + feed_forward(latents)
-        return self.norm(latents)
-
-
 class _ConditioningBlock(SelfAttention):
     """Attention between frames; the residual is the normalised input, not the input."""
 
@@ -181,56 +153,6 @@ class _ConditioningBlock(SelfAttention):
         return normed + _pointwise(self.proj_out, self.attend(query, key, value))
 
 
-class _PerceiverAttention(SelfAttention):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__(heads)
-        inner = heads * PERCEIVER_HEAD_WIDTH
-        self.to_q = nn.Linear(width, inner, bias=False)
-        self.to_kv = nn.Linear(width, 2 * inner, bias=False)
-        self.to_out = nn.Linear(inner, width, bias=False)
-
-    def forward(self, latents: Tensor, frames: Tensor) -> Tensor:
-        """latents: (B, K, D), seen besides frames: (B, T_mel, D). Returns (B, K, D)."""
-        query = self.split_heads(self.to_q(latents))
-        key, value = self.to_kv(torch.cat([latents, frames], dim=1)).chunk(2, dim=-1)
-        return self.to_out(self.attend(query, self.split_heads(key), self.split_heads(value)))
-
-
-class _GatedGelu(nn.Module):
-    def forward(self, values: Tensor) -> Tensor:
-        """values: (B, T, D). Returns (B, T, D / 2): the first half, gated by the second."""
-        kept, gate = values.chunk(2, dim=-1)
-        return kept * F.gelu(gate)
-
-
-class _RmsNorm(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.gamma = nn.Parameter(torch.ones(width))
-
-    def forward(self, values: Tensor) -> Tensor:
-        """values: (B, T, D). Returns (B, T, D)."""
-        return F.normalize(values, dim=-1) * (math.sqrt(values.shape[-1]) * self.gamma)
-
-
-class _Positions(nn.Module):
-    """A learned table of positions, under the published key `emb.weight`."""
-
-    def __init__(self, count: int, width: int) -> None:
-        super().__init__()
-        self.emb = _embedding(count, width)
-
-    def forward(self, values: Tensor, first: int = 0) -> Tensor:
-        """Add the positions from `first` on to values (B, T, D)."""
-        return values + self.emb.weight[first : first + values.shape[1]]
-
-
-def _embedding(count: int, width: int) -> nn.Embedding:
-    embedding = nn.Embedding(count, width)
-    nn.init.normal_(embedding.weight, std=_INIT_STD)
-    return embedding
-
-
 def _pointwise(layer: nn.Conv1d, values: Tensor) -> Tensor:
     """Apply a convolution of kernel size 1 to (B, T, D), which the fused attention wants."""
     return F.linear(values, layer.weight.squeeze(-1), layer.bias)
@@ -242,16 +164,3 @@ def _num_groups(width: int) -> int:
     while width % groups:
         groups //= 2
     return groups
-
-
-def _arrange(parts: tuple[Tensor, ...], layout: Tensor) -> Tensor:
-    """Move vectors to their places in contiguous rows.
-
-    parts: each (B, K, D). layout: (B, T) int64, each position's place in all parts and one zero
-    vector after them. Returns (B, T, D).
-    """
-    batch, _, width = parts[0].shape
-    joined = torch.cat([*parts, parts[0].new_zeros(batch, 1, width)], dim=1)
-    first = torch.arange(batch, device=layout.device)[:, None] * joined.shape[1]
-    places = (layout + first).flatten()
-    return joined.flatten(0, 1).index_select(0, places).view(*layout.shape, width)

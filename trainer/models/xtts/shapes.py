@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from trainer.errors import CheckpointError
+from trainer.models._layers.perceiver import HEAD_WIDTH
 from trainer.models.xtts.dvae import dvae_sizes, load_dvae
 from trainer.models.xtts.frozen import count_modules, shape_of
-from trainer.models.xtts.network import PERCEIVER_HEAD_WIDTH, XttsGpt
+from trainer.models.xtts.network import XttsGpt
 from trainer.models.xtts.sizes import DvaeSizes, GptSizes, Sizes
 from trainer.models.xtts.speaker_encoder import load_speaker_encoder, speaker_sizes
 from trainer.models.xtts.vocoder import load_vocoder, vocoder_sizes
@@ -84,7 +85,7 @@ def gpt_sizes(state: State, ids: dict[str, int], config: dict[str, Any]) -> GptS
         num_latents=shape_of(state, "conditioning_perceiver.latents", 2, what)[0],
         conditioning_layers=count_modules(state, "conditioning_encoder.attn.{}."),
         perceiver_layers=count_modules(state, "conditioning_perceiver.layers.{}."),
-        perceiver_heads=max(1, queries // PERCEIVER_HEAD_WIDTH),
+        perceiver_heads=max(1, queries // HEAD_WIDTH),
     )
 
 
