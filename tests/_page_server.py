@@ -1,10 +1,11 @@
-"""The page in a process of its own; runs named `real...` train for real, others only fake it."""
+"""The page in a process of its own; runs named `real...` are real, others only fake their work."""
 
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +64,7 @@ def start_page(runs: Path, *words: str, port: int = 0) -> PageServer:
 def _serve() -> None:
     import app
     from trainer.runs import Run
+    from webui import speaking
 
     real_command = Run.command
 
@@ -71,7 +73,14 @@ def _serve() -> None:
             return real_command(run)
         return [sys.executable, str(PROJECT / "tests" / "_fake_trainer.py"), str(run.folder)]
 
+    def speak(words: Sequence[str]) -> list[str]:
+        if "--stream" not in words or Path(words[1]).name.startswith("real"):
+            return real_speak(words)
+        return [sys.executable, str(PROJECT / "tests" / "_fake_speaker.py"), *words]
+
+    real_speak = speaking.trainer_command
     Run.command = command  # type: ignore[method-assign]
+    speaking.trainer_command = speak
     app.main()
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from _clips import write_list, write_tone
 from _page_server import PageServer, start_page
@@ -34,6 +35,14 @@ FLAGS = [
 TABS = ("start", "data", "train", "live", "listen", "runs")
 PHONE = {"width": 375, "height": 740}
 Starter = Callable[..., Run]
+TAP = """() => {
+    const stream = document.querySelector('#speech audio').srcObject;
+    const context = new AudioContext(), heard = context.createAnalyser();
+    context.createMediaStreamSource(stream).connect(heard);
+    const samples = new Float32Array(heard.fftSize);
+    window.tap = () => { heard.getFloatTimeDomainData(samples); return Math.max(...samples); };
+}"""
+"""Lets a test measure how loud the player is; the tone of the made-up speaker peaks at 0.27."""
 PLACES = "[timbre.run, timbre.cursor, timbre.step, timbre.points]"
 
 
@@ -417,6 +426,56 @@ def test_an_unknown_run_in_the_address_is_told(browser: Browser, server: PageSer
     page.close()
 
 
+def test_a_sentence_sounds_before_it_is_whole(context: BrowserContext, server: PageServer) -> None:
+    run = Run.create(server.runs / "talker", RunConfig())
+    page = _listen(context.new_page(), server, run)
+
+    page.fill("#listen-text textarea", "Good morning.")
+    page.click("#speak-now")
+    page.wait_for_function("timbre.speech.state === 'playing'")
+    page.evaluate(TAP)
+    page.wait_for_function("tap() > 0.2")
+    words = page.inner_text("#speech .quiet")
+    state = page.evaluate("timbre.speech.state")
+    (run.folder / "go-on").touch()
+    page.wait_for_function("timbre.speech.state === 'ended'")
+    page.wait_for_function("document.querySelector('#speech audio').duration > 0")
+    length_s = page.evaluate("document.querySelector('#speech audio').duration")
+
+    assert state == "playing"
+    assert words.startswith("First sound after")
+    assert abs(length_s - 3) < 0.05
+
+
+def test_a_sentence_that_cannot_be_spoken_says_why(browser: Browser, server: PageServer) -> None:
+    page = _listen(browser.new_page(), server, Run.create(server.runs / "mute", RunConfig()))
+
+    page.fill("#listen-text textarea", "refuse")
+    page.click("#speak-now")
+    page.wait_for_selector("#speech .notice >> text=Nothing of this can be spoken.")
+    page.close()
+
+
+def test_stop_ends_the_process_that_speaks(context: BrowserContext, server: PageServer) -> None:
+    run = Run.create(server.runs / "stopper", RunConfig())
+    page = _listen(context.new_page(), server, run)
+
+    page.fill("#listen-text textarea", "Good morning.")
+    page.click("#speak-now")
+    page.wait_for_function("timbre.speech.state === 'playing'")
+    speaker = psutil.Process(int((run.folder / "speaker.pid").read_text(encoding="utf-8")))
+    page.click("#speech >> text=Stop")
+    psutil.wait_procs([speaker], timeout=10)
+
+    assert not speaker.is_running()
+
+
+def _listen(page: Page, server: PageServer, run: Run) -> Page:
+    page.goto(server.url + f"?tab=listen&run={run.name}")
+    page.wait_for_function(f"document.querySelector('#listen-run input')?.value === '{run.name}'")
+    return page
+
+
 def test_a_voice_trained_for_real_speaks(
     context: BrowserContext, server: PageServer, tmp_path: Path
 ) -> None:
@@ -440,6 +499,8 @@ def test_a_voice_trained_for_real_speaks(
     page.evaluate("timbre.openTab('listen')")
     page.wait_for_function("document.querySelector('#listen-run input').value === 'real'")
     page.fill("#listen-text textarea", "Good morning.")
+    page.click("#speak-now")
+    page.wait_for_function("timbre.speech.state === 'ended'", timeout=60_000)
     page.click("#speak")
     page.wait_for_selector("#spoken >> text=/0:0[1-9]/", timeout=60_000)
 

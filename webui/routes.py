@@ -1,4 +1,4 @@
-"""Routes: read-only GET answers that the page polls; what changes goes through events."""
+"""Routes: read-only GET answers that the page polls or plays; what changes goes through events."""
 
 import functools
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from trainer.errors import RunNotFound, TimbreError
 from trainer.series import RunSeries
 from webui.scripts import bundle
 from webui.status import describe
+from webui.streaming import Speeches
 from webui.studio import ASSETS, Studio
 
 View = Callable[[Request], Response]
@@ -21,7 +22,7 @@ View = Callable[[Request], Response]
 
 def build_routes(studio: Studio) -> list[Route]:
     """Return the routes; without login they are closed when the page has a password."""
-    runs = _Runs(studio)
+    runs, speeches = _Runs(studio), Speeches(studio.library)
     views: dict[str, View] = {
         "/studio/active": runs.active,
         "/studio/runs": runs.table,
@@ -33,6 +34,7 @@ def build_routes(studio: Studio) -> list[Route]:
         "/studio/runs/{name}/curves.{kind}": runs.curves,
         "/studio/runs/{name}/previews": runs.previews,
         "/studio/runs/{name}/previews/{file}": runs.preview,
+        "/studio/speech": speeches.speech,
     }
     routes = [Route(path, _answering(view), methods=["GET"]) for path, view in views.items()]
     return [*routes, Route("/studio/page/{file}", page_file, methods=["GET"])]

@@ -16,6 +16,7 @@ _PARTS = (
     "strip.js",
     "live.js",
     "runs.js",
+    "speech.js",
     "mount.js",
 )
 

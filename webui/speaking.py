@@ -3,7 +3,9 @@
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from trainer.errors import RunError
@@ -20,12 +22,49 @@ def speak(run: Run, text: str, *, speaker: str, checkpoint: str, out: Path) -> P
     Raises:
         RunError: the child's own sentence on why it could not.
     """
-    check_name(checkpoint)
-    words = [f"--text={text}", f"--out={out}", f"--checkpoint={checkpoint}"]
-    if speaker:
-        words.append(f"--speaker={speaker}")
-    _run_trainer(["synthesize", str(run.folder), *words])
+    _run_trainer(_synthesize_words(run, text, speaker, checkpoint, str(out)))
     return out
+
+
+class LiveSpeech:
+    """A child process that speaks: its WAV as it comes, and its sentence if it cannot."""
+
+    def __init__(self, run: Run, text: str, *, speaker: str, checkpoint: str) -> None:
+        words = _synthesize_words(run, text, speaker, checkpoint, "-")
+        self._held = ExitStack()
+        # A file, because nobody reads a pipe while the sound plays, and a full one would block.
+        self._said = self._held.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+        process = subprocess.Popen(
+            trainer_command([*words, "--stream"]),
+            cwd=_PROJECT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+        )
+        self._process = self._held.enter_context(process)
+
+    @property
+    def pid(self) -> int:
+        """The process id of the child."""
+        return self._process.pid
+
+    def read(self) -> bytes:
+        """Wait for the next bytes of the WAV; empty when there are no more."""
+        assert self._process.stdout is not None
+        # Unlike `read`, what is there already is returned at once.
+        return self._process.stdout.read1(65536)  # type: ignore[attr-defined]
+
+    def problem(self) -> str:
+        """Return why the child that closed its sound failed; empty if it did not."""
+        code = self._process.wait(_TIMEOUT_S)
+        self._said.seek(0)
+        said = self._said.read().decode(errors="replace")
+        return _last_sentence(said, code) if code else ""
+
+    def stop(self) -> None:
+        """End the child, whatever it does."""
+        self._process.kill()
+        self._held.close()
 
 
 def export(run: Run, folder: Path, *, checkpoint: str = "best") -> Path:
@@ -45,11 +84,24 @@ def check_name(checkpoint: str) -> None:
         raise RunError(f"'{checkpoint}' is no checkpoint. Choose best, last or a step.")
 
 
+def trainer_command(words: Sequence[str]) -> list[str]:
+    """Return what starts the command line in a process of its own."""
+    return [sys.executable, "-m", "trainer", *words]
+
+
+def _synthesize_words(run: Run, text: str, speaker: str, checkpoint: str, out: str) -> list[str]:
+    check_name(checkpoint)
+    # With an equals sign, so that text that begins with a dash is no option.
+    words = [f"--text={text}", f"--out={out}", f"--checkpoint={checkpoint}"]
+    if speaker:
+        words.append(f"--speaker={speaker}")
+    return ["synthesize", str(run.folder), *words]
+
+
 def _run_trainer(words: Sequence[str]) -> None:
-    command = [sys.executable, "-m", "trainer", *words]
     try:
         ended = subprocess.run(
-            command,
+            trainer_command(words),
             cwd=_PROJECT,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -63,6 +115,10 @@ def _run_trainer(words: Sequence[str]) -> None:
             f"This took longer than {_TIMEOUT_S:.0f} s and was given up. Try a shorter sentence."
         ) from None
     if ended.returncode != 0:
-        lines = [line for line in ended.stderr.splitlines() if line.strip()]
-        last = lines[-1] if lines else f"The process ended with code {ended.returncode}."
-        raise RunError(last.removeprefix("Error: "))
+        raise RunError(_last_sentence(ended.stderr, ended.returncode))
+
+
+def _last_sentence(said: str, code: int) -> str:
+    lines = [line for line in said.splitlines() if line.strip()]
+    last = lines[-1] if lines else f"The process ended with code {code}."
+    return last.removeprefix("Error: ")

@@ -26,6 +26,7 @@ class ListenTab:
     speaker: gr.Dropdown
     clip: gr.Dropdown
     text: gr.Textbox
+    speak_now: gr.Button
     speak: gr.Button
     spoken: gr.Audio
     original: gr.Audio
@@ -75,7 +76,10 @@ def build(studio: Studio, shown: gr.Textbox) -> ListenTab:
             label="Text", placeholder="What should the voice say?", lines=2, interactive=True,
             elem_id="listen-text", rtl=False,
         )  # fmt: skip
-        speak = gr.Button("Speak", variant="primary", elem_id="speak")
+        with gr.Row():
+            speak_now = gr.Button("Speak", variant="primary", elem_id="speak-now")
+            speak = gr.Button("Speak into a file", elem_id="speak")
+        gr.HTML(apply_default_css=False, js_on_load=mount("mountSpeech"), elem_id="speech")
         with gr.Row():
             with gr.Column(min_width=300):
                 spoken = gr.Audio(
@@ -93,7 +97,7 @@ def build(studio: Studio, shown: gr.Textbox) -> ListenTab:
         gr.HTML(
             apply_default_css=False, js_on_load=mount("mountPreviews"), elem_id="listen-previews"
         )
-    tab = ListenTab(run, checkpoint, speaker, clip, text, speak, spoken, original)
+    tab = ListenTab(run, checkpoint, speaker, clip, text, speak_now, speak, spoken, original)
     _wire(tab, page, studio, shown)
     return tab
 
@@ -165,10 +169,18 @@ def _wire_sound(tab: ListenTab, studio: Studio) -> None:
         concurrency_limit=None,
         api_visibility="private",
     )
+    asked = [tab.run, tab.text, tab.speaker, tab.checkpoint]
     gr.on(
-        [tab.speak.click, tab.text.submit],
+        [tab.speak_now.click, tab.text.submit],
+        None,
+        asked,
+        js="(run, text, speaker, checkpoint) => "
+        "{ timbre.speakNow(run, text, speaker, checkpoint); }",
+        api_visibility="private",
+    )
+    tab.speak.click(
         speak,
-        [tab.run, tab.text, tab.speaker, tab.checkpoint],
+        asked,
         tab.spoken,
         concurrency_limit=1,
         concurrency_id="speaking",

@@ -1,0 +1,153 @@
+"""Streaming: speech on its way to a player while a child process still makes it."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+import anyio
+from anyio import CancelScope, to_thread
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from trainer.errors import DataError
+from trainer.library import RunLibrary
+from webui.speaking import LiveSpeech, check_name
+
+MOST_LETTERS = 1000
+_LONGEST_NAME = 200
+_TIMEOUT_S = 300.0
+_PATIENCE_S = 2.0
+_BUSY = (
+    "Another sentence is being spoken; this server speaks one at a time. Wait until it ends, or "
+    "press Stop where it plays."
+)
+_HEADERS = {
+    "Cache-Control": "no-store",
+    # Proxies would otherwise hold the sound back until it is whole.
+    "X-Accel-Buffering": "no",
+}
+
+
+class Speeches:
+    """The view that speaks, one sentence at a time on the whole server."""
+
+    def __init__(self, library: RunLibrary) -> None:
+        self._library = library
+        self._speaking = threading.Lock()
+
+    def speech(self, request: Request) -> Response:
+        """Answer with the sound of `text` by a `run`, `checkpoint` and `speaker`, as it comes."""
+        # A GET that starts a process: no other site may embed it as a sound.
+        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return JSONResponse({"error": "This request comes from another site."}, 403)
+        query = request.query_params
+        run = self._library.get(query.get("run", ""))
+        checkpoint, speaker = query.get("checkpoint", "best"), query.get("speaker", "")
+        check_name(checkpoint)
+        text = _checked_text(query.get("text", ""), speaker)
+        if request.method == "HEAD":
+            return Response(media_type="audio/wav", headers=_HEADERS)
+
+        def start() -> LiveSpeech:
+            return LiveSpeech(run, text, speaker=speaker, checkpoint=checkpoint)
+
+        return _SpeechAnswer(self, start)
+
+    async def take(self) -> bool:
+        """Take the one place; a moment's patience lets a listener start the next sentence."""
+        with anyio.move_on_after(_PATIENCE_S):
+            while not self._speaking.acquire(blocking=False):
+                await anyio.sleep(0.05)
+            return True
+        return False
+
+    def release(self) -> None:
+        """Give the place back."""
+        self._speaking.release()
+
+
+class _SpeechAnswer(Response):
+    """Sends a child's sound as it comes; the child ends when the listener goes away."""
+
+    def __init__(self, speeches: Speeches, start: Callable[[], LiveSpeech]) -> None:
+        super().__init__(media_type="audio/wav", headers=_HEADERS)
+        del self.headers["content-length"]
+        self._speeches = speeches
+        self._start = start
+        self._has_begun = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with sound, or with a sentence and 400 or 503."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
+            refusal = await self._speak(send)
+            if refusal is not None:
+                await refusal(scope, receive, send)
+            tasks.cancel_scope.cancel()
+
+    async def _speak(self, send: Send) -> Response | None:
+        """Send the sound; return what to answer instead if there is none."""
+        if not await self._speeches.take():
+            return _refusal(_BUSY, 503)
+        speech = None
+        try:
+            speech = self._start()
+            with anyio.fail_after(_TIMEOUT_S):
+                return await self._relay(speech, send)
+        except TimeoutError:
+            return self._given_up(f"This took over {_TIMEOUT_S:.0f} s. Try a shorter text.")
+        finally:
+            if speech is not None:
+                speech.stop()
+            self._speeches.release()
+
+    async def _relay(self, speech: LiveSpeech, send: Send) -> Response | None:
+        sound = await to_thread.run_sync(speech.read, abandon_on_cancel=True)
+        if sound:
+            self._has_begun = True
+            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await send(start)
+        while sound:
+            await send({"type": "http.response.body", "body": sound, "more_body": True})
+            sound = await to_thread.run_sync(speech.read, abandon_on_cancel=True)
+        problem = await to_thread.run_sync(speech.problem, abandon_on_cancel=True)
+        if problem or not self._has_begun:
+            return self._given_up(problem or "There was no sound.")
+        await send({"type": "http.response.body", "body": b""})
+        return None
+
+    def _given_up(self, problem: str) -> Response | None:
+        """Return the answer that says so; sound that has begun just breaks off, unfinished."""
+        if not self._has_begun:
+            return _refusal(problem, 400)
+        logging.getLogger(__name__).warning("Speech broke off: %s", problem)
+        return None
+
+
+def _refusal(problem: str, status: int) -> Response:
+    return JSONResponse({"error": problem}, status, _HEADERS)
+
+
+async def _cancel_when_gone(receive: Receive, scope: CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue
+    scope.cancel()
+
+
+def _checked_text(text: str, speaker: str) -> str:
+    """Return the text to speak.
+
+    Raises:
+        DataError: there is none, or too much of it.
+    """
+    if not text.strip():
+        raise DataError("There is nothing to say. Write a sentence first.")
+    if len(text) > MOST_LETTERS:
+        raise DataError(
+            f"The text has {len(text)} letters; {MOST_LETTERS} at most are spoken while they are "
+            "made. Write less, or speak it into a file."
+        )
+    if len(speaker) > _LONGEST_NAME:
+        raise DataError(f"A speaker's name has at most {_LONGEST_NAME} letters.")
+    return text
