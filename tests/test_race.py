@@ -20,7 +20,7 @@ import torch
 from tests._toy import ToyModel, make_setup
 from trainer.config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.errors import ConfigError, RunExists, RunOwned, TimbreError
-from trainer.events import RunFinished, RunStarted, StepDone, ValidationDone
+from trainer.events import Event, RunFinished, RunStarted, StepDone, ValidationDone
 from trainer.loop import train
 from trainer.meter import LossNotFinite
 from trainer.ownership import take_lock
@@ -60,13 +60,20 @@ def _train_toy(run: Run, wants_stop: Callable[[], bool]) -> str:
     setup.validate_every = Cadence(int(training.validate_every.split()[0]))
     run.events.append(RunStarted(1, training.steps or 1, 4))
     try:
-        outcome = train(setup, run.events.append)
+        outcome = train(setup, lambda event: run.events.append(_steady(event)))
     except LossNotFinite as error:
         outcome = "failed"
         run.events.append(RunFinished(outcome, run.series().last_step, str(error)))
         return outcome
     run.events.append(RunFinished(outcome, training.steps or 1))
     return outcome
+
+
+def _steady(event: Event) -> Event:
+    """Return the event with a step time that does not depend on what else the machine does."""
+    if isinstance(event, StepDone):
+        return replace(event, metrics=event.metrics | {"perf/s_per_step": 0.01})
+    return event
 
 
 def _silent(text: str) -> None:
@@ -76,7 +83,8 @@ def _silent(text: str) -> None:
 def _result(score: float, *, s_per_step: float = 0.1, state: str = "finished") -> Result:
     return Result(
         state=state, reason="", steps=(24,), seconds=(2.4,), losses=(score,), first_loss=3.0,
-        s_per_step=s_per_step, optimizer_s=0.01, peak_memory_gib=1.0, warmup_s=0.0,
+        s_per_step=s_per_step, fast_s_per_step=s_per_step,
+        optimizer_s=0.01, peak_memory_gib=1.0, warmup_s=0.0,
         validation_s=0.5, wall_s=10.0,
     )  # fmt: skip
 
@@ -208,6 +216,17 @@ def test_slower_steps_get_fewer_of_them_for_equal_seconds() -> None:
     assert jobs["seconds-adamw-2-seed1"] == 50
     assert "seconds-adamw-seed1" not in jobs
     assert [row.steps_for_seconds for row in report.rows] == [100, 50]
+
+
+def test_steps_that_vary_more_from_run_to_run_than_between_entrants_are_equally_long() -> None:
+    plan = _plan(_entrant("adamw", 1e-3), _entrant("adamw-2", 1e-3), steps=100)
+    results = _ended(plan, lambda name, seed: 1.0, **{"adamw-2": 0.15})
+    name = "steps-adamw-seed2"
+    results[name] = replace(results[name], fast_s_per_step=0.2)
+
+    report = make_report(plan, results)
+
+    assert [row.steps_for_seconds for row in report.rows] == [100, 100]
 
 
 def test_the_steps_are_found_from_the_minutes() -> None:
@@ -455,6 +474,17 @@ def test_different_first_losses_of_a_seed_are_told() -> None:
 
     assert "With seed 2 the first losses differ" in caveats
     assert "With seed 1" not in caveats
+
+
+def test_steps_that_took_now_shorter_now_longer_are_told() -> None:
+    plan = _plan(_entrant("adamw", 1e-3), _entrant("adamw-2", 1e-3))
+    even = _ended(plan, lambda name, seed: 1.0)
+    uneven = even | {"steps-adamw-seed2": replace(even["steps-adamw-seed2"], s_per_step=0.13)}
+
+    told = "the machine did other work too"
+
+    assert told not in "\n".join(make_report(plan, even).caveats)
+    assert told in "\n".join(make_report(plan, uneven).caveats)
 
 
 def test_a_finished_race_publishes_its_table_and_picture(tmp_path: Path) -> None:

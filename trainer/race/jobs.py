@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from statistics import median
 
 from trainer.errors import ConfigError
 from trainer.race.plan import FEWEST_STEPS, SWEEP_SHARE, Entrant, RacePlan
@@ -114,15 +113,26 @@ def chosen_value(plan: RacePlan, entrant: Entrant, results: Results) -> float | 
 
 
 def steps_for_seconds(plan: RacePlan, steps: int, results: Results) -> dict[str, int]:
-    """Return, by entrant, the steps that fit into the seconds the baseline trains."""
-    usual = _s_per_step(plan, plan.baseline, results)
+    """Return, by entrant, the steps that fit into the seconds the baseline trains.
+
+    Steps count as equally long if they are so within 10 %, or if the slowest run of one took longer
+    than the fastest of the other: then the machine's other work explains the difference.
+    """
+    usual = _speeds(plan, plan.baseline, results)
     found = {}
     for entrant in plan.entrants:
-        own = _s_per_step(plan, entrant, results)
-        ratio = own / usual if usual and own else 1.0
-        is_alike = 1 / _EQUALLY_FAST <= ratio <= _EQUALLY_FAST
+        own = _speeds(plan, entrant, results)
+        are_known = bool(own and usual)
+        ratio = min(own) / min(usual) if are_known else 1.0
+        overlap = are_known and min(own) <= max(usual) and min(usual) <= max(own)
+        is_alike = overlap or is_equally_fast(ratio)
         found[entrant.name] = steps if is_alike else max(FEWEST_STEPS, round(steps / ratio))
     return found
+
+
+def is_equally_fast(ratio: float) -> bool:
+    """Whether two step times with this ratio count as equal."""
+    return 1 / _EQUALLY_FAST <= ratio <= _EQUALLY_FAST
 
 
 def _pace_jobs(plan: RacePlan) -> list[Job]:
@@ -184,11 +194,11 @@ def _value_beyond(entrant: Entrant, jobs: list[Job], results: Results) -> float 
     return float(f"{beyond:.4g}") if entrant.least <= beyond <= entrant.most else None
 
 
-def _s_per_step(plan: RacePlan, entrant: Entrant, results: Results) -> float | None:
+def _speeds(plan: RacePlan, entrant: Entrant, results: Results) -> list[float]:
+    """Return the seconds a step takes when nothing disturbs it, of every run at equal steps."""
     names = [f"steps-{entrant.name}-seed{seed}" for seed in plan.seeds]
-    spans = [results[name].s_per_step for name in names if name in results]
-    finite = [span for span in spans if math.isfinite(span)]
-    return median(finite) if finite else None
+    spans = [results[name].fast_s_per_step for name in names if name in results]
+    return [span for span in spans if math.isfinite(span)]
 
 
 def _has_lost(plan: RacePlan, entrant: Entrant, results: Results) -> bool:
@@ -211,7 +221,7 @@ def _cost(plan: RacePlan, entrant: Entrant, paces: dict[str, Result]) -> tuple[f
     )
     num_sweeps = len(entrant.values) + 1 if len(entrant.values) > 1 else 0
     ratio = s_per_step / usual.s_per_step if math.isfinite(usual.s_per_step) else 1.0
-    is_alike = 1 / _EQUALLY_FAST <= ratio <= _EQUALLY_FAST
+    is_alike = is_equally_fast(ratio)
     num_races = len(plan.seeds) * (1 if is_alike else 2)
     fixed_s = num_sweeps * (start_s + _SWEEP_VALIDATIONS * pace.validation_s)
     fixed_s += num_races * (start_s + plan.num_validations * pace.validation_s)

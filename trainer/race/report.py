@@ -14,6 +14,7 @@ from trainer.race.jobs import (
     Results,
     chosen_value,
     find_steps,
+    is_equally_fast,
     known_jobs,
     steps_for_seconds,
     sweep_jobs,
@@ -207,6 +208,7 @@ def _caveats(plan: RacePlan, steps: int, lengths: dict[str, int], results: Resul
         )
     for entrant in plan.entrants:
         caveats += _entrant_caveats(plan, entrant, steps, results)
+    caveats += _uneven_speeds(plan, results)
     for seed in plan.seeds:
         first = {results[name].first_loss for name in _of_seed(plan, seed) if name in results}
         first = {loss for loss in first if math.isfinite(loss)}
@@ -217,15 +219,16 @@ def _caveats(plan: RacePlan, steps: int, lengths: dict[str, int], results: Resul
             )
     alike = [name for name, length in lengths.items() if length == steps]
     caveats.append(
-        f"The steps of {', '.join(alike)} take equally long within 10 %, so equal steps serve as "
-        "equal seconds. Each run completes its schedule; no curve is cut."
+        f"The steps of {', '.join(alike)} take equally long within 10 % or within what the machine "
+        "varies, so equal steps serve as equal seconds. Each run completes its schedule."
     )
     return caveats
 
 
 def _entrant_caveats(plan: RacePlan, entrant: Entrant, steps: int, results: Results) -> list[str]:
     caveats = []
-    names = [job.name for job in known_jobs(plan, results) if job.entrant == entrant]
+    jobs = [job for job in known_jobs(plan, results) if job.name in results]
+    names = [job.name for job in jobs if job.entrant == entrant]
     failed = [results[name].reason for name in names if results[name].state == "failed"]
     if failed:
         caveats.append(f"{entrant.name} failed in {len(failed)} runs: {failed[0]}")
@@ -241,6 +244,22 @@ def _entrant_caveats(plan: RacePlan, entrant: Entrant, steps: int, results: Resu
     if len(entrant.values) == 1:
         caveats.append(f"{entrant.name} ran with {entrant.knob} {entrant.values[0]:g}, not swept.")
     return caveats
+
+
+def _uneven_speeds(plan: RacePlan, results: Results) -> list[str]:
+    """Say whose steps took now shorter, now longer, though they do the same work."""
+    uneven = []
+    for entrant in plan.entrants:
+        names = [name for name in runs_of(plan, entrant, "steps") if name in results]
+        spans = [results[name].s_per_step for name in names]
+        if spans and not is_equally_fast(max(spans) / min(spans)):
+            uneven.append(f"{entrant.name} {min(spans):.3g} to {max(spans):.3g} s")
+    if not uneven:
+        return []
+    return [
+        f"The same steps took longer in some runs ({'; '.join(uneven)}): the machine "
+        "did other work too, so what is said of seconds is rough."
+    ]
 
 
 def _diverged_everywhere(plan: RacePlan, entrant: Entrant, results: Results) -> bool:

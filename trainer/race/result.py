@@ -22,6 +22,8 @@ class Result:
     steps, seconds, losses: the validations, at steps and at seconds spent on training alone:
         validation, saving and previews are left out, and so is what the first steps of a process
         take longer than the others; that is `warmup_s`.
+    s_per_step, fast_s_per_step: median and lower quartile; other work on the machine only ever
+        makes steps longer, so speeds are compared by the latter.
     """
 
     state: str
@@ -31,6 +33,7 @@ class Result:
     losses: tuple[float, ...]
     first_loss: float
     s_per_step: float
+    fast_s_per_step: float
     optimizer_s: float | None
     peak_memory_gib: float
     warmup_s: float
@@ -50,7 +53,7 @@ def read_result(run: Run) -> Result | None:
         return None
     losses = _column(series, "train/loss")
     state, reason = _end_of(series, losses)
-    seconds, s_per_step, warmup_s = _training_seconds(series)
+    seconds, (fast_s, s_per_step), warmup_s = _training_seconds(series)
     validations = series.validations
     val_steps = validations.array("step") if validations.count else np.zeros(0)
     reached = np.searchsorted(series.steps.array("step"), val_steps) if losses.size else val_steps
@@ -65,6 +68,7 @@ def read_result(run: Run) -> Result | None:
         losses=tuple(float(loss) for loss in _val_losses(series)),
         first_loss=float(losses[0]) if losses.size else math.nan,
         s_per_step=s_per_step,
+        fast_s_per_step=fast_s,
         optimizer_s=float(np.nanmedian(optimizer_s)) if optimizer_s.size else None,
         peak_memory_gib=float(np.nanmax(memory)) if memory.size else math.nan,
         warmup_s=warmup_s,
@@ -98,19 +102,19 @@ def _end_of(series: RunSeries, losses: np.ndarray) -> tuple[str, str]:
     return "finished", ""
 
 
-def _training_seconds(series: RunSeries) -> tuple[np.ndarray, float, float]:
-    """Return seconds trained after each step, the median of a step, and seconds of warming up."""
+def _training_seconds(series: RunSeries) -> tuple[np.ndarray, tuple[float, float], float]:
+    """Return seconds trained after each step, the quartile and median of a step, and warming up."""
     measured = _column(series, "perf/s_per_step")
     if not measured.size:
-        return measured, math.nan, 0.0
+        return measured, (math.nan, math.nan), 0.0
     steps = series.steps.array("step")
     starts = [mark.step for mark in series.marks if mark.kind == "started"]
     is_warm = np.ones(len(steps), dtype=bool)
     for start in starts:
         is_warm &= (steps <= start) | (steps > start + _WARM_UP_STEPS)
-    usual = float(np.median(measured[is_warm] if is_warm.any() else measured))
+    fast, usual = np.percentile(measured[is_warm] if is_warm.any() else measured, [25, 50])
     counted = np.where(is_warm, measured, np.minimum(measured, usual))
-    return np.cumsum(counted), usual, float((measured - counted).sum())
+    return np.cumsum(counted), (float(fast), float(usual)), float((measured - counted).sum())
 
 
 def _validation_s(series: RunSeries) -> float:
