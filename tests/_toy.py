@@ -1,5 +1,6 @@
 """A toy run: a small network with dropout on made-up clips, to test the loop in milliseconds."""
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -8,16 +9,24 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from trainer.optimizers._groups import param_groups
 
 from trainer.averaging import start_average
-from trainer.catalog import find
+from trainer.catalog import discover, find
 from trainer.config import Choice, RunConfig, TrainingConfig
 from trainer.data.types import Batch
 from trainer.device import Device
+from trainer.optimizers._groups import param_groups
 from trainer.options import build_options
 from trainer.setup import Cadence, Setup
 from trainer.specs import Corpus, ModelFamily, OptimizerSpec, Speech
+
+_OPTIONAL = {"adamw_8bit": "bitsandbytes"}
+OPTIMIZERS = [
+    name
+    for name in discover("trainer.optimizers", OptimizerSpec)
+    if name not in _OPTIONAL or importlib.util.find_spec(_OPTIONAL[name])
+]
+"""The optimizers that can be built here; what needs a large package is tested where it is."""
 
 
 class ToyModel(nn.Module):
@@ -64,8 +73,13 @@ def _losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
     return {"error": error, "size": 0.0 * error}
 
 
-def _export(model: nn.Module, facts: dict[str, Any], folder: Path) -> None:
-    save_file(model.state_dict(), folder / "model.safetensors")
+def _export(
+    model: nn.Module,
+    facts: dict[str, Any],
+    folder: Path,
+    weights: dict[str, Tensor] | None = None,
+) -> None:
+    save_file(weights or model.state_dict(), folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(facts))
 
 
@@ -109,7 +123,7 @@ def make_setup(
         training=TrainingConfig(steps=steps, **training), optimizer=Choice(optimizer)
     )
     spec = find("trainer.optimizers", OptimizerSpec, optimizer)
-    base_lr = 1.0 if optimizer == "prodigy" else 1e-2
+    base_lr = 1.0 if spec.default_lr == 1.0 else 1e-2
     options = build_options(spec.options, {"lr": base_lr}, optimizer)
     device = torch.device("cpu")
     return Setup(

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests._toy import make_setup
-from trainer.catalog import discover
+from tests._toy import OPTIMIZERS, make_setup
 from trainer.checkpoints import newest_checkpoint, restore_checkpoint
 from trainer.events import (
     CheckpointSaved,
@@ -19,9 +18,6 @@ from trainer.events import (
 from trainer.loop import train
 from trainer.meter import LossNotFinite
 from trainer.setup import Cadence, Setup
-from trainer.specs import OptimizerSpec
-
-OPTIMIZERS = sorted(discover("trainer.optimizers", OptimizerSpec))
 
 
 def _train(setup: Setup) -> tuple[str, list[Event]]:

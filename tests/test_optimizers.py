@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests._toy import OPTIMIZERS, make_setup
 from trainer.catalog import discover
 from trainer.errors import ConfigError, MissingDependency
 from trainer.optimizers._groups import param_groups
@@ -18,11 +19,25 @@ from trainer.specs import OptimizerSpec
 
 CPU = torch.device("cpu")
 SPECS = discover("trainer.optimizers", OptimizerSpec)
-OPTIONAL_PACKAGES = {"prodigy": "prodigyopt", "schedule_free_adamw": "schedulefree"}
-# Rates that suit a problem of this size; a new optimizer is tried with its own default.
-RATES = {"adamw": 1e-2, "schedule_free_adamw": 3e-2}
+OPTIONAL_PACKAGES = {
+    "adamw_8bit": "bitsandbytes",
+    "prodigy_reference": "prodigyopt",
+    "schedule_free_reference": "schedulefree",
+}
+PRODIGIES = ("prodigy", "prodigy_reference", "prodigy_schedule_free")
+# Rates that suit a problem of this size; defaults suit large models that are tuned.
+RATES = {name: 1e-2 for name in SPECS} | {
+    "adafactor": 3e-2,
+    "lion": 3e-3,
+    "mars_lion": 3e-3,
+    "soap_ademamix": 3e-3,
+    "schedule_free_adamw": 3e-2,
+    "schedule_free_reference": 3e-2,
+    **dict.fromkeys(PRODIGIES, 1.0),
+}
 
-each_optimizer = pytest.mark.parametrize("name", sorted(SPECS))
+each_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
+each_spec = pytest.mark.parametrize("name", sorted(SPECS))
 
 
 class _Network(nn.Module):
@@ -163,7 +178,7 @@ def test_the_rate_that_is_told_is_a_positive_number(name: str) -> None:
     assert 0 < rate <= 1
 
 
-@each_optimizer
+@each_spec
 def test_the_spec_is_complete(name: str) -> None:
     spec = SPECS[name]
     options = {info.name: info for info in describe(spec.options)}
@@ -238,10 +253,10 @@ def test_prodigy_grows_no_faster_than_allowed() -> None:
         _step(model, optimizer, step)
 
     # The first update may jump once; the limit holds from there on.
-    rates = [optimizer.param_groups[0]["d"]]
+    rates = [float(optimizer.param_groups[0]["d"])]
     for step in range(20, 40):
         _step(model, optimizer, step)
-        rates.append(optimizer.param_groups[0]["d"])
+        rates.append(float(optimizer.param_groups[0]["d"]))
     growth = [after / before for before, after in zip(rates, rates[1:], strict=False)]
     assert 1.0 < max(growth) <= 1.02 + 1e-9
 

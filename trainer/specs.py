@@ -124,6 +124,8 @@ class OptimizerSpec:
     schedules: which schedules apply; empty means all of them.
     state_bytes: bytes of state per parameter in fp32 training.
     effective_lr(optimizer) -> the rate really applied (Prodigy multiplies by d).
+    experimental: for research; little is known of it in fine-tuning.
+    warning: what a person should know before choosing it, in sentences; empty: nothing.
     """
 
     name: str
@@ -137,6 +139,8 @@ class OptimizerSpec:
     schedules: tuple[str, ...] = ()
     set_mode: "Callable[[torch.optim.Optimizer, bool], None] | None" = None
     effective_lr: "Callable[[torch.optim.Optimizer], float] | None" = None
+    experimental: bool = False
+    warning: str = ""
 
 
 @dataclass(frozen=True)

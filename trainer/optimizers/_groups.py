@@ -15,7 +15,7 @@ _UNDECAYED_MODULES = (
 
 
 def param_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Split the trainable parameters into decayed ones and others, each exactly once.
+    """Split the trainable parameters into decayed ones (`are_matrices`) and others, each once.
 
     Biases, norms, embeddings and weight-norm gains are not decayed: pulling them to zero moves the
     function without making it simpler. The order is the model's own, so that it survives a resume.
@@ -26,12 +26,23 @@ def param_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
         if isinstance(module, _UNDECAYED_MODULES)
         for parameter in module.parameters(recurse=False)
     }
-    decayed_group: dict[str, Any] = {"params": [], "weight_decay": weight_decay}
-    other_group: dict[str, Any] = {"params": [], "weight_decay": 0.0}
-    for parameter in model.parameters():
+    decayed_group = _empty_group(weight_decay, are_matrices=True)
+    other_group = _empty_group(0.0, are_matrices=False)
+    for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             # One number per output is a bias or a gain, whatever its number of dimensions.
             is_vector = parameter.dim() == 0 or parameter.numel() == parameter.size(0)
             is_decayed = not is_vector and id(parameter) not in undecayed
-            (decayed_group if is_decayed else other_group)["params"].append(parameter)
+            group = decayed_group if is_decayed else other_group
+            group["params"].append(parameter)
+            group["param_names"].append(name)
     return [group for group in (decayed_group, other_group) if group["params"]]
+
+
+def _empty_group(weight_decay: float, *, are_matrices: bool) -> dict[str, Any]:
+    return {
+        "params": [],
+        "param_names": [],
+        "weight_decay": weight_decay,
+        "are_matrices": are_matrices,
+    }

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from trainer.optimizers._adamw import CautiousAdamW
+from trainer.optimizers._fields import cautious_field
 from trainer.options import option
 from trainer.specs import OptimizerSpec
 
@@ -44,12 +46,20 @@ class Options:
         max=1.0,
         folded=True,
     )
+    cautious: bool = cautious_field()
 
 
 def build(
     param_groups: list[dict[str, Any]], options: Options, device: torch.device
 ) -> torch.optim.Optimizer:
     """Return AdamW in its fastest form for the device: one fused kernel, else few list kernels."""
+    if options.cautious:
+        defaults = {
+            "lr": options.lr or SPEC.default_lr,
+            "betas": (options.beta1, options.beta2),
+            "eps": options.eps,
+        }
+        return CautiousAdamW(param_groups, defaults)
     is_fused = device.type in _FUSED_DEVICES
     return torch.optim.AdamW(
         param_groups,

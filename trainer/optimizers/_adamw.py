@@ -1,0 +1,29 @@
+"""AdamW over tables, for what torch's fused kernel does not offer: the cautious variant."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.optimizers import _lists as lists
+from trainer.optimizers._elementwise import adam_denominators, apply_updates, mean_squares
+from trainer.optimizers._tables import Table, TableOptimizer
+
+
+class CautiousAdamW(TableOptimizer):
+    """Cautious AdamW (Liang et al. 2024, arXiv 2411.16085, algorithm 1); keys as in torch."""
+
+    def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+        """Return zero averages; any shape."""
+        return {"exp_avg": torch.zeros_like(weight), "exp_avg_sq": torch.zeros_like(weight)}
+
+    def update_table(self, table: Table) -> None:
+        """Take one step."""
+        group, (beta1, beta2) = table.group, table.group["betas"]
+        means, squares = table.column("exp_avg"), table.column("exp_avg_sq")
+        lists.lerp_(means, table.grads, 1 - beta1)
+        mean_squares(squares, table.grads, beta2)
+        denominators = adam_denominators(squares, group["eps"], beta2, table.step)
+        updates = list(lists.div(means, denominators))
+        lists.div_(updates, 1 - beta1**table.step)
+        apply_updates(table, updates, lr=group["lr"], cautious_of=table.grads)

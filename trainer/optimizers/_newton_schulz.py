@@ -1,0 +1,59 @@
+"""Newton-Schulz: pushes all singular values of matrices towards one, many matrices at once."""
+
+import math
+from collections import defaultdict
+
+import torch
+from torch import Tensor
+
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of the quintic polynomial in Jordan's post on Muon: steepest at zero, not exact at one."""
+_STEPS = 5
+
+
+def as_matrix(tensor: Tensor) -> Tensor:
+    """View a tensor of any shape with outputs first as (outputs, the rest)."""
+    return tensor.reshape(tensor.size(0), -1)
+
+
+def orthogonalize(matrices: list[Tensor], *, eps: float = 1e-7) -> list[Tensor]:
+    """Return matrices of any 2-D shapes with their singular values pushed to about one.
+
+    Equal shapes are worked on together. In bfloat16 on a GPU, where it is precise enough for the
+    polynomial and several times faster; in float32 elsewhere.
+    """
+    numbers: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for number, matrix in enumerate(matrices):
+        numbers[matrix.size(0), matrix.size(1)].append(number)
+    found: dict[int, Tensor] = {}
+    for rows in numbers.values():
+        stack = torch.stack([matrices[row] for row in rows])
+        found |= zip(rows, _iterate(stack, eps).unbind(), strict=True)
+    return [found[number] for number in range(len(matrices))]
+
+
+def match_adamw(shape: torch.Size) -> float:
+    """Return the factor that gives an orthogonal matrix the size of AdamW's update.
+
+    0.2 * sqrt(larger side): Liu et al. 2025, arXiv 2502.16982, equation 4.
+    """
+    return 0.2 * math.sqrt(max(shape[0], math.prod(shape[1:])))
+
+
+def match_spectrum(shape: torch.Size) -> float:
+    """Return the factor of Jordan's code: sqrt(outputs / inputs), at least 1."""
+    return math.sqrt(max(1.0, shape[0] / math.prod(shape[1:])))
+
+
+def _iterate(stack: Tensor, eps: float) -> Tensor:
+    """Run the iteration on matrices of one shape (any shape, matrices last)."""
+    first, second, third = _COEFFICIENTS
+    x = stack.bfloat16() if stack.is_cuda else stack.float()
+    is_tall = x.size(-2) > x.size(-1)
+    x = x.mT if is_tall else x
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=eps)
+    for _ in range(_STEPS):
+        gram = x @ x.mT
+        polynomial = torch.baddbmm(gram, gram, gram, beta=second, alpha=third)
+        x = torch.baddbmm(x, polynomial, x, beta=first)
+    return (x.mT if is_tall else x).to(stack.dtype)

@@ -1,0 +1,101 @@
+"""Schedule-Free AdamW (Defazio et al. 2024, arXiv 2405.15682, algorithm 1) over tables.
+
+A weight holds y, where gradients are taken, and `z` the fast point; their average x is worked out
+from both when it is wanted. Same keys and arithmetic as the package `schedulefree`.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.errors import ConfigError
+from trainer.optimizers import _lists as lists
+from trainer.optimizers._elementwise import adam_denominators, mean_squares
+from trainer.optimizers._tables import Table, TableOptimizer
+
+
+class ScheduleFree(TableOptimizer):
+    """What methods with averaging share: turning the weights from y into x and back."""
+
+    def train(self) -> None:
+        """Turn the weights into y, where training goes on."""
+        self._turn(True)
+
+    def eval(self) -> None:
+        """Turn the weights into the average x, which one keeps."""
+        self._turn(False)
+
+    def check_mode(self) -> None:
+        """Refuse to step from x.
+
+        Raises:
+            ConfigError: the weights are the average at the moment.
+        """
+        if not self.param_groups[0]["train_mode"]:
+            raise ConfigError(
+                "The weights are the average that is meant for use. Switch the optimizer to "
+                "training with set_mode(optimizer, True) before the next step."
+            )
+
+    @torch.no_grad()
+    def _turn(self, training: bool) -> None:
+        for group in self.param_groups:
+            if group["train_mode"] != training:
+                beta1 = group["betas"][0]
+                share = 1 - beta1 if training else 1 - 1 / beta1
+                for weight in group["params"]:
+                    if "z" in self.state[weight]:
+                        weight.lerp_(self.state[weight]["z"], share)
+                group["train_mode"] = training
+
+
+class ScheduleFreeAdamW(ScheduleFree):
+    """Schedule-Free AdamW with its own warm-up."""
+
+    def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+        """Return the fast point and a zero average; any shape."""
+        return {"z": weight.clone(), "exp_avg_sq": torch.zeros_like(weight)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state of ours or of schedulefree, which counts the steps in its groups only."""
+        super().load_state_dict(state_dict)
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if self.state.get(weight):
+                    self.state[weight].setdefault("step", group["k"])
+
+    def update(self, tables: list[Table]) -> None:
+        """Advance the averaging of every group, then its weights."""
+        self.check_mode()
+        for group in self.param_groups:
+            _advance(group)
+        super().update(tables)
+        for group in self.param_groups:
+            group["k"] += 1
+
+    def update_table(self, table: Table) -> None:
+        """Take one step."""
+        group, lr = table.group, table.group["scheduled_lr"]
+        beta1, beta2 = group["betas"]
+        share = group["share_of_z"]
+        for weights, grads, fast, squares in table.pieces("z", "exp_avg_sq"):
+            mean_squares(squares, grads, beta2)
+            step = group["k"] + 1
+            updates = list(lists.div(grads, adam_denominators(squares, group["eps"], beta2, step)))
+            if group["weight_decay"]:
+                lists.add_(updates, weights, alpha=group["weight_decay"])
+            lists.lerp_(weights, fast, share)
+            lists.add_(weights, updates, alpha=lr * (beta1 * (1 - share) - 1))
+            lists.sub_(fast, updates, alpha=lr)
+
+
+def _advance(group: dict[str, Any]) -> None:
+    """Work out the rate of a step and how much of z enters the average; host numbers all."""
+    warmup = group["warmup_steps"]
+    lr = group["lr"] * min(1.0, (group["k"] + 1) / warmup if warmup else 1.0)
+    group["scheduled_lr"] = lr
+    group["lr_max"] = max(lr, group["lr_max"])
+    weight = (group["k"] + 1) ** group["r"] * group["lr_max"] ** group["weight_lr_power"]
+    group["weight_sum"] += weight
+    group["share_of_z"] = weight / group["weight_sum"] if group["weight_sum"] else 0.0

@@ -1,0 +1,154 @@
+"""Optimizers over tables of tensors: the bookkeeping that all rules of this house share.
+
+A rule sees lists of flat pieces. On a CPU the pieces are small enough to stay in the cache while
+all operations of the rule pass over them, so memory is read and written once a step; elsewhere they
+are whole tensors, and every call of `_lists` is one launch for all of them. The host never
+asks the device for a number.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.errors import ConfigError
+
+CPU_PIECE = 1 << 17
+"""Entries that a CPU works on at once; measured by assets/measure_optimizers.py, 2**14 to 2**20."""
+DEVICE_PIECES = 1 << 25
+"""Entries of a launch elsewhere; bounds temporary memory to 128 MiB a temporary in float32."""
+
+Pieces = list[list[Tensor]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Tensors of one group, device, dtype and age, each with its gradient and state.
+
+    `step` counts from 1. Rows of `states` follow the order of `weights`; any shape.
+    """
+
+    group: dict[str, Any]
+    weights: list[Tensor]
+    grads: list[Tensor]
+    states: list[dict[str, Any]]
+    step: int
+
+    def add(self, weight: Tensor, grad: Tensor, state: dict[str, Any]) -> None:
+        """Add a row; any shape."""
+        self.weights.append(weight)
+        self.grads.append(grad)
+        self.states.append(state)
+
+    def column(self, name: str) -> list[Tensor]:
+        """Return one state tensor of every weight."""
+        return [state[name] for state in self.states]
+
+    def pieces(self, *names: str) -> Iterator[Pieces]:
+        """Yield lists of flat pieces: weights, gradients, then the named states."""
+        yield from cut([self.weights, self.grads, *(self.column(name) for name in names)])
+
+
+class TableOptimizer(torch.optim.Optimizer):
+    """Base of our optimizers; a subclass says what state a weight needs and how tables change.
+
+    Raises:
+        ConfigError: a weight is neither float32 nor float64.
+    """
+
+    def __init__(self, param_groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
+        super().__init__(param_groups, defaults)
+        for group in self.param_groups:
+            for weight in group["params"]:
+                _check_dtype(weight, type(self).__name__)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Update all weights that have a gradient; return what the closure returns."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        tables = [table for group in self.param_groups for table in self._tables(group)]
+        self.update(tables)
+        return loss
+
+    def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+        """Return the state that a weight starts with; any shape."""
+        raise NotImplementedError
+
+    def update(self, tables: list[Table]) -> None:
+        """Change weights and states; most rules know no more than one table."""
+        for table in tables:
+            self.update_table(table)
+
+    def update_table(self, table: Table) -> None:
+        """Change the weights and states of one table."""
+        raise NotImplementedError
+
+    def _tables(self, group: dict[str, Any]) -> list[Table]:
+        tables: dict[tuple[torch.device, torch.dtype, int], Table] = {}
+        for weight in group["params"]:
+            if weight.grad is None:
+                continue
+            if weight.grad.is_sparse:
+                raise ConfigError(
+                    f"{type(self).__name__} cannot use sparse gradients. Choose an embedding "
+                    "with sparse=False."
+                )
+            state = self.state[weight]
+            if "step" not in state:
+                state.update({"step": 0} | self.fresh_state(weight, group))
+            state["step"] += 1
+            key = (weight.device, weight.dtype, state["step"])
+            table = tables.setdefault(key, Table(group, [], [], [], state["step"]))
+            table.add(weight, weight.grad, state)
+        return list(tables.values())
+
+
+def cut(columns: Sequence[Sequence[Tensor]]) -> Iterator[Pieces]:
+    """Cut equally long columns of tensors of any shape into lists that are worked on at once.
+
+    Tensors that do not lie in one piece of memory stay whole.
+    """
+    for _, pieces in cut_rows(columns):
+        yield pieces
+
+
+def cut_rows(columns: Sequence[Sequence[Tensor]]) -> Iterator[tuple[list[int], Pieces]]:
+    """As `cut` (any shape), with the row that every piece comes from."""
+    if not columns[0]:
+        return
+    is_cpu = columns[0][0].device.type == "cpu"
+    limit = CPU_PIECE if is_cpu else DEVICE_PIECES
+    chunk: Pieces = [[] for _ in columns]
+    rows: list[int] = []
+    size = 0
+    for number, row in enumerate(zip(*columns, strict=True)):
+        for pieces in _pieces_of_row(row, CPU_PIECE if is_cpu else None):
+            for column, piece in zip(chunk, pieces, strict=True):
+                column.append(piece)
+            rows.append(number)
+            size += pieces[0].numel()
+            if size >= limit:
+                yield rows, chunk
+                chunk, rows, size = [[] for _ in columns], [], 0
+    if rows:
+        yield rows, chunk
+
+
+def _pieces_of_row(row: Sequence[Tensor], length: int | None) -> Iterator[Sequence[Tensor]]:
+    if length is None or row[0].numel() <= length or not all(x.is_contiguous() for x in row):
+        return iter((row,))
+    return zip(*(tensor.view(-1).split(length) for tensor in row), strict=True)
+
+
+def _check_dtype(weight: Tensor, name: str) -> None:
+    if weight.dtype not in (torch.float32, torch.float64):
+        kind = str(weight.dtype).removeprefix("torch.")
+        raise ConfigError(
+            f"{name} trains float32 weights, but one is {kind}: small updates would be rounded "
+            "away. Load the weights in float32 and use mixed precision to save time and memory."
+        )

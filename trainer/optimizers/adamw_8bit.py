@@ -1,0 +1,68 @@
+"""8-bit AdamW (Dettmers et al. 2022, arXiv 2110.02861): both averages in one byte an entry."""
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trainer.errors import MissingDependency
+from trainer.optimizers._fields import (
+    beta1_field,
+    beta2_field,
+    eps_field,
+    lr_field,
+    weight_decay_field,
+)
+from trainer.specs import OptimizerSpec
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of 8-bit AdamW."""
+
+    lr: float | None = lr_field("Empty: what suits the model family. As AdamW's.")
+    beta1: float = beta1_field()
+    beta2: float = beta2_field()
+    eps: float = eps_field()
+    weight_decay: float = weight_decay_field()
+
+
+def build(
+    param_groups: list[dict[str, Any]], options: Options, device: torch.device
+) -> torch.optim.Optimizer:
+    """Return AdamW with block-quantised state; embeddings, biases and norms keep 32 bits.
+
+    Raises:
+        MissingDependency: bitsandbytes is not installed.
+    """
+    try:
+        optim = importlib.import_module("bitsandbytes.optim")
+    except ImportError:
+        raise MissingDependency("bitsandbytes", "The optimizer 8-bit AdamW") from None
+    manager = optim.GlobalOptimManager.get_instance()
+    for group in param_groups:
+        if not group.get("are_matrices", True):
+            # Rows of an embedding are seen rarely, and rounding keeps their small averages at zero.
+            for weight in group["params"]:
+                manager.override_config(weight, "optim_bits", 32)
+    return optim.AdamW8bit(
+        param_groups,
+        lr=options.lr or SPEC.default_lr,
+        betas=(options.beta1, options.beta2),
+        eps=options.eps,
+    )
+
+
+SPEC = OptimizerSpec(
+    name="adamw_8bit",
+    label="AdamW 8-bit",
+    summary="AdamW in a quarter of its memory; needs the package bitsandbytes.",
+    paper="https://arxiv.org/abs/2110.02861",
+    options=Options,
+    build=build,
+    # Two bytes, a scale per 256 entries each, and two tables of a weight of 256 x 256.
+    state_bytes=2.0625,
+    default_lr=1e-4,  # AdamW's
+    warning="Saves little where activations fill the memory.",
+)

@@ -1,0 +1,124 @@
+"""AdEMAMix (Pagliardini, Ablin & Grangier 2024, arXiv 2409.03137): AdamW with a second, slow mean.
+
+Both the weight of the slow mean and its memory grow over `ramp_steps` (section 3 of the paper).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.optimizers import _lists as lists
+from trainer.optimizers._elementwise import adam_denominators, apply_updates, mean_squares
+from trainer.optimizers._fields import (
+    beta1_field,
+    beta2_field,
+    cautious_field,
+    eps_field,
+    lr_field,
+    weight_decay_field,
+)
+from trainer.optimizers._ramp import ramped
+from trainer.optimizers._tables import Table, TableOptimizer
+from trainer.options import option
+from trainer.specs import OptimizerSpec
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of AdEMAMix."""
+
+    lr: float | None = lr_field("Empty: AdamW's usual rate for fine-tuning.")
+    beta1: float = beta1_field()
+    beta2: float = beta2_field()
+    # The paper's 0.9999 remembers 7,000 steps; a fine-tune is shorter than that.
+    beta3: float = option(
+        0.999,
+        "Beta 3",
+        "Memory of the slow mean: 0.999 remembers 700 steps, 0.9999 remembers 7,000.",
+        min=0.0,
+        max=0.999999,
+    )
+    alpha: float = option(
+        5.0, "Alpha", "Weight of the slow mean; the paper uses 4 to 10.", min=0.0, max=100.0
+    )
+    ramp_steps: int = option(
+        500,
+        "Ramp (steps)",
+        "Steps until alpha and beta 3 are reached; a whole run in the paper. 0: at once, which "
+        "is unstable at first.",
+        min=0,
+    )
+    eps: float = eps_field()
+    weight_decay: float = weight_decay_field()
+    cautious: bool = cautious_field()
+
+
+class AdEMAMix(TableOptimizer):
+    """AdEMAMix; keys as in the authors' code."""
+
+    def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+        """Return zero averages; any shape."""
+        names = ("exp_avg_fast", "exp_avg_slow", "exp_avg_sq")
+        return {name: torch.zeros_like(weight) for name in names}
+
+    def update_table(self, table: Table) -> None:
+        """Take one step."""
+        group, names = table.group, ("exp_avg_fast", "exp_avg_slow", "exp_avg_sq")
+        if group["cautious"]:
+            columns = [table.column(name) for name in names]
+            updates = _updates(table.grads, columns, group, table.step)
+            apply_updates(table, updates, lr=group["lr"], cautious_of=table.grads)
+            return
+        for weights, grads, *columns in table.pieces(*names):
+            updates = _updates(grads, columns, group, table.step)
+            lists.mul_(weights, 1 - group["lr"] * group["weight_decay"])
+            lists.add_(weights, updates, alpha=-group["lr"])
+
+
+def _updates(
+    grads: list[Tensor], columns: list[list[Tensor]], group: dict[str, Any], step: int
+) -> list[Tensor]:
+    """Change the averages and return the updates (any shape)."""
+    fast, slow, squares = columns
+    beta1, beta2, beta3_final = group["betas"]
+    alpha, beta3 = ramped(group["alpha"], beta1, beta3_final, step, group["ramp_steps"])
+    lists.lerp_(fast, grads, 1 - beta1)
+    lists.lerp_(slow, grads, 1 - beta3)
+    mean_squares(squares, grads, beta2)
+    updates = list(lists.div(fast, 1 - beta1**step))
+    lists.add_(updates, slow, alpha=alpha)
+    lists.div_(updates, adam_denominators(squares, group["eps"], beta2, step))
+    return updates
+
+
+def build(
+    param_groups: list[dict[str, Any]], options: Options, device: torch.device
+) -> torch.optim.Optimizer:
+    """Return AdEMAMix."""
+    defaults = {
+        "lr": options.lr or SPEC.default_lr,
+        "betas": (options.beta1, options.beta2, options.beta3),
+        "alpha": options.alpha,
+        "ramp_steps": options.ramp_steps,
+        "eps": options.eps,
+        "cautious": options.cautious,
+    }
+    return AdEMAMix(param_groups, defaults)
+
+
+SPEC = OptimizerSpec(
+    name="ademamix",
+    label="AdEMAMix",
+    summary="AdamW that also remembers old gradients; made for long runs.",
+    paper="https://arxiv.org/abs/2409.03137",
+    options=Options,
+    build=build,
+    state_bytes=12.0,
+    default_lr=1e-4,  # AdamW's: the paper keeps its rate (section 4)
+    warning=(
+        "Of no use in short runs: below about 5,000 steps the slow mean has hardly formed. A run "
+        "that is cut short never reaches the end of the ramp."
+    ),
+)

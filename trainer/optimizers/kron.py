@@ -1,0 +1,224 @@
+"""Kron, a preconditioned descent (Li 2015, arXiv 1512.04202; Li 2024, arXiv 2402.11858).
+
+For every matrix it fits two triangular factors so that the preconditioned gradient is white; the
+factors are refitted at every step at first and ever more rarely later.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.optimizers._elementwise import is_vector
+from trainer.optimizers._fields import beta1_field, lr_field, weight_decay_field
+from trainer.optimizers._newton_schulz import as_matrix
+from trainer.optimizers._tables import Table, TableOptimizer
+from trainer.options import option
+from trainer.specs import OptimizerSpec
+
+_LARGEST_UPDATE = 1.1
+"""Root mean square of an update at most, as in the authors' code."""
+_BALANCE_EVERY = 100
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of Kron."""
+
+    lr: float | None = lr_field("Three times below AdamW's rate; empty: that for fine-tuning.")
+    beta1: float = beta1_field()
+    factor_lr: float = option(
+        0.1, "Rate of the factors", "How fast factors are fitted.", min=1e-4, max=1.0, folded=True
+    )
+    refit_steps: int = option(
+        500, "Refit (steps)", "Steps at which factors are refitted every time; then rarer.", min=0
+    )
+    refit_share: float = option(
+        0.03,
+        "Refit share",
+        "Share of the steps at which factors are refitted in the end.",
+        min=0.001,
+        max=1.0,
+        folded=True,
+    )
+    max_size: int = option(
+        2048,
+        "Largest side",
+        "Sides of a matrix above this get a diagonal factor.",
+        min=1,
+        max=16384,
+        folded=True,
+    )
+    weight_decay: float = weight_decay_field()
+
+
+class Kron(TableOptimizer):
+    """Kron; `momentum_buffer` as in the authors' code, factors as `left` and `right`."""
+
+    def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+        """Return a zero mean and factors of one; any shape."""
+        matrix = weight.reshape(-1) if is_vector(weight) else as_matrix(weight)
+        state = {"momentum_buffer": torch.zeros_like(matrix)}
+        for name, size in zip(("left", "right"), matrix.shape, strict=False):
+            is_diagonal = matrix.dim() < 2 or size > group["max_size"] or size == 1
+            state[name] = matrix.new_ones(size) if is_diagonal else torch.eye(size).to(matrix)
+        return state
+
+    def update(self, tables: list[Table]) -> None:
+        """Take one step; whether factors are refitted is the same for all weights."""
+        first = self.param_groups[0]
+        due = first["since_refit"] + 1 >= 1 / refit_share(first["count"], first)
+        for group in self.param_groups:
+            group["count"] += 1
+            group["since_refit"] = 0 if due else group["since_refit"] + 1
+            group["num_refits"] += due
+        balances = due and first["num_refits"] % _BALANCE_EVERY == 0
+        for table in tables:
+            rows = zip(table.weights, table.grads, table.states, strict=True)
+            for number, (weight, grad, state) in enumerate(rows):
+                noise_seed = (first["count"] << 20) + number
+                mean = _mean(state, grad, table)
+                if balances and "right" in state:
+                    _balance(state)
+                if due:
+                    _refit(state, mean, table.group["factor_lr"], noise_seed)
+                _apply(weight, _precondition(state, mean), table.group)
+
+
+def refit_share(count: int, group: dict[str, Any]) -> float:
+    """Return the share of steps that refit: one at first, then falling exponentially."""
+    share = math.exp(-0.001 * max(0, count - group["refit_steps"]))
+    return max(share, group["refit_share"])
+
+
+def draw_noise(like: Tensor, seed: int) -> Tensor:
+    """Return normal numbers (any shape) that depend on the seed only, so that a resume repeats."""
+    generator = torch.Generator(like.device).manual_seed(seed)
+    return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
+
+
+def _mean(state: dict[str, Any], grad: Tensor, table: Table) -> Tensor:
+    """Change the mean of a gradient (any shape) and return it without bias."""
+    beta1 = table.group["betas"][0]
+    mean = state["momentum_buffer"]
+    mean.lerp_(grad.reshape(mean.shape), 1 - beta1)
+    return mean / (1 - beta1**table.step)
+
+
+def _balance(state: dict[str, Any]) -> None:
+    """Give both factors the same largest entry; their product stays."""
+    sizes = [state[name].abs().max() for name in ("left", "right")]
+    middle = (sizes[0] * sizes[1]).sqrt()
+    for name, size in zip(("left", "right"), sizes, strict=True):
+        state[name].mul_(middle / size)
+
+
+def _refit(state: dict[str, Any], mean: Tensor, rate: float, seed: int) -> None:
+    """Move the factors so that the preconditioned mean (any shape) becomes white.
+
+    A = left G right^T and B = left^-T V right^-1 with noise V; a factor follows A A^T - B B^T.
+    """
+    noise = draw_noise(mean, seed)
+    spread = torch.finfo(torch.float32).eps ** 0.5
+    mean = torch.add(mean, noise * mean.abs().mean(), alpha=spread)
+    ahead, behind = _times_left(state["left"], mean), _divide_left(state["left"], noise)
+    if "right" in state:
+        ahead = _times_left(state["right"], ahead.mT).mT
+        behind = _divide_left(state["right"], behind.mT).mT
+        _follow(state["right"], ahead.mT, behind.mT, rate)
+    _follow(state["left"], ahead, behind, rate)
+
+
+def _follow(factor: Tensor, ahead: Tensor, behind: Tensor, rate: float) -> None:
+    """Change a factor, diagonal or triangular, for sides (rows, any shape)."""
+    tiny = torch.finfo(factor.dtype).tiny
+    if factor.dim() == 1:
+        first, second = (side.square().reshape(len(factor), -1).sum(1) for side in (ahead, behind))
+        size = (first + second).max().clamp(min=tiny)
+        factor.sub_((first - second) * factor * (rate / size))
+        return
+    first, second = ahead @ ahead.mT, behind @ behind.mT
+    size = _largest_stretch(first + second).clamp(min=tiny)
+    factor.sub_(torch.triu((first - second) * (rate / size)) @ factor)
+
+
+def _times_left(factor: Tensor, matrix: Tensor) -> Tensor:
+    """Return factor times matrix (any shape); the factor may be a diagonal."""
+    if factor.dim() == 2:
+        return factor @ matrix
+    return factor.view(-1, *[1] * (matrix.dim() - 1)) * matrix
+
+
+def _divide_left(factor: Tensor, matrix: Tensor) -> Tensor:
+    """Return factor^-T times matrix (any shape); the factor may be a diagonal."""
+    if factor.dim() == 2:
+        return torch.linalg.solve_triangular(factor.mT, matrix, upper=False)
+    return matrix / factor.view(-1, *[1] * (matrix.dim() - 1))
+
+
+def _largest_stretch(matrix: Tensor) -> Tensor:
+    """Return a lower bound (a scalar) of a symmetric matrix's norm by one power step."""
+    largest = matrix.abs().max()
+    tiny = torch.finfo(matrix.dtype).tiny
+    scaled = matrix / largest.clamp(min=tiny)
+    column = scaled.index_select(1, scaled.square().sum(0).argmax().view(1)).flatten()
+    direction = column @ scaled
+    direction = direction / direction.norm().clamp(min=tiny)
+    return (scaled @ direction).norm() * largest
+
+
+def _precondition(state: dict[str, Any], mean: Tensor) -> Tensor:
+    """Return Q^T Q times the mean (any shape) for both factors."""
+    for name in ("left", "right"):
+        if name in state:
+            factor = state[name]
+            transposed = factor.mT if factor.dim() == 2 else factor
+            mean = _times_left(transposed, _times_left(factor, mean))
+            mean = mean.mT if mean.dim() == 2 else mean
+    return mean
+
+
+def _apply(weight: Tensor, update: Tensor, group: dict[str, Any]) -> None:
+    """Bound an update (any shape) and take the step."""
+    size = update.square().mean().sqrt().add(1e-12)
+    update = update * (_LARGEST_UPDATE / size).clamp(max=1)
+    weight.mul_(1 - group["lr"] * group["weight_decay"])
+    weight.add_(update.reshape(weight.shape), alpha=-group["lr"])
+
+
+def build(
+    param_groups: list[dict[str, Any]], options: Options, device: torch.device
+) -> torch.optim.Optimizer:
+    """Return Kron."""
+    defaults = {
+        "lr": options.lr or SPEC.default_lr,
+        "betas": (options.beta1,),
+        "factor_lr": options.factor_lr,
+        "refit_steps": options.refit_steps,
+        "refit_share": options.refit_share,
+        "max_size": options.max_size,
+        "count": 0,
+        "since_refit": 0,
+        "num_refits": 0,
+    }
+    return Kron(param_groups, defaults)
+
+
+SPEC = OptimizerSpec(
+    name="kron",
+    label="Kron (PSGD)",
+    summary="Fits a preconditioner to every matrix; slow at small batches, for research.",
+    paper="https://arxiv.org/abs/2402.11858",
+    options=Options,
+    build=build,
+    state_bytes=12.0,
+    # The authors of the code advise a third of AdamW's rate.
+    default_lr=3e-5,
+    experimental=True,
+    warning=(
+        "Nothing is known of it in fine-tuning. Refits at every one of the first 500 steps, and "
+        "the matrix work is the same for every batch size."
+    ),
+)

@@ -1,0 +1,78 @@
+"""Lion (Chen et al. 2023, arXiv 2302.06675, algorithm 2): steps by the sign of a mean."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.optimizers import _lists as lists
+from trainer.optimizers._elementwise import apply_updates
+from trainer.optimizers._fields import beta1_field, cautious_field, lr_field, weight_decay_field
+from trainer.optimizers._tables import Table, TableOptimizer
+from trainer.options import option
+from trainer.specs import OptimizerSpec
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of Lion."""
+
+    lr: float | None = lr_field("Every weight moves by this much; a fifth of AdamW's rate.")
+    beta1: float = beta1_field()
+    beta2: float = option(
+        0.99, "Beta 2", "Memory of the mean itself.", min=0.0, max=0.999999, folded=True
+    )
+    # Section 5 of the paper: rates 3 to 10 times smaller than AdamW's, decay as much larger.
+    weight_decay: float = weight_decay_field(0.05, hint=" Five times AdamW's.")
+    cautious: bool = cautious_field()
+
+
+class Lion(TableOptimizer):
+    """Lion; keys as in the authors' code."""
+
+    def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+        """Return a zero mean; any shape."""
+        return {"exp_avg": torch.zeros_like(weight)}
+
+    def update_table(self, table: Table) -> None:
+        """Take one step."""
+        group, (beta1, beta2) = table.group, table.group["betas"]
+        if group["cautious"]:
+            means = table.column("exp_avg")
+            updates = list(lists.lerp(means, table.grads, 1 - beta1))
+            lists.sign_(updates)
+            apply_updates(table, updates, lr=group["lr"], cautious_of=table.grads)
+            lists.lerp_(means, table.grads, 1 - beta2)
+            return
+        for weights, grads, means in table.pieces("exp_avg"):
+            updates = list(lists.lerp(means, grads, 1 - beta1))
+            lists.sign_(updates)
+            lists.mul_(weights, 1 - group["lr"] * group["weight_decay"])
+            lists.add_(weights, updates, alpha=-group["lr"])
+            lists.lerp_(means, grads, 1 - beta2)
+
+
+def build(
+    param_groups: list[dict[str, Any]], options: Options, device: torch.device
+) -> torch.optim.Optimizer:
+    """Return Lion."""
+    defaults = {
+        "lr": options.lr or SPEC.default_lr,
+        "betas": (options.beta1, options.beta2),
+        "cautious": options.cautious,
+    }
+    return Lion(param_groups, defaults)
+
+
+SPEC = OptimizerSpec(
+    name="lion",
+    label="Lion",
+    summary="Half of AdamW's memory; every step is equally large, so it likes large batches.",
+    paper="https://arxiv.org/abs/2302.06675",
+    options=Options,
+    build=build,
+    state_bytes=4.0,
+    default_lr=2e-5,  # a fifth of AdamW's, section 5 of the paper
+    warning="Small batches make the signs noisy: lower the rate or enlarge the batch.",
+)

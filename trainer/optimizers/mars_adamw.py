@@ -1,0 +1,98 @@
+"""MARS-AdamW (Yuan et al. 2024, arXiv 2411.10438, algorithm 3): AdamW on corrected gradients."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trainer.optimizers import _lists as lists
+from trainer.optimizers._elementwise import (
+    adam_denominators,
+    apply_adamw,
+    apply_updates,
+    mean_squares,
+)
+from trainer.optimizers._fields import (
+    beta1_field,
+    beta2_field,
+    cautious_field,
+    eps_field,
+    lr_field,
+    weight_decay_field,
+)
+from trainer.optimizers._mars import Mars, gamma_field
+from trainer.optimizers._tables import Table
+from trainer.specs import OptimizerSpec
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of MARS-AdamW."""
+
+    lr: float | None = lr_field("One rate for all weights; empty: AdamW's for fine-tuning.")
+    gamma: float = gamma_field()
+    beta1: float = beta1_field(0.95)
+    beta2: float = beta2_field(0.99)
+    eps: float = eps_field()
+    weight_decay: float = weight_decay_field()
+    cautious: bool = cautious_field()
+
+
+class MarsAdamW(Mars):
+    """MARS-AdamW; keys as in the authors' code."""
+
+    corrected_states = ("exp_avg", "exp_avg_sq")
+
+    def update_corrected(self, table: Table) -> None:
+        """Take one step on the weights that are no vectors."""
+        group = table.group
+        if group["cautious"]:
+            self._update_cautiously(table)
+            return
+        for (weights, _, means, squares), corrected in self.corrected(table):
+            apply_adamw(
+                [weights, corrected, means, squares],
+                lr=group["lr"],
+                betas=group["betas"],
+                eps=group["eps"],
+                weight_decay=group["weight_decay"],
+                step=table.step,
+            )
+
+    def _update_cautiously(self, table: Table) -> None:
+        group, (beta1, beta2) = table.group, table.group["betas"]
+        means, squares = table.column("exp_avg"), table.column("exp_avg_sq")
+        for (_, _, mean, square), corrected in self.corrected(table):
+            lists.lerp_(mean, corrected, 1 - beta1)
+            mean_squares(square, corrected, beta2)
+        denominators = adam_denominators(squares, group["eps"], beta2, table.step)
+        updates = list(lists.div(means, denominators))
+        lists.div_(updates, 1 - beta1**table.step)
+        apply_updates(table, updates, lr=group["lr"], cautious_of=table.grads)
+
+
+def build(
+    param_groups: list[dict[str, Any]], options: Options, device: torch.device
+) -> torch.optim.Optimizer:
+    """Return MARS-AdamW."""
+    defaults = {
+        "lr": options.lr or SPEC.default_lr,
+        "betas": (options.beta1, options.beta2),
+        "gamma": options.gamma,
+        "eps": options.eps,
+        "cautious": options.cautious,
+    }
+    return MarsAdamW(param_groups, defaults)
+
+
+SPEC = OptimizerSpec(
+    name="mars_adamw",
+    label="MARS-AdamW",
+    summary="AdamW on gradients that are corrected by their change; half more memory.",
+    paper="https://arxiv.org/abs/2411.10438",
+    options=Options,
+    build=build,
+    state_bytes=12.0,
+    default_lr=1e-4,  # AdamW's: the correction keeps the size of a step
+    warning="Shown to help in pre-training of language models only.",
+)

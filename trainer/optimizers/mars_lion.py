@@ -1,0 +1,63 @@
+"""MARS-Lion (Yuan et al. 2024, arXiv 2411.10438, algorithm 4): signs of corrected gradients."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trainer.optimizers import _lists as lists
+from trainer.optimizers._fields import beta1_field, eps_field, lr_field, weight_decay_field
+from trainer.optimizers._mars import Mars, gamma_field
+from trainer.optimizers._tables import Table
+from trainer.specs import OptimizerSpec
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of MARS-Lion."""
+
+    lr: float | None = lr_field("Every weight moves by this much; a fifth of AdamW's rate.")
+    gamma: float = gamma_field()
+    beta1: float = beta1_field(0.95)
+    eps: float = eps_field()
+    weight_decay: float = weight_decay_field(0.05, hint=" Five times AdamW's.")
+
+
+class MarsLion(Mars):
+    """MARS-Lion; keys as in the authors' code, without the mean square that it never reads."""
+
+    corrected_states = ("exp_avg",)
+
+    def update_corrected(self, table: Table) -> None:
+        """Take one step on the weights that are no vectors."""
+        group = table.group
+        for (weights, _, means), corrected in self.corrected(table):
+            lists.lerp_(means, corrected, 1 - group["betas"][0])
+            lists.mul_(weights, 1 - group["lr"] * group["weight_decay"])
+            lists.add_(weights, lists.sign(means), alpha=-group["lr"])
+
+
+def build(
+    param_groups: list[dict[str, Any]], options: Options, device: torch.device
+) -> torch.optim.Optimizer:
+    """Return MARS-Lion."""
+    defaults = {
+        "lr": options.lr or SPEC.default_lr,
+        "betas": (options.beta1, options.beta1),
+        "gamma": options.gamma,
+        "eps": options.eps,
+    }
+    return MarsLion(param_groups, defaults)
+
+
+SPEC = OptimizerSpec(
+    name="mars_lion",
+    label="MARS-Lion",
+    summary="Signs of corrected gradients, in AdamW's memory.",
+    paper="https://arxiv.org/abs/2411.10438",
+    options=Options,
+    build=build,
+    state_bytes=8.0,
+    default_lr=2e-5,  # Lion's: arXiv 2302.06675, section 5
+    warning="The authors tuned MARS-AdamW only; biases and gains get AdamW at this small rate.",
+)

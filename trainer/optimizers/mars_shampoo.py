@@ -1,0 +1,86 @@
+"""MARS-Shampoo (Yuan et al. 2024, arXiv 2411.10438, algorithm 5): orthogonal corrected steps."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trainer.optimizers import _lists as lists
+from trainer.optimizers._fields import beta1_field, eps_field, lr_field, weight_decay_field
+from trainer.optimizers._mars import Mars, gamma_field
+from trainer.optimizers._newton_schulz import (
+    as_matrix,
+    match_adamw,
+    match_spectrum,
+    orthogonalize,
+)
+from trainer.optimizers._tables import Table
+from trainer.options import option
+from trainer.specs import OptimizerSpec
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of MARS-Shampoo."""
+
+    lr: float | None = lr_field("One rate for all weights; empty: AdamW's for fine-tuning.")
+    gamma: float = gamma_field()
+    beta1: float = beta1_field(0.95)
+    scale: str = option(
+        "match_adamw",
+        "Size of a step",
+        "match_adamw: as large as AdamW's, so that its rates suit. original: as in the authors' "
+        "code, about six times smaller for a matrix of 1024 x 1024.",
+        choices=("match_adamw", "original"),
+        folded=True,
+    )
+    eps: float = eps_field()
+    weight_decay: float = weight_decay_field()
+
+
+class MarsShampoo(Mars):
+    """MARS-Shampoo; keys as in the authors' code."""
+
+    corrected_states = ("exp_avg",)
+
+    def update_corrected(self, table: Table) -> None:
+        """Take one step on the weights that are no vectors."""
+        group, beta1 = table.group, table.group["betas"][0]
+        for (_, _, means), corrected in self.corrected(table):
+            lists.lerp_(means, corrected, 1 - beta1)
+        measure = match_adamw if group["scale"] == "match_adamw" else match_spectrum
+        updates = orthogonalize([as_matrix(mean) for mean in table.column("exp_avg")])
+        lists.mul_(table.weights, 1 - group["lr"] * group["weight_decay"])
+        for weight, update in zip(table.weights, updates, strict=True):
+            weight.add_(update.view_as(weight), alpha=-group["lr"] * measure(weight.shape))
+
+
+def build(
+    param_groups: list[dict[str, Any]], options: Options, device: torch.device
+) -> torch.optim.Optimizer:
+    """Return MARS-Shampoo."""
+    defaults = {
+        "lr": options.lr or SPEC.default_lr,
+        "betas": (options.beta1, options.beta1),
+        "gamma": options.gamma,
+        "scale": options.scale,
+        "eps": options.eps,
+    }
+    return MarsShampoo(param_groups, defaults)
+
+
+SPEC = OptimizerSpec(
+    name="mars_shampoo",
+    label="MARS-Shampoo",
+    summary="Orthogonal steps along corrected gradients; much arithmetic at small batches.",
+    paper="https://arxiv.org/abs/2411.10438",
+    options=Options,
+    build=build,
+    state_bytes=8.0,
+    default_lr=1e-4,  # AdamW's, as steps have its size: arXiv 2502.16982, equation 4
+    experimental=True,
+    warning=(
+        "The authors tuned MARS-AdamW only. The matrix work is the same for every batch size, so "
+        "small batches make it slow."
+    ),
+)

@@ -1,0 +1,174 @@
+"""Muon (Jordan 2024): orthogonal steps for hidden matrices, AdamW for all other weights.
+
+Steps have AdamW's size (Liu et al. 2025, arXiv 2502.16982, equation 4), so one rate and one decay
+serve both. Matrices that hold several projections side by side are orthogonalised one by one.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.optimizers import _lists as lists
+from trainer.optimizers._elementwise import apply_adamw
+from trainer.optimizers._fields import (
+    beta1_field,
+    beta2_field,
+    eps_field,
+    lr_field,
+    weight_decay_field,
+)
+from trainer.optimizers._newton_schulz import (
+    as_matrix,
+    match_adamw,
+    match_spectrum,
+    orthogonalize,
+)
+from trainer.optimizers._tables import Table, TableOptimizer
+from trainer.options import option
+from trainer.specs import OptimizerSpec
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of Muon."""
+
+    lr: float | None = lr_field("One rate for all weights; empty: AdamW's for fine-tuning.")
+    momentum: float = option(
+        0.95, "Momentum", "Memory of the direction of matrices.", min=0.0, max=0.9999
+    )
+    nesterov: bool = option(
+        True, "Nesterov", "Look one step ahead along the direction.", folded=True
+    )
+    heads: str = option(
+        "head, mel_linear",
+        "Output layers",
+        "Matrices for which AdamW is used, besides embeddings: parts of their names, separated "
+        "by commas. A part counts where a name, split at its dots, holds it or ends with _part.",
+    )
+    scale: str = option(
+        "match_adamw",
+        "Size of a step",
+        "match_adamw: as large as AdamW's, so that its rates suit. original: as in Jordan's code, "
+        "whose rate is 0.02.",
+        choices=("match_adamw", "original"),
+        folded=True,
+    )
+    beta1: float = beta1_field()
+    beta2: float = beta2_field()
+    eps: float = eps_field()
+    weight_decay: float = weight_decay_field()
+
+
+class Muon(TableOptimizer):
+    """Muon with AdamW for the rest; `momentum_buffer` as in torch, the others as in its AdamW."""
+
+    def __init__(
+        self, param_groups: list[dict[str, Any]], defaults: dict[str, Any], heads: list[str]
+    ) -> None:
+        super().__init__(param_groups, defaults)
+        self._parts: dict[Tensor, int] = {}
+        for group in self.param_groups:
+            names = group.get("param_names", [""] * len(group["params"]))
+            for name, weight in zip(names, group["params"], strict=True):
+                if group.get("are_matrices", True) and is_hidden(name, weight, heads):
+                    self._parts[weight] = count_projections(name, weight)
+
+    def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+        """Return zeros; any shape."""
+        is_matrix = weight in self._parts
+        names = ("momentum_buffer",) if is_matrix else ("exp_avg", "exp_avg_sq")
+        return {name: torch.zeros_like(weight) for name in names}
+
+    def update_table(self, table: Table) -> None:
+        """Take one step."""
+        hidden, others = self._split(table)
+        if hidden.weights:
+            self._update_hidden(hidden)
+        group = table.group
+        for pieces in others.pieces("exp_avg", "exp_avg_sq"):
+            apply_adamw(
+                pieces,
+                lr=group["lr"],
+                betas=group["betas"],
+                eps=group["eps"],
+                weight_decay=group["weight_decay"],
+                step=table.step,
+            )
+
+    def _split(self, table: Table) -> tuple[Table, Table]:
+        """Part a table into hidden matrices and the rest (any shape)."""
+        hidden = Table(table.group, [], [], [], table.step)
+        others = Table(table.group, [], [], [], table.step)
+        for weight, grad, state in zip(table.weights, table.grads, table.states, strict=True):
+            (hidden if weight in self._parts else others).add(weight, grad, state)
+        return hidden, others
+
+    def _update_hidden(self, table: Table) -> None:
+        group, momentum = table.group, table.group["momentum"]
+        buffers = table.column("momentum_buffer")
+        lists.lerp_(buffers, table.grads, 1 - momentum)
+        directions = buffers
+        if group["nesterov"]:
+            directions = list(lists.lerp(table.grads, buffers, momentum))
+        matrices: list[Tensor] = []
+        for weight, direction in zip(table.weights, directions, strict=True):
+            matrices += self._projections(weight, direction)
+        lists.mul_(table.weights, 1 - group["lr"] * group["weight_decay"])
+        measure = match_adamw if group["scale"] == "match_adamw" else match_spectrum
+        targets = [part for weight in table.weights for part in self._projections(weight, weight)]
+        for target, step in zip(targets, orthogonalize(matrices), strict=True):
+            target.add_(step, alpha=-group["lr"] * measure(target.shape))
+
+    def _projections(self, weight: Tensor, tensor: Tensor) -> list[Tensor]:
+        """View a tensor of a weight's shape (any shape) as its matrices, one per projection."""
+        side = 0 if weight.size(0) > weight[0].numel() else 1
+        return list(as_matrix(tensor).chunk(self._parts[weight], dim=side))
+
+
+def is_hidden(name: str, weight: Tensor, heads: list[str]) -> bool:
+    """Whether a decayed weight (any shape) is a matrix inside the network, not an output layer."""
+    parts = name.split(".")
+    is_head = any(part == head or part.endswith(f"_{head}") for part in parts for head in heads)
+    return weight.dim() >= 2 and not is_head
+
+
+def count_projections(name: str, weight: Tensor) -> int:
+    """Return 3 for a weight (any shape) with query, key and value one after the other, else 1."""
+    is_joint = any(part in ("c_attn", "in_proj_weight") for part in name.split("."))
+    sides = sorted((weight.size(0), weight[0].numel()))
+    return 3 if is_joint and sides[1] == 3 * sides[0] else 1
+
+
+def build(
+    param_groups: list[dict[str, Any]], options: Options, device: torch.device
+) -> torch.optim.Optimizer:
+    """Return Muon."""
+    defaults = {
+        "lr": options.lr or SPEC.default_lr,
+        "momentum": options.momentum,
+        "nesterov": options.nesterov,
+        "scale": options.scale,
+        "betas": (options.beta1, options.beta2),
+        "eps": options.eps,
+    }
+    heads = [part.strip() for part in options.heads.split(",") if part.strip()]
+    return Muon(param_groups, defaults, heads)
+
+
+SPEC = OptimizerSpec(
+    name="muon",
+    label="Muon",
+    summary="Orthogonal steps for matrices, AdamW for the rest; much arithmetic at small batches.",
+    paper="https://kellerjordan.github.io/posts/muon/",
+    options=Options,
+    build=build,
+    state_bytes=4.0,
+    default_lr=1e-4,  # AdamW's, as steps have its size: arXiv 2502.16982, equation 4
+    warning=(
+        "Checkpoints that were trained with Adam lose quality when all their weights are tuned "
+        "with Muon (arXiv 2605.10468). The matrix work is the same for every batch size, so small "
+        "batches make it slow."
+    ),
+)

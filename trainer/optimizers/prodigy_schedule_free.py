@@ -1,0 +1,176 @@
+"""Prodigy with Schedule-Free averaging: no rate to choose and no schedule; for research.
+
+The step of Prodigy (arXiv 2306.06101, algorithm 4, without a mean of gradients) moves the fast
+point z of Schedule-Free (arXiv 2405.15682, algorithm 1), whose average is weighted by the squared
+rate d * lr. No paper studies the mix; it is known from image models.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.optimizers import _lists as lists
+from trainer.optimizers._fields import beta2_field, eps_field, weight_decay_field
+from trainer.optimizers._prodigy import (
+    ESTIMATES,
+    EstimatingOptimizer,
+    Parts,
+    Scalars,
+    adapt,
+    estimate,
+    read_estimate,
+    scalars_of,
+)
+from trainer.optimizers._prodigy_options import check_rates
+from trainer.optimizers._schedule_free import ScheduleFree
+from trainer.optimizers._schedule_free_options import set_mode
+from trainer.optimizers._tables import Table
+from trainer.options import option
+from trainer.specs import OptimizerSpec
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of Prodigy with Schedule-Free averaging."""
+
+    lr: float | None = option(
+        None,
+        "Learning rate",
+        "A factor on the rate that is found; empty means 1, which is right nearly always.",
+        min=1e-3,
+        max=10.0,
+    )
+    d0: float = option(
+        1e-6, "First estimate (d0)", "Where the rate starts.", min=1e-12, max=1.0, folded=True
+    )
+    d_coef: float = option(
+        1.0, "Growth coefficient", "Multiplies the rate that is found.", min=0.01, max=100.0
+    )
+    beta1: float = option(
+        0.9,
+        "Beta 1",
+        "How near to the average gradients are taken.",
+        min=0.01,
+        max=0.9999,
+        folded=True,
+    )
+    # As in the package prodigy-plus-schedule-free.
+    beta2: float = beta2_field(0.99)
+    eps: float = eps_field()
+    weight_decay: float = weight_decay_field(0.0)
+
+
+class ProdigyScheduleFree(EstimatingOptimizer, ScheduleFree):
+    """Prodigy's step on Schedule-Free's fast point, averaged by the squared rate."""
+
+    estimates = (*ESTIMATES, "weight_sum")
+
+    def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+        """Return the fast point, the first weights and zero sums; any shape."""
+        return {
+            "exp_avg_sq": torch.zeros_like(weight),
+            "z": weight.clone(),
+            "s": torch.zeros_like(weight),
+            "p0": weight.clone(),
+        }
+
+    def update(self, tables: list[Table]) -> None:
+        """Move the weights with d as it is, then estimate d anew."""
+        self.check_mode()
+        group, lr = self.param_groups[0], self.common_rate()
+        if not tables or lr == 0:
+            return
+        scalars = scalars_of(group, lr)
+        weight = scalars.rate.square()
+        group["weight_sum"] += weight
+        share = weight / group["weight_sum"]
+        parts: list[Parts] = []
+        for table in tables:
+            for pieces in table.pieces("exp_avg_sq", "z", "s", "p0"):
+                weights, grads, *_, sums, firsts = pieces
+                parts.append(estimate(weights, grads, sums, firsts, scalars))
+                _average(pieces[:4], scalars, share, table.group)
+        adapt(group, scalars, parts)
+        for each in self.param_groups:
+            each["k"] += 1
+
+
+def _average(
+    pieces: list[list[Tensor]], scalars: Scalars, share: Tensor, group: dict[str, Any]
+) -> None:
+    """Move the fast points and draw the weights (pieces, any shape) towards them by `share`."""
+    weights, grads, squares, fast = pieces
+    dtype = weights[0].dtype
+    beta1, beta2, _ = scalars.betas
+    d, rate, share = (scalar.to(dtype) for scalar in (scalars.d, scalars.rate, share))
+    updates = list(lists.mul(grads, d))
+    lists.mul_(squares, beta2)
+    lists.addcmul_(squares, updates, updates, 1 - beta2)
+    roots = lists.sqrt(squares)
+    lists.add_(roots, d * scalars.eps)
+    lists.div_(updates, roots)
+    lists.add_(updates, weights, alpha=group["weight_decay"])
+    lists.mul_(updates, rate)
+    ways = lists.sub(fast, weights)
+    lists.mul_(ways, share)
+    lists.add_(weights, ways)
+    lists.sub_(fast, updates)
+    lists.mul_(updates, beta1 * (1 - share) - 1)
+    lists.add_(weights, updates)
+
+
+def build(
+    param_groups: list[dict[str, Any]], options: Options, device: torch.device
+) -> torch.optim.Optimizer:
+    """Return Prodigy with Schedule-Free averaging, ready to train.
+
+    Raises:
+        ConfigError: the groups bring different learning rates.
+    """
+    lr = options.lr or SPEC.default_lr
+    check_rates(param_groups, lr)
+    defaults = {
+        "lr": lr,
+        "betas": (options.beta1, options.beta2),
+        "beta3": None,
+        "eps": options.eps,
+        "d0": options.d0,
+        "d": options.d0,
+        "d_max": options.d0,
+        "d_numerator": 0.0,
+        "d_coef": options.d_coef,
+        "growth_rate": float("inf"),
+        "use_bias_correction": False,
+        "safeguard_warmup": False,
+        "weight_sum": 0.0,
+        "k": 0,
+        "train_mode": True,
+    }
+    return ProdigyScheduleFree(param_groups, defaults)
+
+
+def effective_lr(optimizer: torch.optim.Optimizer) -> float:
+    """Return d * lr, the rate at which the fast point moves."""
+    return read_estimate(optimizer) * float(optimizer.param_groups[0]["lr"])
+
+
+SPEC = OptimizerSpec(
+    name="prodigy_schedule_free",
+    label="Prodigy + Schedule-Free",
+    summary="Neither rate nor schedule to choose; for research.",
+    paper="https://arxiv.org/abs/2405.15682",
+    options=Options,
+    build=build,
+    state_bytes=16.0,
+    default_lr=1.0,
+    schedules=("constant",),
+    set_mode=set_mode,
+    effective_lr=effective_lr,
+    experimental=True,
+    warning=(
+        "No paper studies this mix. Leave gradient clipping and the average of weights (EMA) off, "
+        "and watch the rate that is found."
+    ),
+)
