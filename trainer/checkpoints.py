@@ -10,38 +10,84 @@ import json
 import os
 import shutil
 import time
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from trainer.errors import CheckpointError
 from trainer.evaluate import has_other_weights, weights_for_evaluation
 from trainer.events import CheckpointSaved
 from trainer.setup import Setup
+from trainer.staging import Staging
 
 FORMAT = 1
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """What a checkpoint will hold, copied to the host: training may go on while it is written."""
+
+    step: int
+    best: bool
+    metrics: dict[str, float]
+    weights: dict[str, Tensor]
+    state: dict[str, Any]
+    ready: "torch.cuda.Event | None"
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes it takes on the disk, files that are only linked left out."""
+        return _count_bytes(self.weights) + _count_bytes(self.state)
+
+
 def save_checkpoint(setup: Setup, step: int, *, best: bool) -> CheckpointSaved:
-    """Write and publish a checkpoint, then drop older ones beyond `keep_last` and the best."""
-    started = time.monotonic()
-    parent = setup.folder / "checkpoints"
-    partial = parent / f".partial-{step:08d}-{os.getpid()}"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
+    """Write and publish a checkpoint at once; `CheckpointWriter` does it beside training."""
+    snapshot = take_snapshot(setup, step, best=best, staging=Staging(setup.device))
+    return write_snapshot(setup, snapshot)
+
+
+def take_snapshot(setup: Setup, step: int, *, best: bool, staging: Staging) -> Snapshot:
+    """Copy what the checkpoint of a step holds; the only part that training waits for."""
     with weights_for_evaluation(setup):
-        setup.family.export(setup.model, setup.corpus.facts, partial)
-    torch.save(_resume_state(setup, step), partial / "state.pt")
+        weights = staging.copy(setup.model.state_dict(), "weights")
+    state = staging.copy(_resume_state(setup, step), "state")
     validation = setup.progress.get("validation", {})
     metrics = validation if validation.get("step") == step else {}
-    _publish(partial, parent / f"step-{step:08d}", step=step, best=best, metrics=metrics)
-    prune(parent, keep_last=setup.config.training.keep_last)
+    return Snapshot(step, best, dict(metrics), weights, state, staging.ready())
+
+
+def write_snapshot(setup: Setup, snapshot: Snapshot) -> CheckpointSaved:
+    """Write and publish a snapshot, then drop older ones beyond `keep_last` and the best.
+
+    It may run beside training: of the model it uses nothing that training changes.
+
+    Raises:
+        OSError, RuntimeError, SafetensorError: the disk is full or fails; what was there is whole.
+    """
+    started = time.monotonic()
+    step, parent = snapshot.step, setup.folder / "checkpoints"
+    if snapshot.ready is not None:
+        snapshot.ready.synchronize()
+    partial = parent / f".partial-{step:08d}-{os.getpid()}"
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir()
+        setup.family.export(setup.model, setup.corpus.facts, partial, snapshot.weights)
+        torch.save(snapshot.state, partial / "state.pt")
+        _publish(partial, parent / f"step-{step:08d}", snapshot)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    with suppress(OSError):
+        prune(parent, keep_last=setup.config.training.keep_last)
     folder = parent / f"step-{step:08d}"
     size = sum(file.stat().st_size for file in folder.iterdir())
     path = str(folder.relative_to(setup.folder))
-    return CheckpointSaved(step, path, best, size, time.monotonic() - started)
+    return CheckpointSaved(step, path, snapshot.best, size, time.monotonic() - started)
 
 
 def newest_checkpoint(parent: Path) -> tuple[Path | None, list[str]]:
@@ -55,6 +101,12 @@ def newest_checkpoint(parent: Path) -> tuple[Path | None, list[str]]:
         else:
             return folder, complaints
     return None, complaints
+
+
+def newest_step(parent: Path) -> int | None:
+    """Return the step of the newest published checkpoint, without verifying it."""
+    folders = sorted(parent.glob("step-*"))
+    return int(folders[-1].name.removeprefix("step-")) if folders else None
 
 
 def set_damaged_aside(parent: Path) -> tuple[Path | None, list[str]]:
@@ -152,14 +204,13 @@ def _resume_state(setup: Setup, step: int) -> dict[str, Any]:
     }
 
 
-def _publish(
-    partial: Path, final: Path, *, step: int, best: bool, metrics: dict[str, float]
-) -> None:
+def _publish(partial: Path, final: Path, snapshot: Snapshot) -> None:
     files = {}
     for path in sorted(partial.iterdir()):
         _sync(path)
         files[path.name] = {"size": path.stat().st_size, "sha256": _hash_file(path)}
-    manifest = {"format": FORMAT, "step": step, "best": best, "metrics": metrics, "files": files}
+    facts = {"step": snapshot.step, "best": snapshot.best, "metrics": snapshot.metrics}
+    manifest = {"format": FORMAT} | facts | {"files": files}
     manifest_path = partial / "manifest.json"
     manifest_path.write_text(json.dumps(manifest, indent=2), encoding="utf-8")
     _sync(manifest_path)
@@ -186,6 +237,14 @@ def _sync(path: Path) -> None:
 def _hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _count_bytes(value: Any) -> int:
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, dict):
+        return sum(map(_count_bytes, value.values()))
+    return sum(map(_count_bytes, value)) if isinstance(value, list | tuple) else 0
 
 
 def _is_best(folder: Path) -> bool:

@@ -67,13 +67,17 @@ class PreviewMade(Event):
 
 @dataclass(frozen=True)
 class CheckpointSaved(Event):
-    """A checkpoint was published; `path` is relative to the run folder."""
+    """A checkpoint was published; `path` is relative to the run folder.
+
+    `seconds` is what the writing took, `waited_s` how long training stood still for it.
+    """
 
     step: int
     path: str
     best: bool
     size_bytes: int
     seconds: float
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True)

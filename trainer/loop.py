@@ -6,14 +6,15 @@ import torch
 from torch import Tensor
 
 from trainer.averaging import update_average
-from trainer.checkpoints import save_checkpoint
 from trainer.distributed import sum_gradients, sum_values
 from trainer.errors import DataError
 from trainer.evaluate import make_preview, validate
 from trainer.events import Event, Notice, ValidationDone
+from trainer.garbage import collection_by_hand, sweep
 from trainer.meter import Meter
 from trainer.setup import Setup
 from trainer.timetable import Timetable, note_validation
+from trainer.writer import CheckpointWriter
 
 Emit = Callable[[Event], None]
 
@@ -26,28 +27,32 @@ def train(setup: Setup, emit: Emit) -> str:
     """
     meter = Meter(setup, emit)
     timetable = Timetable(setup)
-    for step in range(setup.first_step, setup.last_step + 1):
-        meter.step_done(step, train_step(setup, step))
-        due = timetable.due_after(step)
-        if due:
-            meter.finish()
-        best = False
-        if "validate" in due and (metrics := validate(setup)):
-            best = note_validation(setup, step, metrics)
-            emit(ValidationDone(step, metrics))
-        if "preview" in due and setup.world.is_main:
-            _emit_preview(setup, step, emit)
-        is_out_of_patience = timetable.is_out_of_patience()
-        if is_out_of_patience:
-            emit(Notice("info", "Stopped early: validation no longer improves.", "", step))
-        stopping = "stop" in due or is_out_of_patience
-        if ("save" in due or best or stopping) and setup.world.is_main:
-            emit(save_checkpoint(setup, step, best=best))
-        if stopping:
-            return "stopped" if "stop" in due else "finished"
-        if due:
-            timetable.done(due)
-            meter.restart()
+    with CheckpointWriter(setup, emit) as writer, collection_by_hand():
+        for step in range(setup.first_step, setup.last_step + 1):
+            meter.step_done(step, train_step(setup, step))
+            writer.tell()
+            due = timetable.due_after(step)
+            if due:
+                meter.finish()
+            best = False
+            if "validate" in due and (metrics := validate(setup)):
+                best = note_validation(setup, step, metrics)
+                emit(ValidationDone(step, metrics))
+            if "preview" in due and setup.world.is_main:
+                _emit_preview(setup, step, emit)
+            is_out_of_patience = timetable.is_out_of_patience()
+            if is_out_of_patience:
+                emit(Notice("info", "Stopped early: validation no longer improves.", "", step))
+            stopping = "stop" in due or is_out_of_patience
+            if ("save" in due or best or stopping) and setup.world.is_main:
+                is_last = stopping or step == setup.last_step
+                writer.save(step, best=best, wait=is_last)
+            if stopping:
+                return "stopped" if "stop" in due else "finished"
+            sweep(step, is_pause=bool(due))
+            if due:
+                timetable.done(due)
+                meter.restart()
     return "finished"
 
 

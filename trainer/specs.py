@@ -26,6 +26,21 @@ What all clips of a step share is drawn from the first; it starts anew for every
 """
 
 
+class Export(Protocol):
+    """Writes a checkpoint folder; see `ModelFamily`."""
+
+    def __call__(
+        self,
+        model: "nn.Module",
+        facts: dict[str, Any],
+        folder: Path,
+        weights: "dict[str, Tensor] | None" = None,
+        /,
+    ) -> None:
+        """Write the model's own weights, or those given in their place."""
+        ...
+
+
 class Featurizer(Protocol):
     """Clip -> Features; deterministic and picklable, so that workers can fill the cache.
 
@@ -77,8 +92,9 @@ class ModelFamily:
     measures(model, batch) -> {name: scalar}: further validation metrics, normalised likewise.
     blocks(model) -> modules that checkpointing and compile may wrap.
     synthesize(model, facts, text, speaker) -> Speech; DataError for unusable text or speaker.
-    export(model, facts, folder): `model.safetensors` and `config.json` that `load` and other
-        tools read; model.safetensors holds the whole state_dict.
+    export(model, facts, folder, weights): `model.safetensors` and `config.json` that `load` and
+        other tools read; model.safetensors holds the whole state_dict, or `weights` in its place:
+        a copy, written by another thread while the model trains on.
 
     What only some families need:
 
@@ -106,7 +122,7 @@ class ModelFamily:
     measures: "Callable[[nn.Module, Batch], dict[str, Tensor]]"
     blocks: "Callable[[nn.Module], list[nn.Module]]"
     synthesize: "Callable[[nn.Module, dict[str, Any], str, str], Speech]"
-    export: "Callable[[nn.Module, dict[str, Any], Path], None]"
+    export: Export
     learning_rates: dict[str, float] = field(default_factory=dict)
     draws: Callable[[Mapping[str, Features]], Draw] | None = None
     checks: "Callable[[nn.Module, dict[str, Any]], dict[str, float]] | None" = None

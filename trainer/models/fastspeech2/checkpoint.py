@@ -42,10 +42,16 @@ def load(base: Path | None, options: Options, facts: dict[str, Any]) -> FastSpee
     return model
 
 
-def export(model: nn.Module, facts: dict[str, Any], folder: Path) -> None:
+def export(
+    model: nn.Module,
+    facts: dict[str, Any],
+    folder: Path,
+    weights: dict[str, Tensor] | None = None,
+) -> None:
     """Write model.safetensors and config.json, which `load` reads back."""
     folder.mkdir(parents=True, exist_ok=True)
-    state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    weights = weights or model.state_dict()
+    state = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
     save_file(state, folder / WEIGHTS_FILE)
     # safetensors creates files that only their owner may read; an export is for others too.
     (folder / WEIGHTS_FILE).chmod(0o644)

@@ -42,8 +42,7 @@ def load(base: Path | None, options: Options, facts: dict[str, Any]) -> Speaking
         model.load_state_dict(state, assign=True)
     else:
         model = SpeakingGpt(sizes.gpt, options.dropout)
-    model.loss_weights = {"text_ce": options.text_weight, "mel_ce": options.mel_weight}
-    model.upstream_masking = options.upstream_masking
+    configure(model, options)
     model.sampling = Sampling(
         temperature=options.temperature,
         top_k=options.top_k,
@@ -52,11 +51,22 @@ def load(base: Path | None, options: Options, facts: dict[str, Any]) -> Speaking
     )
     kept = base / VOICES_FILE if base is not None else None
     model.voice = Voice(start, facts["speakers"], kept)
-    _freeze(model, options.freeze)
     return model
 
 
-def export(model: nn.Module, facts: dict[str, Any], folder: Path) -> None:
+def configure(model: SpeakingGpt, options: Options) -> None:
+    """Set what the options say of training a network, whatever its weights."""
+    model.loss_weights = {"text_ce": options.text_weight, "mel_ce": options.mel_weight}
+    model.upstream_masking = options.upstream_masking
+    _freeze(model, options.freeze)
+
+
+def export(
+    model: nn.Module,
+    facts: dict[str, Any],
+    folder: Path,
+    weights: dict[str, Tensor] | None = None,
+) -> None:
     """Write all that `load` needs; the frozen networks are linked, not copied, where possible.
 
     Raises:
@@ -64,7 +74,7 @@ def export(model: nn.Module, facts: dict[str, Any], folder: Path) -> None:
     """
     gpt = own_model(model)
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(_state_of(gpt), folder / WEIGHTS_FILE)
+    save_file(_on_host(weights or gpt.state_dict()), folder / WEIGHTS_FILE)
     (folder / WEIGHTS_FILE).chmod(0o644)
     with torch.no_grad():
         gpt.voice.save(folder / VOICES_FILE)
@@ -89,7 +99,7 @@ def publish(model: nn.Module, facts: dict[str, Any], folder: Path, bf16: bool) -
     }
     publish_folder(
         folder,
-        gpt_state=_state_of(gpt),
+        gpt_state=_on_host(gpt.state_dict()),
         base=gpt.voice.base,
         config=facts["config"],
         vocab_json=facts["vocab"],
@@ -104,8 +114,8 @@ def terms(base: Path | None) -> str:
     return open_start(base).licence
 
 
-def _state_of(model: nn.Module) -> dict[str, Tensor]:
-    return {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+def _on_host(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach().cpu().contiguous() for name, value in state.items()}
 
 
 def _map_text(state: dict[str, Tensor], old_vocab: str, facts: dict[str, Any]) -> dict[str, Tensor]:

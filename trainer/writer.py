@@ -1,0 +1,133 @@
+"""CheckpointWriter: saves beside training; the loop waits only while the state is copied."""
+
+import errno
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Self
+
+from safetensors import SafetensorError
+
+from trainer.checkpoints import (
+    Snapshot,
+    newest_step,
+    prune,
+    take_snapshot,
+    write_snapshot,
+)
+from trainer.errors import CheckpointError, TimbreError
+from trainer.events import Event, Notice
+from trainer.setup import Setup
+from trainer.staging import Staging
+
+Emit = Callable[[Event], None]
+_FAILURES = (OSError, RuntimeError, SafetensorError, TimbreError)
+"""What a full or failing disk looks like through torch and safetensors, and errors for people."""
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """How a save ended: what is to be told, and why there is no checkpoint, if there is none."""
+
+    events: list[Event] = field(default_factory=list)
+    failure: str = ""
+    remedy: str = ""
+
+
+class CheckpointWriter:
+    """Saves checkpoints in a thread, one at a time; a save is told once it is published.
+
+    A save that fails costs that checkpoint: a Notice says why, and training goes on. Leaving the
+    `with` block waits for a save that is under way.
+    """
+
+    def __init__(self, setup: Setup, emit: Emit) -> None:
+        self._setup = setup
+        self._emit = emit
+        self._staging = Staging(setup.device)
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
+        self._under_way: Future[_Outcome] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self._finish()
+        finally:
+            self._pool.shutdown(wait=True)
+
+    def save(self, step: int, *, best: bool, wait: bool = False) -> None:
+        """Begin to save, after the save before it has ended; `wait` until it is published.
+
+        Raises:
+            CheckpointError: it could not be written and was waited for, as nothing comes after it.
+        """
+        began = time.monotonic()
+        self._finish()
+        snapshot = take_snapshot(self._setup, step, best=best, staging=self._staging)
+        waited_s = time.monotonic() - began
+        self._under_way = self._pool.submit(_write, self._setup, snapshot, waited_s)
+        if wait and (outcome := self._finish()).failure:
+            raise CheckpointError(f"{outcome.failure} {outcome.remedy}")
+
+    def tell(self) -> None:
+        """Emit what came of a save that has ended since; never waits."""
+        if self._under_way is not None and self._under_way.done():
+            self._finish()
+
+    def _finish(self) -> _Outcome:
+        future, self._under_way = self._under_way, None
+        outcome = future.result() if future is not None else _Outcome()
+        for event in outcome.events:
+            self._emit(event)
+        return outcome
+
+
+def _write(setup: Setup, snapshot: Snapshot, waited_s: float) -> _Outcome:
+    """Write a snapshot; on a full disk, once more after dropping all older ones but the best."""
+    step, parent = snapshot.step, setup.folder / "checkpoints"
+    events: list[Event] = []
+    try:
+        saved = write_snapshot(setup, snapshot)
+    except _FAILURES as error:
+        if not _is_full(parent, error, snapshot.size_bytes):
+            return _failed(parent, snapshot, error)
+        try:
+            prune(parent, keep_last=1)
+            saved = write_snapshot(setup, snapshot)
+        except _FAILURES as second:
+            return _failed(parent, snapshot, second)
+        text = "The disk was full: older checkpoints were dropped to save the newest."
+        remedy = f"Free space on the disk that holds {parent}, or keep fewer checkpoints."
+        events.append(Notice("warning", text, remedy, step))
+    return _Outcome([replace(saved, waited_s=waited_s), *events])
+
+
+def _failed(parent: Path, snapshot: Snapshot, error: Exception) -> _Outcome:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    newest = newest_step(parent)
+    kept = f"The checkpoint of step {newest} is whole." if newest else "There is none before it."
+    failure = f"The checkpoint of step {snapshot.step} could not be saved: {reason}. {kept}"
+    size_gib = snapshot.size_bytes / 2**30
+    remedy = f"Free at least {size_gib:.1f} GiB on the disk that holds {parent}, then save again."
+    if not _is_full(parent, error, snapshot.size_bytes):
+        remedy = f"See that {parent} can be written, then save again."
+    return _Outcome([Notice("error", failure, remedy, snapshot.step)], failure, remedy)
+
+
+def _is_full(parent: Path, error: Exception, size_bytes: int) -> bool:
+    """Whether a failure is one of space; torch and safetensors lose the system's error number."""
+    if isinstance(error, TimbreError):
+        return False
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    if "No space left" in str(error):
+        return True
+    try:
+        return shutil.disk_usage(parent).free < size_bytes
+    except OSError:
+        return False
