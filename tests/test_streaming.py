@@ -79,7 +79,7 @@ class Listener:
 
 def test_sound_is_heard_before_it_is_whole_and_to_its_end(app: Starlette, run_folder: Path) -> None:
     async def story() -> tuple[int, Listener]:
-        listener = Listener(app)
+        listener, at_first = Listener(app), 0
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(listener.listen)
             await listener.heard.wait()
