@@ -10,6 +10,7 @@ import os
 import struct
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 RATE = 24_000
@@ -23,17 +24,23 @@ def main(words: list[str]) -> int:
     if text == "refuse":
         print("Error: Nothing of this can be spoken.", file=sys.stderr)
         return 1
-    while text == "wait":
-        time.sleep(0.02)
+    _wait_until(lambda: text != "wait")
     sys.stdout.buffer.write(_header() + _tone(2.0))
     sys.stdout.buffer.flush()
     if text == "break":
         print("Error: The voice broke.", file=sys.stderr)
         return 1
-    while not (run / "go-on").exists():
-        time.sleep(0.02)
+    _wait_until((run / "go-on").exists)
     sys.stdout.buffer.write(_tone(1.0))
     return 0
+
+
+def _wait_until(is_met: Callable[[], bool]) -> None:
+    # Not for ever: a killed server leaves nobody who would end this process.
+    for _ in range(3000):
+        if is_met():
+            return
+        time.sleep(0.02)
 
 
 def _tone(seconds: float) -> bytes:
