@@ -58,7 +58,7 @@ FLOORS = {
     "trainer.models": 2.1,
     "trainer.optimizations": 2.1,
     "trainer.optimizers": 2.1,
-    "trainer.probe": 2.1,
+    "trainer.probe": 2.05,
     "trainer.schedules": 2.1,
     "trainer.series": 2.1,
     "trainer.data": 2.0,

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from tests._toy import TOY, make_setup
+from trainer.assemble import check_before_start
 from trainer.catalog import discover
+from trainer.config import RunConfig, TrainingConfig
 from trainer.data.types import Batch
 from trainer.device import Device
 from trainer.errors import ConfigError
@@ -29,6 +31,7 @@ HOPPER = Device("cuda", 0, "a GPU of 2022", 80.0, (9, 0))
 MAXWELL = Device("cuda", 0, "a GPU of 2014", 4.0, (5, 2))
 T = 6
 WIDTH = 16
+LEVELS = ["light", "medium", "full"]
 
 each_optimization = pytest.mark.parametrize("name", sorted(CATALOG))
 each_exact_one = pytest.mark.parametrize(
@@ -48,16 +51,17 @@ class _Attention(SelfAttention):
 
 
 class _Block(nn.Module):
-    """Attention, dropout and BatchNorm: everything that computing twice can get wrong."""
+    """Attention, convolution, dropout and BatchNorm: all that computing twice can get wrong."""
 
     def __init__(self) -> None:
         super().__init__()
         self.attention = _Attention()
+        self.filter = nn.Conv1d(T, T, 3, padding=1)
         self.norm = nn.BatchNorm1d(T)
         self.dropout = nn.Dropout(0.3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.dropout(self.norm(self.attention(x)))
+        return x + self.dropout(self.norm(self.filter(self.attention(x))))
 
 
 class _Batches:
@@ -119,22 +123,48 @@ def _ask_for_full_fp32(setup: Setup) -> None:
     torch.set_float32_matmul_precision("highest")
 
 
+def _stop_timing_kernels(setup: Setup) -> None:
+    torch.backends.cudnn.benchmark = False
+
+
+def _allow_all_memory(setup: Setup) -> None:
+    torch.cuda.set_per_process_memory_fraction(1.0, 0)
+
+
 BREAKERS: dict[str, Callable[[Setup], None]] = {
     "gradient_checkpointing": _restore_one_block,
     "sdpa": _switch_one_layer_back,
     "mixed_precision": _drop_autocast,
     "tf32": _ask_for_full_fp32,
+    "cudnn_benchmark": _stop_timing_kernels,
+    "memory_limit": _allow_all_memory,
 }
 
 
 @pytest.fixture(autouse=True)
 def _keep_flags() -> Iterator[None]:
     precision = torch.get_float32_matmul_precision()
-    allow_tf32, benchmark = torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
+    cudnn = torch.backends.cudnn
+    kept = {name: getattr(cudnn, name) for name in ("allow_tf32", "benchmark", "benchmark_limit")}
     yield
     torch.set_float32_matmul_precision(precision)
-    torch.backends.cudnn.allow_tf32 = allow_tf32
-    torch.backends.cudnn.benchmark = benchmark
+    for name, value in kept.items():
+        setattr(cudnn, name, value)
+
+
+@pytest.fixture(autouse=True)
+def _allocator(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
+    """Stand in for the allocator of a GPU, which a machine without one refuses to limit."""
+    shares: dict[int, float] = {}
+
+    def set_share(share: float, index: int) -> None:
+        shares[index] = share
+
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", set_share)
+    monkeypatch.setattr(
+        torch.cuda, "get_per_process_memory_fraction", lambda index: shares.get(index, 1.0)
+    )
+    return shares
 
 
 @each_optimization
@@ -209,9 +239,12 @@ def test_all_of_them_together_are_on(tmp_path: Path) -> None:
     assert all(states.values()), states
 
 
-def test_checkpointing_keeps_every_bit_of_weights_and_statistics(tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", LEVELS)
+def test_checkpointing_keeps_every_bit_of_weights_and_statistics(
+    level: str, tmp_path: Path
+) -> None:
     plain, optimized = _make_setup(tmp_path), _make_setup(tmp_path)
-    _apply(optimized, "gradient_checkpointing")
+    _apply(optimized, "gradient_checkpointing", level=level)
 
     assert _train(optimized, 5) == _train(plain, 5)
 
@@ -220,16 +253,33 @@ def test_checkpointing_keeps_every_bit_of_weights_and_statistics(tmp_path: Path)
         assert torch.equal(value, expected[key]), key
 
 
-def test_checkpointing_keeps_less_for_the_backward_pass(tmp_path: Path) -> None:
+def test_each_level_of_checkpointing_keeps_less_and_computes_more_again(tmp_path: Path) -> None:
     setup = _make_setup(tmp_path)
     batch = setup.train_batches.of_step(1)[0]
 
-    plain = probe(setup, batch)
-    _apply(setup, "gradient_checkpointing")
-    checkpointed = probe(setup, batch)
+    shown = [probe(setup, batch)]
+    for level in LEVELS:
+        _apply(setup, "gradient_checkpointing", level=level)
+        shown.append(probe(setup, batch))
 
-    assert checkpointed.block_calls == (2, 2, 2)
-    assert checkpointed.saved_bytes < 0.5 * plain.saved_bytes
+    products = [one.operators["aten::addmm"] + one.operators["aten::convolution"] for one in shown]
+    kept = [one.saved_bytes for one in shown]
+    assert [one.block_calls for one in shown] == [(1, 1, 1), (2, 2, 2), (2, 2, 2), (2, 2, 2)]
+    assert kept == sorted(set(kept), reverse=True)
+    assert kept[-1] < 0.25 * kept[0]
+    # Three blocks of a widening projection and a convolution: none, the former, both again.
+    assert products == [6, 6, 9, 12]
+
+
+@pytest.mark.parametrize("level", ["light", "medium"])
+def test_checkpointing_tells_what_its_level_kept(level: str, tmp_path: Path) -> None:
+    setup = _make_setup(tmp_path)
+    _apply(setup, "gradient_checkpointing", level=level)
+
+    state = _state(setup, "gradient_checkpointing")
+
+    assert state.detail.startswith(f"{level}: 3 of 3 blocks computed twice, ")
+    assert "products with weights" in state.detail
 
 
 def test_checkpointing_rests_while_evaluating(tmp_path: Path) -> None:
@@ -312,10 +362,22 @@ def test_mixed_precision_takes_a_format_the_device_computes(
     [(CPU, "fp16", "Choose bf16 or auto"), (TURING, "bf16", "Choose fp16 or auto")],
 )
 def test_mixed_precision_refuses_a_format_the_device_lacks(
-    machine: Device, mode: str, remedy: str, tmp_path: Path
+    machine: Device, mode: str, remedy: str
 ) -> None:
-    with pytest.raises(ConfigError, match=remedy):
-        _apply(_make_setup(tmp_path, machine), "mixed_precision", mode=mode)
+    entry = CATALOG["mixed_precision"]
+
+    assert entry.refuse
+    assert remedy in str(entry.refuse(machine, build_options(entry.options, {"mode": mode}, "")))
+    assert entry.refuse(machine, entry.options()) is None
+
+
+def test_options_that_cannot_work_are_refused_before_a_run_folder_is_made() -> None:
+    config = RunConfig(
+        training=TrainingConfig(device="cpu"), optimizations={"mixed_precision": {"mode": "fp16"}}
+    )
+
+    with pytest.raises(ConfigError, match="Mixed precision cannot be used here: fp16 needs a GPU"):
+        check_before_start(config)
 
 
 def test_fp16_is_seen_by_its_operands_and_its_scaler(tmp_path: Path) -> None:
@@ -359,13 +421,23 @@ def test_tf32_is_off_when_convolutions_are_left_out(tmp_path: Path) -> None:
     )
 
 
-def test_cudnn_times_its_kernels_only_if_asked(tmp_path: Path) -> None:
+def test_cudnn_times_as_many_kernels_as_asked(tmp_path: Path) -> None:
     setup = _make_setup(tmp_path, HOPPER)
 
-    _apply(setup, "tf32", cudnn_benchmark=True)
-    asked = torch.backends.cudnn.benchmark, _state(setup, "tf32").detail
-    _apply(setup, "tf32")
+    _apply(setup, "cudnn_benchmark", candidates=3)
 
-    assert asked[0] is True
-    assert "kernels timed" in asked[1]
-    assert torch.backends.cudnn.benchmark is False
+    assert torch.backends.cudnn.benchmark_limit == 3
+    assert "6 convolutions" in _state(setup, "cudnn_benchmark").detail
+    assert "CPU" in str(CATALOG["cudnn_benchmark"].unavailable(CPU))
+
+
+def test_the_memory_limit_reaches_the_allocator(
+    _allocator: dict[int, float], tmp_path: Path
+) -> None:
+    setup = _make_setup(tmp_path, HOPPER)
+
+    _apply(setup, "memory_limit", share=0.25)
+
+    assert _allocator == {0: 0.25}
+    assert _state(setup, "memory_limit") == State(True, "at most 20.0 of 80.0 GiB")
+    assert "CPU" in str(CATALOG["memory_limit"].unavailable(CPU))

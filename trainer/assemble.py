@@ -81,6 +81,9 @@ def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Se
         emit(Notice("warning", complaint))
     if checkpoint is not None:
         setup.first_step = restore_checkpoint(setup, checkpoint) + 1
+    for optimization, options in entries.optimizations:
+        if optimization.settle is not None:
+            optimization.settle(setup, options, emit)
     return setup
 
 
@@ -181,8 +184,10 @@ def _torch_gpus() -> list[Device]:
 
 def _refuse_unavailable(entries: Entries, machine: Device) -> None:
     problems = []
-    for optimization, _ in entries.optimizations:
+    for optimization, options in entries.optimizations:
         reason = optimization.unavailable(machine)
+        if reason is None and optimization.refuse is not None:
+            reason = optimization.refuse(machine, options)
         if reason is not None:
             problems.append(f"{optimization.label} cannot be used here: {reason}")
     allowed = entries.optimizer.schedules

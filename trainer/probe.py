@@ -34,22 +34,44 @@ def probe(setup: Setup, batch: Batch) -> Probe:
     recorder = _Recorder()
     blocks = setup.family.blocks(setup.model)
     with ExitStack() as stack:
-        stack.enter_context(_nothing_changed(setup.model, setup.device))
         calls = stack.enter_context(_counted_forwards(blocks))
         stack.enter_context(recorder)
-        saved = _SavedStorages(setup.model)
+        saved_bytes = rehearse(setup, batch)
+    # Watching single operators keeps blocks from running compiled, so those run once more alone.
+    before = _compiled_runs(blocks)
+    if any("program" in vars(block) for block in blocks):
+        saved_bytes = rehearse(setup, batch)
+    pairs = zip(before, _compiled_runs(blocks), strict=True)
+    return Probe(
+        operators=recorder.operators,
+        matmul_dtypes=recorder.matmul_dtypes,
+        block_calls=tuple(calls[id(block)] for block in blocks),
+        saved_bytes=saved_bytes,
+        compiled_calls=tuple(after - earlier for earlier, after in pairs),
+    )
+
+
+def rehearse(setup: Setup, batch: Batch) -> int:
+    """Run one forward and backward pass as a step would, and leave no trace of it.
+
+    Returns:
+        The bytes kept for the backward pass.
+    """
+    saved = _SavedStorages(setup.model)
+    with _nothing_changed(setup.model, setup.device):
         with saved_tensors_hooks(saved.pack, saved.unpack):
             with setup.precision.autocast(setup.device):
                 losses = setup.family.losses(setup.model, batch)
             loss = torch.stack(list(losses.values())).sum()
         # Scaling would change the scaler's own state and shows nothing more.
         loss.backward()
-    return Probe(
-        operators=recorder.operators,
-        matmul_dtypes=recorder.matmul_dtypes,
-        block_calls=tuple(calls[id(block)] for block in blocks),
-        saved_bytes=saved.num_bytes,
-    )
+    blocks = setup.family.blocks(setup.model)
+    # Selective checkpointing keeps results of its own beside autograd's.
+    return saved.num_bytes + sum(vars(block).get("kept_bytes", 0) for block in blocks)
+
+
+def _compiled_runs(blocks: list[nn.Module]) -> list[int]:
+    return [vars(block).get("compiled_runs", 0) for block in blocks]
 
 
 class _Recorder(TorchDispatchMode):

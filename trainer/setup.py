@@ -85,13 +85,16 @@ class Probe:
 
     `operators` counts ATen operators; `matmul_dtypes` the operand types of matrix products and
     convolutions; `block_calls` how often each block's forward ran (2 under checkpointing);
-    `saved_bytes` what autograd kept for the backward pass.
+    `saved_bytes` what autograd and checkpointing kept for the backward pass; `compiled_calls` how
+    often each block ran compiled. Operators are those of the blocks' own code: inside a compiled
+    block nobody can watch.
     """
 
     operators: Counter[str]
     matmul_dtypes: Counter[str]
     block_calls: tuple[int, ...]
     saved_bytes: int
+    compiled_calls: tuple[int, ...] = ()
 
 
 @dataclass

@@ -9,6 +9,7 @@ import numpy as np
 
 from trainer.data.types import Batch, Clip, Features
 from trainer.device import Device
+from trainer.events import Event
 
 if TYPE_CHECKING:
     import torch
@@ -174,6 +175,11 @@ class Optimization:
     unavailable(device) -> reason or None. apply(setup, options). state(setup, probe) -> State.
     `stage` fixes the order: backend, model, precision, compile, data. `exact`: the loss curve must
     stay the same within rounding.
+
+    refuse(device, options) -> why these options cannot work there, or None; asked before a run
+        folder is made.
+    settle(setup, options, emit): what can only be decided once everything is in place and the
+        newest checkpoint restored, such as whether a measured gain pays for the steps that remain.
     """
 
     name: str
@@ -186,6 +192,8 @@ class Optimization:
     apply: "Callable[[Setup, Any], None]"
     state: "Callable[[Setup, Probe], State]"
     default_on: bool = False
+    refuse: Callable[[Device, Any], str | None] | None = None
+    settle: "Callable[[Setup, Any, Callable[[Event], None]], None] | None" = None
 
 
 @dataclass(frozen=True)

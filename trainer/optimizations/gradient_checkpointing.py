@@ -1,4 +1,10 @@
-"""Gradient checkpointing (Chen et al. 2016, arXiv 1604.06174): compute twice, remember less."""
+"""Gradient checkpointing (Chen et al. 2016, arXiv 1604.06174): compute twice, remember less.
+
+`full` keeps only what goes into a block. `light` also keeps every product with weights, so that
+only attention and what works number by number is computed again; `medium` keeps those products
+that are no wider than what went in. A compiled block computes light and medium by itself, inside
+its graph, where they cost no call of Python per operator.
+"""
 
 import types
 from collections.abc import Iterator
@@ -8,16 +14,31 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    SelectiveCheckpointContext,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from trainer.device import Device
+from trainer.optimizations._blocks import compute_block, is_compiled
+from trainer.options import option
 from trainer.setup import Probe, Setup
 from trainer.specs import Optimization, State
 
 
 @dataclass(frozen=True)
 class Options:
-    """Gradient checkpointing has no options."""
+    """The options of gradient checkpointing."""
+
+    level: str = option(
+        "full",
+        "How much is computed again",
+        "light: attention and what works number by number. medium: wide matrix products too. "
+        "full: whole blocks, which keeps the least and is slowest.",
+        choices=("light", "medium", "full"),
+    )
 
 
 def unavailable(device: Device) -> str | None:
@@ -28,31 +49,110 @@ def unavailable(device: Device) -> str | None:
 def apply(setup: Setup, options: Options) -> None:
     """Let every block of the model forget its activations and compute them again when needed."""
     for block in setup.family.blocks(setup.model):
+        block.checkpointing = options.level  # type: ignore[assignment]
         # Bound to the block, not closed over it, so that a copy of the model stays a copy.
         block.forward = types.MethodType(_forward_twice, block)
 
 
 def state(setup: Setup, probe: Probe) -> State:
-    """Tell whether the forward of every block really ran a second time in the backward pass."""
-    num_blocks = len(probe.block_calls)
-    num_twice = sum(calls == 2 for calls in probe.block_calls)
-    if num_blocks == 0:
+    """Tell how many blocks really computed again in the backward pass, and what all of them kept.
+
+    A block that computes again runs its forward twice, whatever it finds kept on its way.
+    """
+    blocks = setup.family.blocks(setup.model)
+    if not blocks:
         return State(False, "this model has no blocks to checkpoint")
+    level = getattr(blocks[0], "checkpointing", "none")
     kept = f"{probe.saved_bytes / 2**20:.1f} MiB kept for the backward pass"
-    detail = f"{num_twice} of {num_blocks} blocks computed twice, {kept}"
-    return State(num_twice == num_blocks, detail)
+    pairs = list(zip(blocks, probe.block_calls, probe.compiled_calls, strict=True))
+    num_inside = sum(_is_checkpointed_inside(block) and compiled for block, _, compiled in pairs)
+    if num_inside == len(blocks):
+        return State(True, f"{level}, inside {num_inside} compiled blocks, {kept}")
+    num_twice = sum(calls == 2 for calls in probe.block_calls)
+    products = sum(int(getattr(block, "kept_bytes", 0)) for block in blocks)
+    part = f" ({products / 2**20:.1f} MiB of them products with weights)" if products else ""
+    detail = f"{level}: {num_twice} of {len(blocks)} blocks computed twice, {kept}{part}"
+    return State(num_twice == len(blocks), detail)
 
 
 def _forward_twice(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    forward = types.MethodType(type(self).forward, self)
-    if not (self.training and torch.is_grad_enabled()):
-        return forward(*args, **kwargs)
+    if not (self.training and torch.is_grad_enabled()) or _is_checkpointed_inside(self):
+        return compute_block(self, *args, **kwargs)
+    level = getattr(self, "checkpointing", "full")
+    keeper = _Keeper(wide=level == "light")
 
     def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-        return nullcontext(), _kept_statistics(self)
+        if level == "full":
+            return nullcontext(), _kept_statistics(self)
+        first, again = create_selective_checkpoint_contexts(keeper)
+        return first, _both(again, _kept_statistics(self))
+
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        return compute_block(self, *args, **kwargs)
 
     # Random states are put back for the second pass, so dropout draws the same numbers.
-    return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+    found = checkpoint(compute, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+    vars(self)["kept_bytes"] = keeper.num_bytes
+    return found
+
+
+def _is_checkpointed_inside(block: nn.Module) -> bool:
+    """Whether the compiler keeps and recomputes what the level says; full blocks repeat whole."""
+    return is_compiled(block) and getattr(block, "checkpointing", "full") != "full"
+
+
+class _Keeper:
+    """Decides which results are kept, and adds up how large they are.
+
+    Only products with weights are ever kept. Attention draws random numbers inside its kernels:
+    skipping it the second time would shift all numbers drawn after it.
+    """
+
+    def __init__(self, *, wide: bool) -> None:
+        self.wide = wide
+        self.num_bytes = 0
+
+    def __call__(
+        self, ctx: SelectiveCheckpointContext, op: Any, *args: Any, **kwargs: Any
+    ) -> CheckpointPolicy:
+        """Say whether the result of an operator is kept."""
+        size = _size_of_product(op, args)
+        if size is None or (size.is_wider and not self.wide):
+            return CheckpointPolicy.PREFER_RECOMPUTE
+        if not ctx.is_recompute:
+            self.num_bytes += size.num_bytes
+        return CheckpointPolicy.MUST_SAVE
+
+
+@dataclass(frozen=True)
+class _ProductSize:
+    """The size of a product's result, and whether it is wider than what went in."""
+
+    num_bytes: int
+    is_wider: bool
+
+
+def _size_of_product(op: Any, args: tuple[Any, ...]) -> _ProductSize | None:
+    """Measure the product of values and weights that an operator computes; None: it is no such."""
+    if op == torch.ops.aten.convolution.default:
+        values, weight = args[:2]
+        # Padding keeps the length of what these networks convolve.
+        outputs, inputs = weight.shape[0], values.shape[1]
+        rows = values.numel() // inputs
+    elif op in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+        values, weight = args[-2:]
+        rows, inputs, outputs = values.shape[0], *weight.shape
+    else:
+        return None
+    return _ProductSize(rows * outputs * values.element_size(), outputs > inputs)
+
+
+@contextmanager
+def _both(
+    first: AbstractContextManager[Any], second: AbstractContextManager[Any]
+) -> Iterator[None]:
+    with first, second:
+        yield
 
 
 @contextmanager
@@ -76,8 +176,8 @@ def _kept_statistics(block: nn.Module) -> Iterator[None]:
 OPTIMIZATION = Optimization(
     name="gradient_checkpointing",
     label="Gradient checkpointing",
-    help="Keeps less for the backward pass and computes it again: far less memory for slower "
-    "steps, the same results bit for bit.",
+    help="Keeps less for the backward pass and computes it again: less memory for slower steps, "
+    "the same results bit for bit. Light costs a few percent, full about a quarter of a step.",
     stage="model",
     exact=True,
     options=Options,

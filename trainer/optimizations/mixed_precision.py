@@ -6,7 +6,6 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 
 from trainer.device import Device
-from trainer.errors import ConfigError
 from trainer.options import option
 from trainer.setup import Precision, Probe, Setup
 from trainer.specs import Optimization, State
@@ -37,37 +36,27 @@ def unavailable(device: Device) -> str | None:
     )
 
 
-def apply(setup: Setup, options: Options) -> None:
-    """Run the forward pass under autocast, and scale the loss if the format is fp16.
+def refuse(device: Device, options: Options) -> str | None:
+    """Return why a device does not compute in the format that is asked for, or None."""
+    if options.mode == "fp16" and device.kind == "cpu":
+        return "fp16 needs a GPU; a CPU computes bf16. Choose bf16 or auto."
+    if options.mode == "bf16" and not device.has_bf16:
+        return (
+            f"{device.name} does not compute bf16 (compute capability 8.0 is the least). Choose "
+            "fp16 or auto."
+        )
+    return None
 
-    Raises:
-        ConfigError: the device does not compute in the format that was asked for.
-    """
-    mode = choose_mode(setup.machine, options.mode)
+
+def apply(setup: Setup, options: Options) -> None:
+    """Run the forward pass under autocast, and scale the loss if the format is fp16."""
+    mode = options.mode
+    if mode == "auto":
+        mode = "bf16" if setup.machine.has_bf16 else "fp16"
     if mode == "bf16":
         setup.precision = Precision(torch.bfloat16)
     else:
         setup.precision = Precision(torch.float16, GradScaler(setup.machine.kind))
-
-
-def choose_mode(device: Device, mode: str) -> str:
-    """Return `bf16` or `fp16`.
-
-    Raises:
-        ConfigError: the device does not compute in the format that was asked for.
-    """
-    if mode == "auto":
-        return "bf16" if device.has_bf16 else "fp16"
-    if mode == "fp16" and device.kind == "cpu":
-        raise ConfigError(
-            "Mixed precision fp16 needs a GPU; a CPU computes bf16. Choose bf16 or auto."
-        )
-    if mode == "bf16" and not device.has_bf16:
-        raise ConfigError(
-            f"{device.name} does not compute bf16 (compute capability 8.0 is the least). Choose "
-            "fp16 or auto."
-        )
-    return mode
 
 
 def state(setup: Setup, probe: Probe) -> State:
@@ -96,4 +85,5 @@ OPTIMIZATION = Optimization(
     unavailable=unavailable,
     apply=apply,
     state=state,
+    refuse=refuse,
 )

@@ -1,26 +1,17 @@
-"""TF32 and cuDNN settings: fp32 matrix products with 10-bit mantissas on tensor cores."""
+"""TF32: fp32 matrix products with 10-bit mantissas on tensor cores."""
 
 from dataclasses import dataclass
 
 import torch
 
 from trainer.device import Device
-from trainer.options import option
 from trainer.setup import Probe, Setup
 from trainer.specs import Optimization, State
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of TF32."""
-
-    cudnn_benchmark: bool = option(
-        False,
-        "Time cuDNN kernels",
-        "Tries several convolution kernels for every new shape. Gains with fixed shapes; with "
-        "clips of varying length it costs more than it brings.",
-        folded=True,
-    )
+    """TF32 has no options."""
 
 
 def unavailable(device: Device) -> str | None:
@@ -37,7 +28,6 @@ def apply(setup: Setup, options: Options) -> None:
     # The older flags: torch.compile reads them, and torch refuses a mixture with the newer ones.
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = True
-    torch.backends.cudnn.benchmark = options.cudnn_benchmark
 
 
 def state(setup: Setup, probe: Probe) -> State:
@@ -47,11 +37,10 @@ def state(setup: Setup, probe: Probe) -> State:
         return State(False, reason)
     precision = torch.get_float32_matmul_precision()
     convolutions = "TF32" if torch.backends.cudnn.allow_tf32 else "fp32"
-    timed = ", kernels timed" if torch.backends.cudnn.benchmark else ""
     products = "TF32" if precision in ("high", "medium") else "fp32"
     return State(
         products == convolutions == "TF32",
-        f"fp32 matrix products in {products}, convolutions in {convolutions}{timed}",
+        f"fp32 matrix products in {products}, convolutions in {convolutions}",
     )
 
 

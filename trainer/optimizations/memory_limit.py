@@ -1,0 +1,62 @@
+"""A limit on the share of the GPU's memory, which the allocator really keeps."""
+
+from dataclasses import dataclass
+
+import torch
+
+from trainer.device import Device
+from trainer.options import option
+from trainer.setup import Probe, Setup
+from trainer.specs import Optimization, State
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of the memory limit."""
+
+    share: float = option(
+        0.9,
+        "Share of the GPU's memory",
+        "0.9 leaves a tenth to the desktop and to other programs. Above it the run ends with a "
+        "sentence that says so, instead of slowing everything else down.",
+        min=0.05,
+        max=1.0,
+    )
+
+
+def unavailable(device: Device) -> str | None:
+    """Return why a device's memory cannot be limited, or None."""
+    if device.kind == "cpu":
+        return "Only the memory of a GPU can be limited; this run uses the CPU."
+    return None
+
+
+def apply(setup: Setup, options: Options) -> None:
+    """Let PyTorch's allocator refuse what goes beyond the share."""
+    torch.cuda.set_per_process_memory_fraction(options.share, setup.machine.index)
+
+
+def state(setup: Setup, probe: Probe) -> State:
+    """Tell the limit that PyTorch's allocator reports."""
+    reason = unavailable(setup.machine)
+    if reason is not None:
+        return State(False, reason)
+    share = torch.cuda.get_per_process_memory_fraction(setup.machine.index)
+    if share >= 1.0:
+        return State(False, f"all {setup.machine.memory_gib:.1f} GiB may be used")
+    limit = share * setup.machine.memory_gib
+    return State(True, f"at most {limit:.1f} of {setup.machine.memory_gib:.1f} GiB")
+
+
+OPTIMIZATION = Optimization(
+    name="memory_limit",
+    label="Limit GPU memory",
+    help="Leaves a share of the GPU's memory to other programs; the run can never take it. The "
+    "driver and PyTorch's own libraries need about half a GiB besides.",
+    stage="backend",
+    exact=True,
+    options=Options,
+    unavailable=unavailable,
+    apply=apply,
+    state=state,
+)
