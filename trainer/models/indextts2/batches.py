@@ -1,0 +1,97 @@
+"""Features of several clips to contiguous rows, and how much of each clip is trained.
+
+A row is [voice | START text STOP | START codes | padding]. Each clip trains its text and one stop,
+and its codes and one stop.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.data.types import Features
+from trainer.errors import DataError
+from trainer.models._layers.rows import Rows, join_ids, pad_ids
+from trainer.models.indextts2.sizes import Sizes
+
+
+def layout_of(sizes: Sizes) -> np.ndarray:
+    """Return what `collate` must know of a network: int32 (7,), which travels with every clip."""
+    return np.array(
+        [
+            sizes.num_prompt,
+            sizes.start_text,
+            sizes.stop_text,
+            sizes.start_audio,
+            sizes.stop_audio,
+            sizes.text_positions,
+            sizes.audio_positions,
+        ],
+        np.int32,
+    )
+
+
+def counts(features: Features) -> dict[str, float]:
+    """Return how many positions a clip's row has, and how many text and audio targets."""
+    text, audio = len(features["tokens"]) + 1, len(features["codes"]) + 1
+    positions = int(features["layout"][0]) + text + 1 + audio
+    return {"positions": float(positions), "text": float(text), "audio": float(audio)}
+
+
+def collate(clips: Sequence[Features]) -> dict[str, Tensor]:
+    """Lay clips out as rows.
+
+    Returns text_ids (B, T_text), audio_ids (B, T_audio) int64, padded with 0; layout (B, T) int64,
+    each position's place in [voice | text_ids | audio_ids | zero]; position_mask (B, T) bool;
+    text_index, text_targets, audio_index, audio_targets (K,) int64: places in the flattened rows
+    and what must be predicted there; and the voice: condition (B, num_latents, D) and emotion
+    (B, D), or reference (B, T_ref, F) and reference_valid (B, T_ref) bool.
+    """
+    num_prompt, start_text, stop_text, start_audio, stop_audio, *_ = map(int, clips[0]["layout"])
+    for clip in clips:
+        _check_length(clip)
+    texts = [join_ids(start_text, clip["tokens"], [stop_text]) for clip in clips]
+    audios = [join_ids(start_audio, clip["codes"], []) for clip in clips]
+    rows = Rows(num_prompt, [len(text) for text in texts], [len(audio) for audio in audios])
+    targets = [np.append(audio[1:], stop_audio) for audio in audios]
+    text_places = [range(num_prompt, num_prompt + len(text) - 1) for text in texts]
+    return {
+        "text_ids": pad_ids(texts),
+        "audio_ids": pad_ids(audios),
+        "layout": rows.layout(max(map(len, texts))),
+        "position_mask": rows.mask(),
+        "text_index": rows.places(text_places),
+        "text_targets": torch.from_numpy(np.concatenate([text[1:] for text in texts])),
+        "audio_index": rows.places(rows.audio_places()),
+        "audio_targets": torch.from_numpy(np.concatenate(targets)),
+    } | _voices(clips)
+
+
+def _voices(clips: Sequence[Features]) -> dict[str, Tensor]:
+    if "reference" not in clips[0]:
+        return {
+            name: torch.from_numpy(np.stack([clip[name] for clip in clips]).astype(np.float32))
+            for name in ("condition", "emotion")
+        }
+    lengths = [len(clip["reference"]) for clip in clips]
+    padded = np.zeros((len(clips), max(lengths), clips[0]["reference"].shape[1]), np.float32)
+    for row, clip in enumerate(clips):
+        padded[row, : lengths[row]] = clip["reference"]
+    valid = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
+    return {"reference": torch.from_numpy(padded), "reference_valid": valid}
+
+
+def _check_length(clip: Features) -> None:
+    most_text, most_audio = int(clip["layout"][5]) - 2, int(clip["layout"][6]) - 1
+    num_tokens, num_codes = len(clip["tokens"]), len(clip["codes"])
+    if num_tokens > most_text:
+        raise DataError(
+            f"A text has {num_tokens} tokens; this network reads at most {most_text}. "
+            "Split the clip."
+        )
+    if num_codes > most_audio:
+        raise DataError(
+            f"A clip has {num_codes} codes of audio; this network reads at most {most_audio}. "
+            "Split the clip."
+        )

@@ -1,0 +1,91 @@
+"""Sizes of the GPT of IndexTTS-2; the defaults are those of the published model."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+CODES_A_SECOND = 50
+"""Codes, and frames of semantic features, in a second of audio."""
+
+OUTPUT_RATE = 22050
+"""Hz of the vocoder's audio."""
+
+MAX_REFERENCE_S = 15.0
+"""What upstream's inference hears of a reference."""
+
+
+@dataclass(frozen=True)
+class ConformerSizes:
+    """One of the two encoders of a reference."""
+
+    width: int = 512
+    blocks: int = 6
+    heads: int = 8
+    inner: int = 2048
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The GPT with its two conditioning branches; token counts are rows of the tables."""
+
+    layers: int = 24
+    width: int = 1280
+    heads: int = 20
+    num_text_tokens: int = 12001
+    num_audio_tokens: int = 8194
+    start_text: int = 0
+    stop_text: int = 1
+    start_audio: int = 8192
+    stop_audio: int = 8193
+    max_text_tokens: int = 600
+    max_audio_tokens: int = 1815
+    num_latents: int = 32
+    feature_width: int = 1024
+    emotion_width: int = 1024
+    perceiver_layers: int = 2
+    perceiver_mult: int = 2
+    speaker: ConformerSizes = field(default_factory=ConformerSizes)
+    emotion: ConformerSizes = field(
+        default_factory=lambda: ConformerSizes(blocks=4, heads=4, inner=1024)
+    )
+
+    @property
+    def text_positions(self) -> int:
+        """Rows of the text position table."""
+        return self.max_text_tokens + 2
+
+    @property
+    def audio_positions(self) -> int:
+        """Rows of the audio position table."""
+        return self.max_audio_tokens + 3
+
+    @property
+    def num_prompt(self) -> int:
+        """Positions before the text: the speaker's latents and two for the speed."""
+        return self.num_latents + 2
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values that `from_json` reads back."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> "Sizes":
+        """Build the sizes from JSON values."""
+        parts = {name: ConformerSizes(**values[name]) for name in ("speaker", "emotion")}
+        return Sizes(**(values | parts))
+
+
+TINY = Sizes(
+    layers=2,
+    width=64,
+    heads=4,
+    num_text_tokens=0,
+    num_audio_tokens=258,
+    start_audio=256,
+    stop_audio=257,
+    num_latents=8,
+    feature_width=160,
+    emotion_width=32,
+    speaker=ConformerSizes(width=32, blocks=2, heads=2, inner=64),
+    emotion=ConformerSizes(width=32, blocks=1, heads=2, inner=64),
+)
+"""For tests and for trying the whole road without published weights; 0: as many as the text has."""
