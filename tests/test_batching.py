@@ -3,13 +3,16 @@
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 
 from trainer.data.balance import count_repeats
-from trainer.data.batching import BatchPlan, ClipBatches, plan_epoch, split_step
+from trainer.data.batching import BatchPlan, ClipBatches
+from trainer.data.plans import count_packed, cut_step, deal, pack_epoch, plan_epoch
 from trainer.data.types import Clip, Features
 from trainer.errors import DataError
 from trainer.setup import StepBatches
@@ -70,24 +73,138 @@ def test_the_order_is_the_one_it_has_always_been() -> None:
         {f"c{i}": float(10 + i) for i in range(7)}, step_size=3, seed=5, epoch=2, shuffle=True
     )
 
-    assert steps == [["c0", "c1", "c3"], ["c4", "c5", "c6"], ["c2"]]
+    assert steps == [["c3", "c4", "c5"], ["c0", "c1", "c2"], ["c6"]]
 
 
-def test_buckets_save_most_of_the_padding_and_still_mix() -> None:
-    lengths = make_lengths(800)
+def padded_share(lengths: dict[str, float], groups: list[list[str]]) -> float:
+    """Return padded positions over real ones."""
+    padded = sum(max(lengths[i] for i in group) * len(group) for group in groups)
+    return padded / sum(lengths.values())
 
-    def padding(steps: list[list[str]]) -> float:
-        padded = sum(max(lengths[i] for i in step) * len(step) for step in steps)
-        return padded / sum(lengths.values()) - 1
+
+def pairs_of(steps: list[list[str]]) -> set[tuple[str, str]]:
+    """Return which clips share a step."""
+    return {(a, b) for step in steps for a in step for b in step if a < b}
+
+
+def draw_lengths(kind: str, count: int) -> dict[str, float]:
+    """Return XTTS positions of made-up corpora: the voice's 32, and 27.5 a second of speech."""
+    rng = np.random.default_rng(count)
+    seconds = {
+        "sentences": rng.lognormal(np.log(4.6), 0.55, count).clip(0.5, 11.6),
+        "read aloud": rng.normal(6.6, 2.2, count).clip(1.1, 10.1),
+        "long": rng.lognormal(np.log(9.2), 0.3, count).clip(1.0, 11.6),
+    }[kind]
+    return {f"c{i:05d}": float(round(32 + 27.5 * value)) for i, value in enumerate(seconds)}
+
+
+@pytest.mark.parametrize("count", [500, 803, 5000])
+@pytest.mark.parametrize(
+    ("kind", "unsorted"), [("sentences", 1.5), ("read aloud", 1.3), ("long", 1.15)]
+)
+def test_a_twentieth_is_padding_at_most(kind: str, unsorted: float, count: int) -> None:
+    lengths = draw_lengths(kind, count)
+    ids = list(lengths)
+
+    shares = [
+        padded_share(lengths, plan_epoch(lengths, step_size=8, seed=1, epoch=e, shuffle=True))
+        for e in range(4)
+    ]
+
+    assert max(shares) <= 1.05
+    assert padded_share(lengths, [ids[at : at + 8] for at in range(0, count, 8)]) > unsorted
+
+
+def test_the_demo_corpus_is_padded_little() -> None:
+    paths = (Path(__file__).parent.parent / "assets" / "demo" / "clips").rglob("*.*")
+    frames = {path.name: soundfile.info(str(path)).duration * 22050 / 256 for path in paths}
+
+    shares = [
+        padded_share(frames, plan_epoch(frames, step_size=8, seed=1, epoch=e, shuffle=True))
+        for e in range(4)
+    ]
+
+    assert len(frames) > 150
+    assert max(shares) <= 1.05
+
+
+def test_buckets_mix_from_epoch_to_epoch_and_come_in_any_order_of_length() -> None:
+    lengths = draw_lengths("sentences", 800)
 
     epochs = [plan_epoch(lengths, step_size=8, seed=1, epoch=e, shuffle=True) for e in (0, 1)]
-    unsorted = [list(lengths)[start : start + 8] for start in range(0, 800, 8)]
     shared = {frozenset(step) for step in epochs[0]} & {frozenset(step) for step in epochs[1]}
+    again = pairs_of(epochs[0]) & pairs_of(epochs[1])
     longest = [max(lengths[clip_id] for clip_id in step) for step in epochs[0]]
 
-    assert padding(epochs[0]) < 0.15 < 0.5 < padding(unsorted)
-    assert not shared
+    assert len(shared) <= 1
+    assert len(again) < 0.25 * len(pairs_of(epochs[0]))
     assert abs(np.corrcoef(longest, range(len(longest)))[0, 1]) < 0.3
+
+
+@pytest.mark.parametrize("group_count", [1, 4])
+@pytest.mark.parametrize("count", [3, 50, 803])
+def test_a_token_budget_holds_for_every_micro_batch_and_loses_no_clip(
+    count: int, group_count: int
+) -> None:
+    lengths = draw_lengths("sentences", count)
+    budget = {"max_positions": 2000, "group_count": group_count}
+
+    epochs = [pack_epoch(lengths, **budget, seed=1, epoch=epoch) for epoch in range(6)]
+
+    wanted = count_packed(lengths, **budget)
+    for steps in epochs:
+        groups = [group for step in steps for group in step]
+        assert Counter(clip_id for group in groups for clip_id in group) == Counter(list(lengths))
+        assert max(len(group) * max(lengths[i] for i in group) for group in groups) <= 2000
+        assert len(groups) == wanted
+        assert [len(step) for step in steps].count(group_count) >= len(steps) - 1
+
+
+def test_a_token_budget_is_nearly_used_up_and_mixes_clips() -> None:
+    lengths = draw_lengths("sentences", 800)
+    budget = {"max_positions": 3500, "group_count": 1}
+
+    epochs = [pack_epoch(lengths, **budget, seed=1, epoch=epoch) for epoch in range(2)]
+
+    groups = [[group for step in steps for group in step] for steps in epochs]
+    again = pairs_of(groups[0]) & pairs_of(groups[1])
+    assert padded_share(lengths, groups[0]) <= 1.05
+    assert sum(lengths.values()) / len(groups[0]) > 0.85 * 3500
+    assert len(again) < 0.5 * len(pairs_of(groups[0]))
+    assert groups == [
+        [group for step in pack_epoch(lengths, **budget, seed=1, epoch=e) for group in step]
+        for e in range(2)
+    ]
+
+
+def test_batches_keep_to_a_token_budget_and_ranks_share_them() -> None:
+    ranks = [
+        make_batches(40, BatchPlan(8, 2, 2, rank, 7, True, max_positions=30)) for rank in (0, 1)
+    ]
+
+    steps = range(1, ranks[0].steps_per_epoch + 1)
+    found = [batch for step in steps for rank in ranks for batch in rank.of_step(step)]
+    for rank in ranks:
+        rank.close()
+
+    assert Counter(i for b in found for i in b.clip_ids) == Counter(list(make_features(40)))
+    assert max(batch["mel"].numel() for batch in found) <= 30
+
+
+def test_validation_within_a_token_budget_is_one_step() -> None:
+    batches = make_batches(40, BatchPlan(8, 1, 1, 0, 7, False, max_positions=30))
+
+    found = batches.of_step(1)
+    batches.close()
+
+    assert batches.steps_per_epoch == 1
+    assert Counter(i for b in found for i in b.clip_ids) == Counter(list(make_features(40)))
+    assert max(batch["mel"].numel() for batch in found) <= 30
+
+
+def test_a_clip_longer_than_the_token_budget_is_a_sentence() -> None:
+    with pytest.raises(DataError, match="longest clip has 11 positions.*Raise it to 11"):
+        make_batches(10, BatchPlan(8, 1, 1, 0, 7, True, max_positions=10))
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
@@ -98,7 +215,11 @@ def test_ranks_together_hold_a_step_once_and_share_the_load(
     lengths = make_lengths(count)
 
     ranks = [
-        split_step(list(lengths), lengths, batch_size, world_size, rank)
+        deal(
+            cut_step(list(lengths), lengths, batch_size=batch_size, world_size=world_size),
+            world_size=world_size,
+            rank=rank,
+        )
         for rank in range(world_size)
     ]
 
@@ -113,9 +234,10 @@ def test_ranks_together_hold_a_step_once_and_share_the_load(
 
 def test_loads_of_ranks_are_alike() -> None:
     lengths = make_lengths(64)
+    groups = cut_step(list(lengths), lengths, batch_size=4, world_size=2)
 
     loads = [
-        sum(lengths[i] for batch in split_step(list(lengths), lengths, 4, 2, rank) for i in batch)
+        sum(lengths[i] for batch in deal(groups, world_size=2, rank=rank) for i in batch)
         for rank in range(2)
     ]
 
@@ -207,6 +329,61 @@ def test_the_next_step_is_made_in_the_background_before_it_is_asked_for() -> Non
     assert threading.main_thread() not in made
     batches.close()
     assert not any(thread.is_alive() for thread in made)
+
+
+def make_noting(shuffle: bool) -> tuple[ClipBatches, list[int]]:
+    """Return batches of 8 clips in 2 steps, and a list that grows by one a collated batch."""
+    made: list[int] = []
+
+    def collate_noting(group: Sequence[Features]) -> dict[str, torch.Tensor]:
+        made.append(len(group))
+        return collate(group)
+
+    features = make_features(8)
+    plan = BatchPlan(4, 1 if shuffle else 2, 1, 0, 7, shuffle)
+    audio_s = dict.fromkeys(features, 1.0)
+    return ClipBatches(plan, features, count_frames, collate_noting, audio_s=audio_s), made
+
+
+def test_no_batch_is_made_twice_even_if_the_first_step_is_looked_at_before() -> None:
+    batches, made = make_noting(shuffle=True)
+
+    batches.of_step(1)
+    for step in range(1, 6):
+        batches.of_step(step)
+    batches.close()
+
+    assert len(made) in (5, 6)
+
+
+def test_a_validation_makes_its_batches_once_and_keeps_none() -> None:
+    batches, made = make_noting(shuffle=False)
+
+    for _ in range(3):
+        batches.of_step(1)
+    batches.close()
+
+    assert made == 3 * [4, 4]
+
+
+def test_moving_a_batch_reads_nothing_back_and_waits_for_nothing() -> None:
+    """Pinned tensors are copied without waiting; on the CPU nothing is copied at all."""
+    batches, _ = make_noting(shuffle=True)
+    asked = []
+
+    class Watch(torch.Tensor):
+        def to(self, device: torch.device, *, non_blocking: bool) -> torch.Tensor:  # type: ignore[override]
+            asked.append(non_blocking)
+            return torch.Tensor.to(self, device)
+
+    batch = batches.of_step(1)[0]
+    batches.close()
+    moved = batch.to(torch.device("cpu"))
+    batch.tensors["mel"] = batch["mel"].as_subclass(Watch)
+    batch.to(torch.device("cpu"))
+
+    assert moved["mel"].data_ptr() == batch["mel"].data_ptr()
+    assert asked == [True]
 
 
 def test_an_error_while_collating_reaches_the_caller() -> None:

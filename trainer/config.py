@@ -85,6 +85,15 @@ class TrainingConfig:
     accumulate: int = option(
         1, "Gradient accumulation", "Micro-steps per step; multiplies the batch.", min=1, max=4096
     )
+    max_positions: int = option(
+        0,
+        "Token budget",
+        "Fill every micro-batch with as many clips as fit in this many positions, padding "
+        "included (frames, or text and codes), whatever the batch size. 0: off.",
+        min=0,
+        max=10_000_000,
+        folded=True,
+    )
     clip_norm: float = option(
         1.0, "Gradient clipping", "Largest gradient norm; 0 switches clipping off.", min=0.0
     )

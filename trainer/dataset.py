@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -120,14 +120,18 @@ def make_batches(
         )
 
     plan = BatchPlan(
-        training.batch_size, training.accumulate, world.size, world.rank, training.seed, True
+        training.batch_size,
+        training.accumulate,
+        world.size,
+        world.rank,
+        training.seed,
+        True,
+        training.max_positions,
     )
     if not dataset.val:
         return batches(dataset.train, plan), None
     num_micro_steps = -(-len(dataset.val) // (training.batch_size * world.size))
-    val_plan = BatchPlan(
-        training.batch_size, num_micro_steps, world.size, world.rank, training.seed, False
-    )
+    val_plan = replace(plan, accumulate=num_micro_steps, shuffle=False)
     return batches(dataset.train, plan), batches(dataset.val, val_plan)
 
 

@@ -1,12 +1,6 @@
-"""Batching: which clips make up each step, and the padded batches of a step.
-
-The plan of an epoch is a pure function of the clips, the seed and the epoch, so a step's batches
-depend on nothing but its number, and neither the count of devices nor of workers changes which
-clips a step holds.
-"""
+"""Batching: the padded batches of each step, made one step ahead in the background."""
 
 import hashlib
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trainer.data.plans import Groups, cut_step, deal, fill, pack_epoch, plan_epoch
 from trainer.data.types import Batch, Features
 from trainer.errors import DataError
 
@@ -24,14 +19,17 @@ if TYPE_CHECKING:
 
     from trainer.specs import Draw
 
-_JITTER = 0.2
 _TURN = "\0"
 """Parts a clip's id from the number of its turn, for clips that come more than once an epoch."""
 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """How clips are dealt out: `batch_size` clips a micro-step, `accumulate` of these, by rank."""
+    """How clips are dealt out: `batch_size` clips a micro-step, `accumulate` of these, by rank.
+
+    With `max_positions`, a micro-step holds as many clips as fit in that many padded positions
+    instead. Without `shuffle` an epoch is in the order of the lengths.
+    """
 
     batch_size: int
     accumulate: int
@@ -39,63 +37,12 @@ class BatchPlan:
     rank: int
     seed: int
     shuffle: bool
+    max_positions: int = 0
 
     @property
-    def step_size(self) -> int:
-        """Clips in one step: all micro-steps of all ranks."""
-        return self.batch_size * self.accumulate * self.world_size
-
-
-def plan_epoch(
-    lengths: Mapping[str, float], *, step_size: int, seed: int, epoch: int, shuffle: bool
-) -> list[list[str]]:
-    """Deal every clip into exactly one step of an epoch.
-
-    Steps hold clips of similar length, which saves padding; lengths are blurred by 10 % first, so
-    that steps differ from epoch to epoch. The last step takes what is left over.
-    """
-    places = {clip_id: _places(clip_id, seed, epoch) for clip_id in lengths}
-    if not shuffle:
-        order = sorted(lengths, key=lambda clip_id: (-lengths[clip_id], clip_id))
-        return [order[start : start + step_size] for start in range(0, len(order), step_size)]
-    shuffled = sorted(lengths, key=lambda clip_id: (places[clip_id][0], clip_id))
-    whole = len(shuffled) - len(shuffled) % step_size
-
-    def blurred(clip_id: str) -> tuple[float, str]:
-        return lengths[clip_id] * (1 + _JITTER * (places[clip_id][1] - 0.5)), clip_id
-
-    order = sorted(shuffled[:whole], key=blurred)
-    steps = [order[start : start + step_size] for start in range(0, whole, step_size)]
-    steps.sort(key=lambda step: places[step[0]][0])
-    rest = sorted(shuffled[whole:], key=blurred)
-    return [*steps, rest] if rest else steps
-
-
-def split_step(
-    ids: Sequence[str],
-    lengths: Mapping[str, float],
-    batch_size: int,
-    world_size: int,
-    rank: int,
-) -> list[list[str]]:
-    """Return the micro-batches of a rank: the ranks together hold every clip of a step once.
-
-    Micro-batches hold neighbours in length, differ by one clip at most, and are dealt so that ranks
-    carry similar loads. A rank is left without any only where there are fewer clips than ranks.
-    """
-    ordered = sorted(ids, key=lambda clip_id: (-lengths[clip_id], clip_id))
-    rounds = math.ceil(len(ordered) / (world_size * batch_size))
-    count = min(len(ordered), rounds * world_size)
-    edges = [len(ordered) * part // count for part in range(count + 1)] if count else [0]
-    groups = [ordered[start:end] for start, end in zip(edges, edges[1:], strict=False)]
-    mine = []
-    for turn in range(0, len(groups), world_size):
-        row = groups[turn : turn + world_size]
-        # Every other round runs backwards: who got the longest clips gets the shortest next.
-        seat = rank if turn // world_size % 2 == 0 else world_size - 1 - rank
-        if seat < len(row):
-            mine.append(row[seat])
-    return mine
+    def group_count(self) -> int:
+        """Micro-steps of all ranks in one step."""
+        return self.accumulate * self.world_size
 
 
 class ClipBatches:
@@ -134,21 +81,33 @@ class ClipBatches:
             for clip_id, length in self._lengths.items()
             for turn in range((repeats or {}).get(clip_id, 1))
         }
-        self.steps_per_epoch = math.ceil(len(self._turns) / plan.step_size)
+        longest = max(self._lengths.values())
+        if 0 < plan.max_positions < longest:
+            raise DataError(
+                f"The longest clip has {longest:.0f} positions; the token budget of a micro-batch "
+                f"is {plan.max_positions}. Raise it to {longest:.0f} or more, or lower the longest "
+                "clip under Data."
+            )
+        self._epoch = lru_cache(maxsize=2)(self._plan_epoch)
+        self.steps_per_epoch = len(self._epoch(0))
         self.num_clips = len(features)
         self.waited_s = 0.0
-        self._epoch = lru_cache(maxsize=2)(self._plan_epoch)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
-        self._ahead: tuple[int, Future[list[Batch]]] | None = None
+        self._made: dict[int, Future[list[Batch]]] = {}
 
     def of_step(self, step: int) -> list[Batch]:
-        """Return this rank's micro-batches of a step (from 1) and begin on the next step's."""
+        """Return this rank's micro-batches of a step (from 1) and begin on the next step's.
+
+        Nothing is made ahead of an epoch that is gone through as a whole, from time to time.
+        """
         asked_at = time.monotonic()
-        if self._ahead is not None and self._ahead[0] == step:
-            batches = self._ahead[1].result()
-        else:
-            batches = self._pool.submit(self._make, step).result()
-        self._ahead = (step + 1, self._pool.submit(self._make, step + 1))
+        wanted = (step, step + 1) if self._plan.shuffle else (step,)
+        self._made = {
+            each: self._made.get(each) or self._pool.submit(self._make, each) for each in wanted
+        }
+        batches = self._made[step].result()
+        if not self._plan.shuffle:
+            self._made.clear()
         self.waited_s += time.monotonic() - asked_at
         return batches
 
@@ -158,29 +117,48 @@ class ClipBatches:
 
     def clip_ids(self, step: int) -> list[str]:
         """Return the clips of a whole step, over all ranks and micro-steps."""
-        turns = self._epoch((step - 1) // self.steps_per_epoch)[(step - 1) % self.steps_per_epoch]
-        return [turn.partition(_TURN)[0] for turn in turns]
+        return [clip_id for group in self._groups(step) for clip_id in group]
 
     def close(self) -> None:
         """End the background thread."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _plan_epoch(self, epoch: int) -> list[list[str]]:
-        plan = self._plan
-        return plan_epoch(
-            self._turns,
-            step_size=plan.step_size,
+    def _groups(self, step: int) -> Groups:
+        return self._epoch((step - 1) // self.steps_per_epoch)[(step - 1) % self.steps_per_epoch]
+
+    def _plan_epoch(self, epoch: int) -> list[Groups]:
+        plan, turns = self._plan, self._turns
+        if not plan.max_positions:
+            size = plan.batch_size * plan.group_count
+            planned = plan_epoch(
+                turns, step_size=size, seed=plan.seed, epoch=epoch, shuffle=plan.shuffle
+            )
+            return [
+                cut_step(
+                    [_clip_id(turn) for turn in step],
+                    self._lengths,
+                    batch_size=plan.batch_size,
+                    world_size=plan.world_size,
+                )
+                for step in planned
+            ]
+        if not plan.shuffle:
+            order = sorted(turns, key=lambda turn: (-turns[turn], turn))
+            return [fill(order, turns, plan.max_positions)]
+        packed = pack_epoch(
+            turns,
+            max_positions=plan.max_positions,
+            group_count=plan.group_count,
             seed=plan.seed,
             epoch=epoch,
-            shuffle=plan.shuffle,
         )
+        return [[[_clip_id(turn) for turn in group] for group in step] for step in packed]
 
     def _make(self, step: int) -> list[Batch]:
-        ids = self.clip_ids(step)
-        totals = self._totals(ids)
-        plan = self._plan
-        parts = split_step(ids, self._lengths, plan.batch_size, plan.world_size, plan.rank)
-        return [self._batch(part, totals, step) for part in parts]
+        groups = self._groups(step)
+        totals = self._totals([clip_id for group in groups for clip_id in group])
+        mine = deal(groups, world_size=self._plan.world_size, rank=self._plan.rank)
+        return [self._batch(group, totals, step) for group in mine]
 
     def _totals(self, ids: Sequence[str]) -> dict[str, float]:
         totals = {"clips": float(len(ids))}
@@ -206,8 +184,5 @@ class ClipBatches:
         return self._draw(clip_id, of_step, of_clip)
 
 
-def _places(clip_id: str, seed: int, epoch: int) -> tuple[float, float]:
-    """Return two numbers in 0..1 that look random; the same on every machine and version."""
-    digest = hashlib.blake2b(f"{seed}/{epoch}/{clip_id}".encode(), digest_size=16).digest()
-    first, second = int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:], "big")
-    return first / 2**64, second / 2**64
+def _clip_id(turn: str) -> str:
+    return turn.partition(_TURN)[0]

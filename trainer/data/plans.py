@@ -1,0 +1,137 @@
+"""Plans: which clips make up each step of an epoch, and how a step is cut into micro-batches.
+
+All of it is a pure function of the clips, the seed and the epoch, so a step depends on nothing but
+its number, and neither the count of devices nor of workers changes which clips it holds.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+_JITTER = 0.07
+_SLACK = 1.02
+"""Micro-batches of an epoch over those that a sorted order needs: room for a blurred one."""
+
+Groups = list[list[str]]
+"""The micro-batches of a step, over all ranks."""
+
+
+def plan_epoch(
+    lengths: Mapping[str, float], *, step_size: int, seed: int, epoch: int, shuffle: bool
+) -> list[list[str]]:
+    """Deal every clip into exactly one step of an epoch.
+
+    Steps hold clips of similar length, which saves padding; lengths are blurred by 3.5 % first, so
+    that steps differ from epoch to epoch. The last step takes what is left over.
+    """
+    if not shuffle:
+        order = sorted(lengths, key=lambda clip_id: (-lengths[clip_id], clip_id))
+        return [order[start : start + step_size] for start in range(0, len(order), step_size)]
+    places = {clip_id: _places(clip_id, seed, epoch) for clip_id in lengths}
+    order = sorted(lengths, key=_blurred(lengths, places, _JITTER))
+    # Left over are neighbours from a random place on, so that they too need little padding.
+    left = len(order) % step_size
+    first = int(_places("", seed, epoch)[0] * (len(order) - left + 1))
+    order, rest = order[:first] + order[first + left :], order[first : first + left]
+    steps = [order[start : start + step_size] for start in range(0, len(order), step_size)]
+    steps.sort(key=lambda step: places[step[0]][0])
+    return [*steps, rest] if rest else steps
+
+
+def pack_epoch(
+    lengths: Mapping[str, float], *, max_positions: int, group_count: int, seed: int, epoch: int
+) -> list[Groups]:
+    """Deal every clip into exactly one micro-batch of at most `max_positions`, padding included.
+
+    Steps are `group_count` micro-batches of similar lengths. Every epoch has the same number of
+    steps: where a blurred order needs more micro-batches than others, it is blurred less.
+    """
+    places = {clip_id: _places(clip_id, seed, epoch) for clip_id in lengths}
+    wanted = count_packed(lengths, max_positions=max_positions, group_count=group_count)
+    jitter = _JITTER
+    groups = fill(sorted(lengths, key=_blurred(lengths, places, jitter)), lengths, max_positions)
+    while len(groups) > wanted:
+        jitter = jitter / 2 if jitter > 0.01 else 0.0
+        order = sorted(lengths, key=_blurred(lengths, places, jitter))
+        groups = fill(order, lengths, max_positions)
+    while len(groups) < wanted:
+        groups = _halve_largest(groups, wanted - len(groups))
+    steps = [groups[start : start + group_count] for start in range(0, wanted, group_count)]
+    return sorted(steps, key=lambda step: places[step[0][0]][0])
+
+
+def count_packed(lengths: Mapping[str, float], *, max_positions: int, group_count: int) -> int:
+    """Return how many micro-batches every epoch of `pack_epoch` has."""
+    needed = len(fill(sorted(lengths, key=lambda i: (lengths[i], i)), lengths, max_positions))
+    whole_steps = math.ceil(needed * _SLACK / group_count)
+    return min(whole_steps * group_count, len(lengths))
+
+
+def fill(order: Sequence[str], lengths: Mapping[str, float], max_positions: int) -> Groups:
+    """Cut an order into groups, each of as many clips as fit when padded to their longest."""
+    groups: Groups = []
+    longest = 0.0
+    for clip_id in order:
+        longest = max(longest, lengths[clip_id])
+        if groups and (len(groups[-1]) + 1) * longest <= max_positions:
+            groups[-1].append(clip_id)
+        else:
+            groups.append([clip_id])
+            longest = lengths[clip_id]
+    return groups
+
+
+def _halve_largest(groups: Groups, count: int) -> Groups:
+    """Return the groups with up to `count` of the largest cut in two, in the same order."""
+    by_size = sorted(range(len(groups)), key=lambda at: -len(groups[at]))
+    chosen = {at for at in by_size[:count] if len(groups[at]) > 1}
+    halved: Groups = []
+    for at, group in enumerate(groups):
+        half = len(group) // 2 if at in chosen else 0
+        halved += [group[:half], group[half:]] if half else [group]
+    return halved
+
+
+def cut_step(
+    ids: Sequence[str], lengths: Mapping[str, float], *, batch_size: int, world_size: int
+) -> Groups:
+    """Cut a step into micro-batches of neighbours in length that differ by one clip at most."""
+    ordered = sorted(ids, key=lambda clip_id: (-lengths[clip_id], clip_id))
+    rounds = math.ceil(len(ordered) / (world_size * batch_size))
+    count = min(len(ordered), rounds * world_size)
+    edges = [len(ordered) * part // count for part in range(count + 1)] if count else [0]
+    return [ordered[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+
+
+def deal(groups: Groups, *, world_size: int, rank: int) -> Groups:
+    """Return the micro-batches of a rank, dealt so that ranks carry similar loads.
+
+    The ranks together hold every one once; a rank is left without any only where there are fewer
+    than ranks.
+    """
+    mine = []
+    for turn in range(0, len(groups), world_size):
+        row = groups[turn : turn + world_size]
+        # Every other round runs backwards: who got the longest clips gets the shortest next.
+        seat = rank if turn // world_size % 2 == 0 else world_size - 1 - rank
+        if seat < len(row):
+            mine.append(row[seat])
+    return mine
+
+
+def _blurred(
+    lengths: Mapping[str, float], places: Mapping[str, tuple[float, float]], jitter: float
+) -> Callable[[str], tuple[float, str]]:
+    """Return a sort key: a clip's length, changed at random by up to half of `jitter`."""
+
+    def key(clip_id: str) -> tuple[float, str]:
+        return lengths[clip_id] * (1 + jitter * (places[clip_id][1] - 0.5)), clip_id
+
+    return key
+
+
+def _places(clip_id: str, seed: int, epoch: int) -> tuple[float, float]:
+    """Return two numbers in 0..1 that look random; the same on every machine and version."""
+    digest = hashlib.blake2b(f"{seed}/{epoch}/{clip_id}".encode(), digest_size=16).digest()
+    first, second = int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:], "big")
+    return first / 2**64, second / 2**64
