@@ -19,10 +19,14 @@ from trainer.device import Device
 from trainer.errors import ConfigError
 from trainer.loop import train_step
 from trainer.models._layers.attention import SelfAttention
+from trainer.optimizations import _program
 from trainer.options import build_options
 from trainer.probe import probe
 from trainer.setup import STAGES, Precision, Setup
 from trainer.specs import Optimization, State
+
+# The compiler's own look at the gradients of what goes into a block.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 
 CATALOG = discover("trainer.optimizations", Optimization)
 CPU = Device("cpu", 0, "some CPU", 8.0)
@@ -127,6 +131,10 @@ def _stop_timing_kernels(setup: Setup) -> None:
     torch.backends.cudnn.benchmark = False
 
 
+def _let_the_blocks_rest(setup: Setup) -> None:
+    vars(setup.model[0])["program"].rest("for a test")  # type: ignore[index]
+
+
 def _allow_all_memory(setup: Setup) -> None:
     torch.cuda.set_per_process_memory_fraction(1.0, 0)
 
@@ -138,6 +146,7 @@ BREAKERS: dict[str, Callable[[Setup], None]] = {
     "tf32": _ask_for_full_fp32,
     "cudnn_benchmark": _stop_timing_kernels,
     "memory_limit": _allow_all_memory,
+    "compile": _let_the_blocks_rest,
 }
 
 
@@ -150,6 +159,20 @@ def _keep_flags() -> Iterator[None]:
     torch.set_float32_matmul_precision(precision)
     for name, value in kept.items():
         setattr(cudnn, name, value)
+
+
+@pytest.fixture(autouse=True)
+def _quick_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Trace the graph, but write no code for it, which would take long."""
+
+    def trace(graph: Any, inputs: list[Any], **how: Any) -> Any:
+        return graph.forward
+
+    monkeypatch.setattr(_program, "compile_with_inductor", trace)
+    monkeypatch.setenv("TIMBRE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
+    yield
+    torch._dynamo.reset()
 
 
 @pytest.fixture(autouse=True)

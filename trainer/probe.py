@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -33,14 +33,12 @@ def probe(setup: Setup, batch: Batch) -> Probe:
     """
     recorder = _Recorder()
     blocks = setup.family.blocks(setup.model)
-    with ExitStack() as stack:
-        calls = stack.enter_context(_counted_forwards(blocks))
-        stack.enter_context(recorder)
-        saved_bytes = rehearse(setup, batch)
+    with _counted_forwards(blocks) as calls, recorder:
+        saved_bytes = _rehearse_and_weigh(setup, batch)
     # Watching single operators keeps blocks from running compiled, so those run once more alone.
     before = _compiled_runs(blocks)
     if any("program" in vars(block) for block in blocks):
-        saved_bytes = rehearse(setup, batch)
+        saved_bytes = _rehearse_and_weigh(setup, batch)
     pairs = zip(before, _compiled_runs(blocks), strict=True)
     return Probe(
         operators=recorder.operators,
@@ -51,20 +49,26 @@ def probe(setup: Setup, batch: Batch) -> Probe:
     )
 
 
-def rehearse(setup: Setup, batch: Batch) -> int:
+def rehearse(
+    setup: Setup, batch: Batch, watched: AbstractContextManager[Any] | None = None
+) -> None:
     """Run one forward and backward pass as a step would, and leave no trace of it.
 
-    Returns:
-        The bytes kept for the backward pass.
+    The forward pass runs within `watched`.
     """
-    saved = _SavedStorages(setup.model)
     with _nothing_changed(setup.model, setup.device):
-        with saved_tensors_hooks(saved.pack, saved.unpack):
+        with watched or nullcontext():
             with setup.precision.autocast(setup.device):
                 losses = setup.family.losses(setup.model, batch)
             loss = torch.stack(list(losses.values())).sum()
         # Scaling would change the scaler's own state and shows nothing more.
         loss.backward()
+
+
+def _rehearse_and_weigh(setup: Setup, batch: Batch) -> int:
+    """Run a pass and return the bytes kept for its backward part."""
+    saved = _SavedStorages(setup.model)
+    rehearse(setup, batch, saved_tensors_hooks(saved.pack, saved.unpack))
     blocks = setup.family.blocks(setup.model)
     # Selective checkpointing keeps results of its own beside autograd's.
     return saved.num_bytes + sum(vars(block).get("kept_bytes", 0) for block in blocks)

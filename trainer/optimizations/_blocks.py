@@ -6,15 +6,16 @@ the same; checkpointing wraps either, so that the order in which the two are app
 
 from typing import Any, Protocol
 
+import torch
 from torch import nn
-from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode as is_watched
 
 
 class Program(Protocol):
     """A compiled form of a block's forward."""
 
-    failure: str
-    """Why it cannot be used any more, in words; empty while it can."""
+    resting: str
+    """Why blocks do without it, in words; empty while they use it."""
 
     def run(self, block: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """Compute the forward of a block."""
@@ -29,9 +30,7 @@ def compute_block(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def is_compiled(block: nn.Module) -> bool:
-    """Whether the next forward of a block runs compiled.
-
-    Whoever watches single operators sees the block computed plainly; the numbers are the same.
-    """
+    """Whether the next forward of a block runs compiled: in training, while nobody watches."""
     program: Program | None = vars(block).get("program")
-    return program is not None and not program.failure and not is_in_torch_dispatch_mode()
+    is_in_use = program is not None and not program.resting
+    return is_in_use and block.training and torch.is_grad_enabled() and not is_watched()

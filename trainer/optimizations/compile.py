@@ -1,0 +1,295 @@
+"""Compilation of the model's blocks by torch.compile, where the time it takes comes back.
+
+Compiling costs seconds at the start and saves a share of every step. Before it is tried, what it
+could save at best is held against what compiling took here last time; afterwards the measured
+steps decide. Validation and speaking run as written, so that nothing is compiled for them.
+"""
+
+import functools
+import importlib.util
+import json
+import os
+import shutil
+import time
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from trainer.data.cache import default_cache_folder
+from trainer.data.types import Batch
+from trainer.device import Device
+from trainer.events import Event, Notice, PhaseChanged
+from trainer.optimizations._blocks import compute_block
+from trainer.options import option
+from trainer.probe import rehearse
+from trainer.setup import Probe, Setup
+from trainer.specs import Optimization, State
+
+if TYPE_CHECKING:
+    from trainer.optimizations._program import SharedProgram
+
+_BUDGETS = {"light": 0.6, "medium": 0.3}
+"""The share of its activations that a compiled block keeps at a level of checkpointing."""
+
+_AT_BEST = 0.5
+"""The largest share of a step that compiling is expected to save."""
+
+_USUAL_COMPILE_S = 40.0
+_CLEARLY_FASTER = 0.98
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of compilation."""
+
+    mode: str = option(
+        "default",
+        "Compiler mode",
+        "reduce-overhead records CUDA graphs: for short steps on fast GPUs, more memory, one "
+        "recording for every shape.",
+        choices=("default", "reduce-overhead"),
+    )
+    when: str = option(
+        "auto",
+        "When",
+        "auto: only if the measured gain over the remaining steps is worth the seconds it takes, "
+        "else the blocks run as they are written. always: whatever it costs.",
+        choices=("auto", "always"),
+    )
+    same_dropout: bool = option(
+        False,
+        "Same dropout as without",
+        "Draws the numbers of dropout as the uncompiled model does, for an equal loss curve; a "
+        "little slower.",
+        folded=True,
+    )
+
+
+def unavailable(device: Device) -> str | None:
+    """Return which compiler is missing, or None."""
+    if device.kind == "cuda":
+        if importlib.util.find_spec("triton") is None:
+            return "it needs the package triton (on Windows: triton-windows)."
+        return None if device.capability >= (7, 0) else f"{device.name} is too old for triton."
+    known = [os.environ.get("CXX", ""), "g++", "clang++", "c++", "cl"]
+    if any(name and shutil.which(name) for name in known):
+        return None
+    return "it needs a C++ compiler; install g++ or clang (on Windows: Visual Studio's)."
+
+
+def refuse(device: Device, options: Options) -> str | None:
+    """Return why a mode cannot be used on a device, or None."""
+    if options.mode == "reduce-overhead" and device.kind == "cpu":
+        return "reduce-overhead records CUDA graphs and needs a GPU. Choose the default mode."
+    return None
+
+
+def apply(setup: Setup, options: Options) -> None:
+    """Let every block of the model compute by the compiled form of its class's forward."""
+    # Imported here: it loads the compiler, which takes seconds.
+    from trainer.optimizations._program import SharedProgram, compile_with_inductor
+
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_cache_folder()))
+    programs: dict[type, SharedProgram] = {}
+    for block in setup.family.blocks(setup.model):
+        kind = type(block)
+        if kind not in programs:
+            budget = _BUDGETS.get(str(getattr(block, "checkpointing", "")), 1.0)
+            compile_graph = functools.partial(
+                compile_with_inductor,
+                mode=options.mode,
+                same_dropout=options.same_dropout,
+                budget=budget,
+            )
+            programs[kind] = SharedProgram(kind.forward, compile_graph)
+        # In the dict, not by assignment: it is no part of the module's state.
+        vars(block)["program"] = programs[kind]
+        if "forward" not in vars(block):
+            block.forward = types.MethodType(_forward, block)
+
+
+def _forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return compute_block(self, *args, **kwargs)
+
+
+def settle(setup: Setup, options: Options, emit: Callable[[Event], None]) -> None:
+    """Compile, measure, and keep it if it pays; the arithmetic is shown either way."""
+    programs = _programs(setup)
+    batches = setup.train_batches.of_step(setup.first_step)
+    if not programs or not batches:
+        return
+    emit(PhaseChanged("Compiling the model"))
+    emit(_try_out(setup, options, batches, programs))
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What compiling costs and saves; seconds of a step with and without it, steps to come."""
+
+    plain_s: float
+    compiled_s: float
+    compile_s: float
+    steps: int
+
+    @property
+    def saved_s(self) -> float:
+        """Seconds saved over the remaining steps, the time of compiling not counted."""
+        return (self.plain_s - self.compiled_s) * self.steps
+
+    def describe(self) -> str:
+        """Return the arithmetic in words."""
+        return (
+            f"{self.compile_s:.0f} s of compiling; a step's forward and backward pass takes "
+            f"{self.compiled_s:.3f} s instead of {self.plain_s:.3f} s, over {self.steps} steps "
+            f"{abs(self.saved_s):.0f} s {'less' if self.saved_s >= 0 else 'more'}"
+        )
+
+
+def foresee(plain_s: float, steps: int, compile_s: float) -> str:
+    """Say why compiling cannot pay for the steps that remain; empty: it may."""
+    at_best = _AT_BEST * plain_s * steps
+    if at_best >= compile_s:
+        return ""
+    return (
+        f"it would not pay: the {steps} remaining steps of {plain_s:.3f} s could save at most "
+        f"{at_best:.0f} s, and compiling takes about {compile_s:.0f} s"
+    )
+
+
+def _try_out(
+    setup: Setup, options: Options, batches: list[Batch], programs: "list[SharedProgram]"
+) -> Notice:
+    batch, steps = batches[0].to(setup.device), setup.last_step - setup.first_step + 1
+    is_auto = options.when == "auto"
+    _rest_all(programs, "being measured")
+    plain_s = _time_pass(setup, batch) * len(batches)
+    known = _read_seconds().get(_case(setup), _USUAL_COMPILE_S)
+    reason = foresee(plain_s, steps, known) if is_auto else ""
+    if reason:
+        _rest_all(programs, reason)
+        return Notice("info", f"The model is not compiled: {reason}.")
+    compile_s, compiled_s, failure = _compile_and_time(setup, batch, programs)
+    if failure:
+        remedy = "The run goes on without compiling. The log holds what the compiler said."
+        return Notice("warning", f"The model is not compiled: {failure}.", remedy)
+    _remember_seconds(_case(setup), compile_s)
+    gain = Gain(plain_s, compiled_s * len(batches), compile_s, steps)
+    if is_auto and gain.compiled_s > _CLEARLY_FASTER * plain_s:
+        _rest_all(programs, f"it is not faster here: {gain.describe()}")
+        return Notice("info", f"The model is not compiled: it is not faster. {gain.describe()}.")
+    return Notice("info", f"The model is compiled: {gain.describe()}.")
+
+
+def _compile_and_time(
+    setup: Setup, batch: Batch, programs: "list[SharedProgram]"
+) -> tuple[float, float, str]:
+    """Return the seconds of compiling, those of a compiled pass, and why it failed if it did."""
+    from torch._dynamo.exc import TorchDynamoException
+
+    from trainer.optimizations._program import explain
+
+    _rest_all(programs, "")
+    started = time.perf_counter()
+    failure, first_s, compiled_s = "", 0.0, 0.0
+    try:
+        rehearse(setup, batch)
+        first_s = time.perf_counter() - started
+        compiled_s = _time_pass(setup, batch)
+    except TorchDynamoException as error:
+        failure = explain(error)
+    failure = failure or next((one.resting for one in programs if one.resting), "")
+    if failure:
+        _rest_all(programs, failure)
+    return max(0.0, first_s - compiled_s), compiled_s, failure
+
+
+def _time_pass(setup: Setup, batch: Batch) -> float:
+    """Return the seconds of a forward and backward pass, the better of two after a first one."""
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        rehearse(setup, batch)
+        if setup.device.type == "cuda":
+            torch.cuda.synchronize(setup.device)
+        seconds.append(time.perf_counter() - started)
+    return min(seconds[1:])
+
+
+def _rest_all(programs: "list[SharedProgram]", reason: str) -> None:
+    for program in programs:
+        program.rest(reason)
+
+
+def state(setup: Setup, probe: Probe) -> State:
+    """Tell how many blocks really ran compiled, and how often they were compiled."""
+    num_blocks = len(probe.compiled_calls)
+    if num_blocks == 0:
+        return State(False, "this model has no blocks to compile")
+    programs = _programs(setup)
+    if not programs:
+        return State(False, f"{num_blocks} blocks run as they are written")
+    resting = [program.resting for program in programs if program.resting]
+    if resting:
+        return State(False, resting[0])
+    num_compiled = sum(calls > 0 for calls in probe.compiled_calls)
+    num_again = sum(program.num_graphs for program in programs) - len(programs)
+    again = f", compiled again {num_again} times" if num_again > 0 else ""
+    detail = f"{num_compiled} of {num_blocks} blocks ran compiled{again}"
+    return State(num_compiled == num_blocks, detail)
+
+
+def _programs(setup: Setup) -> "list[SharedProgram]":
+    found = [vars(block).get("program") for block in setup.family.blocks(setup.model)]
+    return list(dict.fromkeys(program for program in found if program is not None))
+
+
+def _cache_folder() -> Path:
+    return default_cache_folder() / "compiled"
+
+
+def _case(setup: Setup) -> str:
+    return f"{setup.family.name} on {setup.machine.name}, torch {torch.__version__}"
+
+
+def _read_seconds() -> dict[str, float]:
+    """Return what compiling took on this machine, by family, as far as it is known."""
+    try:
+        found = json.loads((_cache_folder() / "seconds.json").read_text(encoding="utf-8"))
+        return {str(case): float(seconds) for case, seconds in found.items()}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def _remember_seconds(case: str, seconds: float) -> None:
+    path = _cache_folder() / "seconds.json"
+    known = _read_seconds() | {case: round(seconds, 1)}
+    partial = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(known, indent=1), encoding="utf-8")
+        partial.replace(path)
+    except OSError:
+        # A guess next time; a full disk must not end the run here.
+        return
+
+
+OPTIMIZATION = Optimization(
+    name="compile",
+    label="Compile the model",
+    help="torch.compile turns each block into few fused kernels: faster steps, less activation "
+    "memory, for seconds to minutes of compiling at the start. TensorRT and XLA, which older "
+    "guides switch on, are for inference and for TPUs; this takes their place in training.",
+    stage="compile",
+    exact=False,
+    options=Options,
+    unavailable=unavailable,
+    apply=apply,
+    state=state,
+    refuse=refuse,
+    settle=settle,
+)
