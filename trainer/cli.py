@@ -100,6 +100,7 @@ def _check(argv: list[str]) -> int:
             "clips": [asdict(clip) for clip in manifest.clips if clip.id not in unusable],
             "problems": [asdict(problem) for problem in manifest.problems],
             "unusable": unusable,
+            "left_out": _left_out(manifest.clips, unusable),
             "language_costs": costs,
             "notes": list(manifest.notes),
         }
@@ -122,6 +123,18 @@ def _check(argv: list[str]) -> int:
         f"{len(manifest.val)} val), {len(manifest.problems) + len(unusable)} rows have problems."
     )
     return 0 if usable else 1
+
+
+def _left_out(clips: Sequence[Clip], unusable: dict[str, str]) -> list[dict[str, Any]]:
+    """Return a row for each clip that a family cannot use."""
+    return [
+        {
+            "line": clip.line, "source": clip.source, "text": clip.text,
+            "minutes": clip.duration_s / 60, "reason": unusable[clip.id],
+        }
+        for clip in clips
+        if clip.id in unusable
+    ]  # fmt: skip
 
 
 def _describe_cost(cost: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from trainer.data.manifest import Manifest, read_manifest
 from trainer.entries import resolve, with_absolute_paths
 from trainer.errors import DataError
 from trainer.flags import refuse_missing_data
-from trainer.library import RunLibrary, free_name
+from trainer.library import RunLibrary
 from trainer.presets import apply_preset
 from trainer.runs import Run
 from webui.overview import Overview
@@ -37,7 +37,7 @@ class Studio:
 
     def start(self, wanted_name: str, config: RunConfig) -> Run:
         """Start a run under the wanted name, or under the next free one like it."""
-        return self.library.start(free_name(self.library.folder, wanted_name), config)
+        return self.library.start(wanted_name, config)
 
     def absolute(self, path: str) -> str:
         """Return a path a person typed as an absolute one; relative ones start at `home`."""
@@ -56,7 +56,7 @@ class Studio:
 
     def _with_absolute_paths(self, config: RunConfig) -> RunConfig:
         base = self.absolute(config.base) if config.base.strip() else ""
-        config = config.with_values(data=self._absolute_data(config.data), base=base)
+        config = config.with_values(data=self.absolute_data(config.data), base=base)
         return with_absolute_paths(config, self.absolute)
 
     def read_manifest(self, data: DataConfig, *, fresh: bool = False) -> Manifest:
@@ -65,14 +65,15 @@ class Studio:
         Raises:
             DataError: a list is absent or cannot be read as rows at all.
         """
-        data = self._absolute_data(data)
+        data = self.absolute_data(data)
         if fresh or data not in self._manifests:
             self._manifests[data] = read_manifest(data)
             for stale in list(self._manifests)[:-4]:
                 self._manifests.pop(stale, None)
         return self._manifests[data]
 
-    def _absolute_data(self, data: DataConfig) -> DataConfig:
+    def absolute_data(self, data: DataConfig) -> DataConfig:
+        """Return the data with paths that hold from any folder."""
         names = ("train_csv", "eval_csv", "train_data")
         given = {name: getattr(data, name).strip() for name in names}
         return replace(

@@ -5,17 +5,19 @@ import shutil
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 import soundfile
 
+from trainer.catalog import discover
 from trainer.config import DataConfig
 from trainer.data.manifest import Manifest
 from trainer.errors import DataError
+from trainer.specs import ModelFamily
 from webui.actions import toasts
+from webui.fitness import describe_fitness, judge_for, safe
 from webui.form import Values
 from webui.run_form import DataForm
 from webui.studio import Studio, demo_data
@@ -33,6 +35,16 @@ _COLUMNS = {
 """The columns of the ledger that the page shows: their headings and widths."""
 
 _QUIET: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None}
+
+
+@dataclass(frozen=True)
+class _Fitness:
+    """What asks which clips a model can use, and where the answer appears."""
+
+    family: gr.Dropdown
+    base: gr.Textbox
+    check: gr.Button
+    report: gr.HTML
 
 
 @dataclass(frozen=True)
@@ -106,8 +118,8 @@ def report(manifest: Manifest) -> str:
         f"{source['encoding']}"
         for source in summary["sources"]
     ]
-    notes = "".join(f'<div class="notice">{_safe(note)}</div>' for note in manifest.notes)
-    lines = "".join(f'<span class="fact">{_safe(source)}</span>' for source in sources)
+    notes = "".join(f'<div class="notice">{safe(note)}</div>' for note in manifest.notes)
+    lines = "".join(f'<span class="fact">{safe(source)}</span>' for source in sources)
     chips = "".join(f'<span class="fact">{fact}</span>' for fact in facts)
     bars = _histogram(summary["durations"]["edges_s"], summary["durations"]["counts"])
     return f'<div class="states"><div>{lines}</div><div>{chips}</div></div>{notes}{bars}'
@@ -154,10 +166,12 @@ def build(studio: Studio) -> DataForm:
                 form = DataForm()
                 check = gr.Button("Check the data", variant="primary", elem_id="check-data")
         ledger = _build_ledger()
+        fitness = _build_fitness()
     shows_report = _wire_report(studio, form, ledger)
     shows_report(check.click)
     _wire_sources(studio, form, sources, shows_report)
     _wire_rows(studio, form, ledger)
+    _wire_fitness(studio, form, fitness)
     return form
 
 
@@ -179,6 +193,32 @@ def _build_sources() -> _Sources:
         ),
         use_demo=gr.Button("Use the demo clips", size="sm", elem_id="use-demo"),
     )
+
+
+def _build_fitness() -> _Fitness:
+    families = discover("trainer.models", ModelFamily)
+    with gr.Accordion("What a model can use of it", open=False, elem_id="fitness"):
+        gr.Markdown(
+            "Letters the model does not know, clips too long for it, and what a new language "
+            "costs. It computes the features a run needs, so the first time takes a while."
+        )
+        with gr.Row():
+            family = gr.Dropdown(
+                [(entry.label, name) for name, entry in families.items()],
+                value=next(iter(families)),
+                label="Model",
+                interactive=True,
+                elem_id="fitness-family",
+            )
+            base = gr.Textbox(
+                label="Base checkpoint",
+                info="The folder the run will start from; empty: none.",
+                interactive=True,
+                max_lines=1,
+                elem_id="fitness-base",
+            )
+            check = gr.Button("Check for this model", elem_id="fitness-check")
+        return _Fitness(family, base, check, gr.HTML(elem_id="fitness-report"))
 
 
 def _build_ledger() -> _Ledger:
@@ -282,14 +322,26 @@ def _wire_rows(studio: Studio, form: DataForm, ledger: _Ledger) -> None:
     ledger.table.select(play, fields, ledger.player, **_QUIET)
 
 
+def _wire_fitness(studio: Studio, form: DataForm, fitness: _Fitness) -> None:
+    fields: set[Any] = {*form.widgets.values(), fitness.family, fitness.base}
+    families = discover("trainer.models", ModelFamily)
+
+    def judge(values: Values) -> str:
+        with toasts():
+            name = str(values[fitness.family])
+            if name not in families:
+                raise DataError(f"'{name}' is no model. Choose one of {', '.join(families)}.")
+            base = str(values[fitness.base] or "").strip()
+            base = studio.absolute(base) if base else ""
+            found = judge_for(name, base, studio.absolute_data(form.config(values)))
+        return describe_fitness(found, families[name].label)
+
+    fitness.check.click(judge, fields, fitness.report, api_visibility="private")
+
+
 def _names(names: list[str], most: int = 8) -> str:
-    shown = ", ".join(_safe(name) for name in names[:most])
+    shown = ", ".join(safe(name) for name in names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
-
-
-def _safe(text: str) -> str:
-    """Escape for HTML, and for the template language that Gradio runs over it."""
-    return escape(text).replace("{", "&#123;").replace("$", "&#36;").replace("`", "&#96;")
 
 
 def _cell(name: str, value: Any) -> str:

@@ -1,0 +1,97 @@
+"""Fitness: what a model can use of the recordings, found in a short child process."""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from trainer.config import DataConfig
+from trainer.errors import RunError
+from trainer.options import describe
+from webui.speaking import trainer_command
+
+_PROJECT = Path(__file__).resolve().parent.parent
+_TIMEOUT_S = 3600.0
+_SHOWN = 50
+
+
+def judge_for(family: str, base: str, data: DataConfig) -> dict[str, Any]:
+    """Return what `python -m trainer check` tells of the recordings for a family.
+
+    Raises:
+        RunError: the child's own sentence on why it could not.
+    """
+    words = ["check", "--json", f"--family={family}", *_data_words(data)]
+    if base:
+        words.append(f"--base={base}")
+    try:
+        ended = subprocess.run(
+            trainer_command(words),
+            cwd=_PROJECT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+        return json.loads(ended.stdout)
+    except subprocess.TimeoutExpired:
+        raise RunError(
+            "This took longer than an hour and was given up. Features that are done are kept, so "
+            "the next try is shorter."
+        ) from None
+    except ValueError:
+        lines = [line for line in ended.stderr.splitlines() if line.strip()]
+        reason = lines[-1].removeprefix("Error: ") if lines else "The check left no answer."
+        raise RunError(reason) from None
+
+
+def describe_fitness(found: dict[str, Any], label: str) -> str:
+    """Return what a model can use as HTML; every foreign word is escaped."""
+    left_out: Sequence[dict[str, Any]] = found["left_out"]
+    minutes = sum(row["minutes"] for row in left_out)
+    facts = [
+        f"{label} can use <b>{len(found['clips'])}</b> of "
+        f"{len(found['clips']) + len(left_out)} clips",
+        f"<b>{minutes:.1f}</b> minutes would be left out",
+    ]
+    chips = "".join(f'<span class="fact">{fact}</span>' for fact in facts)
+    costs = "".join(_describe_cost(cost) for cost in found["language_costs"])
+    rows = "".join(
+        f"<tr><td>{row['line']}</td><td>{safe(row['text'][:80])}</td>"
+        f"<td>{safe(row['reason'])}</td></tr>"
+        for row in left_out[:_SHOWN]
+    )
+    more = f"<p>and {len(left_out) - _SHOWN} more</p>" if len(left_out) > _SHOWN else ""
+    heads = "<tr><th>Line</th><th>Text</th><th>Why it is left out</th></tr>"
+    table = f"<table>{heads}{rows}</table>{more}" if rows else ""
+    return f'<div class="states"><div>{chips}</div></div>{costs}{table}'
+
+
+def _describe_cost(cost: dict[str, Any]) -> str:
+    letters = cost["unknown_characters"]
+    added = len(letters) + cost["new_merges"] + cost["needs_language_token"]
+    return (
+        f'<div class="notice"><b>{safe(cost["language"])}</b> adds {added} tokens to the '
+        f"vocabulary: <bdi>{safe(' '.join(letters)[:300])}</bdi><br>{cost['clips_with_unknown']} "
+        f"of {cost['clips']} clips need them; {cost['tokens_per_character_after']:.2f} tokens a "
+        "character.</div>"
+    )
+
+
+def _data_words(data: DataConfig) -> list[str]:
+    """Return the flags of `check` that make up a DataConfig."""
+    given = {info.name: getattr(data, info.name) for info in describe(DataConfig)}
+    return [
+        f"--{name.replace('_', '-')}={value}"
+        for name, value in given.items()
+        if value not in ("", None)
+    ]
+
+
+def safe(text: str) -> str:
+    """Escape for HTML, and for the template language that Gradio runs over it."""
+    return escape(text).replace("{", "&#123;").replace("$", "&#36;").replace("`", "&#96;")
