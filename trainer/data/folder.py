@@ -9,12 +9,16 @@ _PAIRS = (
     ("train.csv", ("eval.csv", "val.csv", "valid.csv", "validation.csv", "dev.csv")),
     ("train.list", ("val.list", "eval.list")),
     ("train.txt", ("val.txt", "eval.txt")),
+    ("train_pairs.jsonl", ("val_pairs.jsonl",)),
+    ("gpt_pairs_train.jsonl", ("gpt_pairs_val.jsonl",)),
+    ("train_manifest.jsonl", ("val_manifest.jsonl",)),
+    ("train.jsonl", ("val.jsonl", "eval.jsonl")),
     ("metadata.csv", ()),
     ("metadata.txt", ()),
     ("metadata.list", ()),
     ("esd.list", ()),
 )
-_ENDINGS = (".list", ".csv", ".tsv")
+_ENDINGS = (".list", ".csv", ".tsv", ".jsonl")
 
 
 def find_lists(folder: Path) -> list[tuple[Path, str]]:

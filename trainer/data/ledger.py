@@ -57,7 +57,9 @@ def summarize(clips: Sequence[Clip], problems: Sequence[Problem]) -> dict[str, A
         "lost": dict(sorted(lost.items())),
         "speakers": _groups(clips, "speaker"),
         "languages": _groups(clips, "language"),
-        "sample_rates": dict(sorted(Counter(str(clip.sample_rate) for clip in clips).items())),
+        "sample_rates": dict(
+            sorted(Counter(str(clip.sample_rate) for clip in clips if clip.sample_rate).items())
+        ),
         "durations": {"edges_s": list(_EDGES_S), "counts": _histogram(durations)},
         "longest_s": max(durations, default=0.0),
         "shortest_s": min(durations, default=0.0),
@@ -100,7 +102,7 @@ def _disarm(cell: Any) -> Any:
 
 
 def _clip_row(clip: Clip, folders: Sequence[str]) -> dict[str, Any]:
-    path = clip.audio_path
+    path = clip.audio_path or clip.arrays.get("target_codes") or clip.content_paths[0]
     for folder in folders:
         if path.startswith(folder.rstrip("/") + "/"):
             path = os.path.relpath(path, folder)

@@ -37,7 +37,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Entry:
-    """A row whose cells are in order; its audio has been found but not looked at."""
+    """A row whose cells are in order; its files have been found but not looked at.
+
+    Rows of JSON lines may bring arrays (name -> path) with their lengths instead of audio.
+    """
 
     audio_path: str
     audio_file: str
@@ -47,6 +50,14 @@ class Entry:
     source: str
     line: int
     split: str
+    arrays: dict[str, str] = field(default_factory=dict, hash=False)
+    lengths: dict[str, int] = field(default_factory=dict, hash=False)
+    duration_s: float | None = None
+
+    @property
+    def key(self) -> str:
+        """What makes two rows the same clip."""
+        return "\n".join(self.arrays.values()) or self.audio_path
 
     def problem(
         self, kind: str, reason: str, remedy: str, duration_s: float | None = None
@@ -74,7 +85,10 @@ def read_listing(path: Path, name: str, split: str, language: str) -> Listing:
     """
     text, encoding = read_text(path, language)
     if text.lstrip().startswith(("{", "[")):
-        raise DataError(f"{path} is JSON. Save it as CSV with the columns audio_file|text.")
+        raise DataError(
+            f"{path} is JSON. Save it as JSON lines, one object a line, with the "
+            "ending .jsonl, or as CSV with the columns audio_file|text."
+        )
     rows = split_rows(text, is_header)
     if rows is None:
         raise DataError(
@@ -82,7 +96,7 @@ def read_listing(path: Path, name: str, split: str, language: str) -> Listing:
             "separated by |, a tab, a semicolon or a comma."
         )
     dialect = find_dialect(rows, path.name)
-    dialect = replace(dialect, columns=tuple(_shown(column) for column in dialect.columns))
+    dialect = replace(dialect, columns=tuple(shown(column) for column in dialect.columns))
     body = rows.rows[1:] if dialect.has_header else rows.rows
     source = Source(
         name, str(path), dialect.name, encoding, rows.separator, dialect.has_header, len(body),
@@ -106,9 +120,9 @@ def _read_row(
     audio_file = _cell(row, dialect.audio).strip()
     text = _text(row, dialect)
     labels = _cell(row, dialect.speaker) + _cell(row, dialect.language)
-    fault = _shape_fault(row, dialect) or _text_fault(text, audio_file + labels)
+    fault = _shape_fault(row, dialect) or text_fault(text, audio_file + labels)
     if fault is not None:
-        return Problem(name, row.line, _shown(audio_file), _shown(text), *fault)
+        return Problem(name, row.line, shown(audio_file), shown(text), *fault)
     speaker = unicodedata.normalize("NFC", _cell(row, dialect.speaker).strip())
     found = finder.find(audio_file)
     if isinstance(found, Missing) and found.kind == "missing_audio" and speaker:
@@ -149,7 +163,8 @@ def _shape_fault(row: Row, dialect: Dialect) -> tuple[str, str, str] | None:
     return None
 
 
-def _text_fault(text: str, others: str) -> tuple[str, str, str] | None:
+def text_fault(text: str, others: str) -> tuple[str, str, str] | None:
+    """Return kind, reason and remedy if a text cannot be spoken, or `others` not be written."""
     if is_damaged(text + others):
         remedy = "Save the list again as UTF-8."
         return "damaged_text", "The row holds bytes that are not UTF-8.", remedy
@@ -162,6 +177,6 @@ def _text_fault(text: str, others: str) -> tuple[str, str, str] | None:
     return None
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
     """Replace what no file or page can hold."""
     return _CONTROL.sub("\ufffd", text)[:1000]

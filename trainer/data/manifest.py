@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from trainer.config import DataConfig
 from trainer.data.folder import find_lists
 from trainer.data.headers import AudioError, AudioFacts, audio_facts
+from trainer.data.json_lines import ENDINGS, ArrayError, array_duration_s, read_json_lines
 from trainer.data.ledger import clips_table, summarize, write_table
-from trainer.data.listing import DEFAULT_SPEAKER, Entry, Source, read_listing
+from trainer.data.listing import DEFAULT_SPEAKER, Entry, Listing, Source, read_listing
 from trainer.data.split import recording_of, split_clips
 from trainer.data.types import Clip, Problem
 from trainer.errors import DataError
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     import pandas
 
 Progress = Callable[[str, int, int], None]
+Facts = dict[str, AudioFacts | AudioError | ArrayError]
+"""What the headers of a row's files say, by the row's key."""
+
 _CHUNK = 64
 __all__ = ["DEFAULT_SPEAKER", "Manifest", "Source", "read_manifest"]
 
@@ -90,7 +94,7 @@ def read_manifest(
     lists = _choose_lists(data)
     names = _source_names([path for path, _ in lists])
     listings = [
-        read_listing(path, name, split, data.language)
+        _read_list(path, name, split, data.language)
         for (path, split), name in zip(lists, names, strict=True)
     ]
     entries = [entry for listing in listings for entry in listing.entries]
@@ -122,6 +126,11 @@ def _choose_lists(data: DataConfig) -> list[tuple[Path, str]]:
     return [(lists[0][0], "train"), (Path(data.eval_csv), "val")]
 
 
+def _read_list(path: Path, name: str, split: str, language: str) -> Listing:
+    is_json = path.suffix.lower() in ENDINGS
+    return (read_json_lines if is_json else read_listing)(path, name, split, language)
+
+
 def _source_names(paths: Sequence[Path]) -> list[str]:
     names = [path.name for path in paths]
     return names if len(set(names)) == len(names) else _distinct([str(path) for path in paths])
@@ -135,42 +144,41 @@ def _no_progress(phase: str, done: int, total: int) -> None:
     pass
 
 
-def _read_headers(
-    entries: Sequence[Entry], progress: Progress
-) -> dict[str, AudioFacts | AudioError]:
-    paths = list(dict.fromkeys(entry.audio_path for entry in entries))
-    chunks = [paths[start : start + _CHUNK] for start in range(0, len(paths), _CHUNK)]
-    facts: dict[str, AudioFacts | AudioError] = {}
+def _read_headers(entries: Sequence[Entry], progress: Progress) -> Facts:
+    unique = list({entry.key: entry for entry in entries}.values())
+    chunks = [unique[start : start + _CHUNK] for start in range(0, len(unique), _CHUNK)]
+    facts: Facts = {}
     with ThreadPoolExecutor(max_workers=min(16, 4 * (os.cpu_count() or 1))) as pool:
         for found in pool.map(_headers_of, chunks):
             facts.update(found)
-            progress("Reading audio headers", len(facts), len(paths))
+            progress("Reading audio headers", len(facts), len(unique))
     return facts
 
 
-def _headers_of(paths: Iterable[str]) -> dict[str, AudioFacts | AudioError]:
-    facts: dict[str, AudioFacts | AudioError] = {}
-    for path in paths:
+def _headers_of(entries: Iterable[Entry]) -> Facts:
+    facts: Facts = {}
+    for entry in entries:
         try:
-            facts[path] = audio_facts(path)
-        except AudioError as error:
-            facts[path] = error
+            if entry.arrays:
+                facts[entry.key] = AudioFacts(array_duration_s(entry), 0, 1)
+            else:
+                facts[entry.key] = audio_facts(entry.audio_path)
+        except (ArrayError, AudioError) as error:
+            facts[entry.key] = error
     return facts
 
 
-def _drop_doubles(
-    entries: Sequence[Entry], facts: dict[str, AudioFacts | AudioError]
-) -> tuple[list[Entry], list[Problem]]:
+def _drop_doubles(entries: Sequence[Entry], facts: Facts) -> tuple[list[Entry], list[Problem]]:
     """Keep the first row of each clip; where both splits name it, the eval row stays."""
     identity = _find_copies(entries)
     kept: dict[str, Entry] = {}
     problems = []
     for entry in sorted(entries, key=lambda entry: entry.split != "val"):
-        key = identity.get(entry.audio_path, entry.audio_path)
+        key = identity.get(entry.key, entry.key)
         first = kept.setdefault(key, entry)
         if first is entry:
             continue
-        found = facts[entry.audio_path]
+        found = facts[entry.key]
         duration_s = found.duration_s if isinstance(found, AudioFacts) else None
         problems.append(_double_problem(entry, first, duration_s))
     chosen = {id(entry) for entry in kept.values()}
@@ -196,7 +204,8 @@ def _find_copies(entries: Sequence[Entry]) -> dict[str, str]:
     """
     by_text: dict[str, dict[str, None]] = defaultdict(dict)
     for entry in entries:
-        by_text[entry.text][entry.audio_path] = None
+        if not entry.arrays:
+            by_text[entry.text][entry.audio_path] = None
     first_of: dict[tuple[str, str], str] = {}
     identity = {}
     for text, paths in by_text.items():
@@ -219,12 +228,12 @@ def _of_shared_size(paths: Sequence[str]) -> list[str]:
 
 
 def _check_audio(
-    entries: Sequence[Entry], facts: dict[str, AudioFacts | AudioError], data: DataConfig
+    entries: Sequence[Entry], facts: Facts, data: DataConfig
 ) -> tuple[list[Clip], list[Problem]]:
     clips, problems = [], []
     for entry in entries:
-        found = facts[entry.audio_path]
-        if isinstance(found, AudioError):
+        found = facts[entry.key]
+        if not isinstance(found, AudioFacts):
             problems.append(entry.problem(found.kind, found.reason, found.remedy))
             continue
         length = f"{entry.audio_file} is {found.duration_s:.2f} s; the"
@@ -241,7 +250,7 @@ def _check_audio(
                 Clip(
                     "", entry.audio_path, entry.text, entry.speaker, entry.language,
                     found.duration_s, found.sample_rate, entry.split or "train", entry.source,
-                    entry.line,
+                    entry.line, arrays=entry.arrays, lengths=entry.lengths,
                 )
             )  # fmt: skip
     return clips, problems
@@ -252,14 +261,21 @@ def _name_clips(clips: Sequence[Clip], folders: dict[str, Path]) -> list[Clip]:
     named, taken = [], set()
     for clip in clips:
         folder = os.path.abspath(folders[clip.source])
-        inside = clip.audio_path.startswith(folder.rstrip("/") + "/")
-        path = os.path.relpath(clip.audio_path, folder) if inside else clip.audio_path
-        clip_id = _hash_of(path, clip.text)
+        paths = [_below(folder, path) for path in clip.content_paths]
+        clip_id = _hash_of("\n".join(paths), clip.text)
         if clip_id in taken:
-            clip_id = _hash_of(clip.audio_path, clip.text)
+            clip_id = _hash_of("\n".join(clip.content_paths), clip.text)
         taken.add(clip_id)
-        named.append(replace(clip, id=clip_id, recording=recording_of(path)))
+        # Pairs of one target are clips of one recording: its codes.
+        codes = clip.arrays.get("target_codes") or clip.arrays.get("codes")
+        named_by = _below(folder, codes) if codes else paths[0]
+        named.append(replace(clip, id=clip_id, recording=recording_of(named_by)))
     return named
+
+
+def _below(folder: str, path: str) -> str:
+    inside = path.startswith(folder.rstrip("/") + "/")
+    return os.path.relpath(path, folder) if inside else path
 
 
 def _hash_of(path: str, text: str) -> str:

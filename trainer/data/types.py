@@ -5,7 +5,7 @@ audio samples, `M` mel channels, `D` model width, `K` codebooks, `V` vocabulary.
 where valid.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +22,9 @@ class Clip:
     """One audio file with its text, speaker and language.
 
     `id` is stable for the same audio path and text; `recording` names the source recording, so that
-    a split keeps clips of one recording together.
+    a split keeps clips of one recording together. A clip may come with arrays computed before
+    (name -> .npy file; `lengths` says how much of an array is the clip's); it then needs no audio,
+    and `audio_path` is empty where there is none.
     """
 
     id: str
@@ -36,6 +38,13 @@ class Clip:
     source: str
     line: int
     recording: str = ""
+    arrays: dict[str, str] = field(default_factory=dict, hash=False)
+    lengths: dict[str, int] = field(default_factory=dict, hash=False)
+
+    @property
+    def content_paths(self) -> list[str]:
+        """The files that the clip's features are made of."""
+        return [self.arrays[name] for name in sorted(self.arrays)] or [self.audio_path]
 
 
 @dataclass(frozen=True)

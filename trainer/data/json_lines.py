@@ -1,0 +1,205 @@
+"""A list of JSON lines -> entries: one object a row, with audio or with arrays computed before.
+
+Every field that ends in `_path` and names an .npy file is an array, called as the field without
+that ending: `codes_path` brings `codes`. Rows with arrays need no audio. A field `target_text`
+stands for `text`, and so on: rows of pairs name the clip to be spoken so.
+"""
+
+import json
+import math
+import os
+import unicodedata
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.data.decode import read_text
+from trainer.data.dialect import to_language_code
+from trainer.data.listing import DEFAULT_SPEAKER, Entry, Listing, Source, shown, text_fault
+from trainer.data.locate import AudioFinder, Missing
+from trainer.data.types import Problem
+from trainer.errors import DataError
+
+ENDINGS = (".jsonl", ".ndjson", ".json")
+ARRAY_ENDING = ".npy"
+
+_AUDIO = ("audio_path", "audio", "audio_file", "audio_filepath", "wav", "file", "path")
+# A length is named after the field, or in short.
+_SHORT = {"text_ids": "text", "codes": "code"}
+# What IndexTTS-2 has; only for the length of a row that names none.
+_CODES_A_SECOND = 50
+
+
+class ArrayError(DataError):
+    """An array that cannot be used: `kind`, `reason` and `remedy` for the ledger."""
+
+    def __init__(self, kind: str, reason: str, remedy: str) -> None:
+        self.kind, self.reason, self.remedy = kind, reason, remedy
+        super().__init__(f"{reason} {remedy}")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where rows come from and what they get where they name nothing."""
+
+    name: str
+    split: str
+    language: str
+    finder: AudioFinder
+
+
+def read_json_lines(path: Path, name: str, split: str, language: str) -> Listing:
+    """Read a list of JSON lines; `name` is how its rows are called in messages.
+
+    Raises:
+        DataError: the file is no text, or no line of it is an object.
+    """
+    text, encoding = read_text(path, language)
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    blank = len(text.splitlines()) - len(lines)
+    listing = Listing(
+        Source(name, str(path), "JSON lines", encoding, "", False, len(lines), blank, (), split)
+    )
+    place = _Place(name, split, language, AudioFinder(path.parent))
+    for number, line in lines:
+        result = _read_row(number, line, place)
+        (listing.entries if isinstance(result, Entry) else listing.problems).append(result)  # type: ignore[arg-type]
+    if all(problem.kind == "broken_row" for problem in listing.problems) and not listing.entries:
+        raise DataError(
+            f"{path} holds no JSON lines. Expected an object such as "
+            '{"audio": "clips/1.wav", "text": "..."} on every line.'
+        )
+    return listing
+
+
+def array_duration_s(entry: Entry) -> float:
+    """Look at the headers of a row's arrays and return its length: as named, else by its codes.
+
+    Raises:
+        ArrayError: an array is damaged or holds anything but numbers.
+    """
+    shapes = {name: _shape_of(name, path) for name, path in entry.arrays.items()}
+    if entry.duration_s is not None:
+        return entry.duration_s
+    for name in ("target_codes", "codes"):
+        if name in shapes and shapes[name]:
+            return entry.lengths.get(name, shapes[name][0]) / _CODES_A_SECOND
+    raise ArrayError(
+        "no_length",
+        "The row names neither a duration nor codes.",
+        'Add "duration" in seconds, or the codes.',
+    )
+
+
+def _read_row(number: int, line: str, place: _Place) -> Entry | Problem:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        row = None
+    if not isinstance(row, dict):
+        remedy = 'Write one object on every line, such as {"audio": "1.wav", "text": "..."}.'
+        reason = "The line is no JSON object."
+        return Problem(place.name, number, "", shown(line[:100]), "broken_row", reason, remedy)
+    text = " ".join(unicodedata.normalize("NFC", _string(row, "text")).split())
+    speaker = unicodedata.normalize("NFC", _string(row, "speaker", "speaker_name").strip())
+    audio_file = _string(row, *_AUDIO)
+    arrays, missing = _find_arrays(row, place.finder)
+    about = (place.name, number, shown(_first(arrays, audio_file)), shown(text))
+    if missing is not None:
+        return Problem(*about, missing.kind, missing.reason, missing.remedy)
+    needs_text = not any(name.endswith("text_ids") for name in arrays)
+    fault = text_fault(text or ("" if needs_text else "-0"), speaker)
+    if fault is not None:
+        return Problem(*about, *fault)
+    found = place.finder.find(audio_file) if audio_file or not arrays else ""
+    if isinstance(found, Missing):
+        if not arrays:
+            return Problem(*about, found.kind, found.reason, found.remedy)
+        found = ""
+    return Entry(
+        found, _first(arrays, audio_file), text, speaker or DEFAULT_SPEAKER,
+        to_language_code(_string(row, "language", "lang"), place.language), place.name, number,
+        place.split, arrays, _lengths(row, arrays), _number(row, "duration"),
+    )  # fmt: skip
+
+
+def _find_arrays(row: dict[str, Any], finder: AudioFinder) -> tuple[dict[str, str], Missing | None]:
+    """Return the path of every array a row names, or why one is not there."""
+    arrays = {}
+    for field, value in row.items():
+        if not field.endswith("_path") or not isinstance(value, str):
+            continue
+        if not value.lower().endswith(ARRAY_ENDING):
+            continue
+        found = _find_array(value, finder)
+        if isinstance(found, Missing):
+            remedy = "Copy the arrays beside the list, or correct the path."
+            return {}, Missing("missing_array", found.reason, remedy)
+        arrays[field.removesuffix("_path")] = found
+    return arrays, None
+
+
+def _find_array(value: str, finder: AudioFinder) -> str | Missing:
+    """Find a file by its path, or by the end of a path that began elsewhere."""
+    first = finder.find(value)
+    parts = value.replace("\\", "/").split("/")
+    for start in range(1, len(parts)):
+        if not isinstance(first, Missing) or first.kind == "refused_path":
+            break
+        later = finder.find("/".join(parts[start:]))
+        if not isinstance(later, Missing):
+            return later
+    return first
+
+
+def _lengths(row: dict[str, Any], arrays: dict[str, str]) -> dict[str, int]:
+    lengths = {}
+    for name in arrays:
+        short = name
+        for long, brief in _SHORT.items():
+            short = short.replace(long, brief)
+        for field in (f"{name}_len", f"{short}_len"):
+            if isinstance(row.get(field), int) and row[field] > 0:
+                lengths[name] = row[field]
+    return lengths
+
+
+def _shape_of(name: str, path: str) -> tuple[int, ...]:
+    file = os.path.basename(path)
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ArrayError(
+            "unreadable_array",
+            f"{file} ({name}) cannot be read: {str(error)[:100]}.",
+            "Compute it again.",
+        ) from None
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf" or array.size == 0:
+        raise ArrayError(
+            "unreadable_array", f"{file} ({name}) holds no numbers.", "Compute it again."
+        )
+    return array.shape
+
+
+def _string(row: dict[str, Any], *names: str) -> str:
+    for name in names:
+        for field in (f"target_{name}", name):
+            if isinstance(row.get(field), str) and row[field]:
+                return row[field]
+    return ""
+
+
+def _number(row: dict[str, Any], name: str) -> float | None:
+    for field in (f"target_{name}", name):
+        value = row.get(field)
+        if isinstance(value, int | float) and math.isfinite(value) and value > 0:
+            return float(value)
+    return None
+
+
+def _first(arrays: dict[str, str], audio_file: str) -> str:
+    """Return what a row is called: its audio, else its codes."""
+    codes = arrays.get("target_codes") or arrays.get("codes") or next(iter(arrays.values()), "")
+    return audio_file or os.path.basename(codes)
