@@ -136,7 +136,11 @@ def _read_entry(path: Path) -> Features | None:
 
 def _hash_or_reason(clip: Clip) -> tuple[str, str]:
     try:
-        return content_hash(clip.audio_path), ""
+        hashes = [content_hash(path) for path in clip.content_paths]
+        # A clip of audio alone keeps the name it has always had.
+        if not clip.arrays:
+            return hashes[0], ""
+        return _hash(*clip.arrays, *hashes, json.dumps([clip.lengths, clip.duration_s])), ""
     except DataError as error:
         return "", str(error)
 
