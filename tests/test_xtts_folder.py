@@ -367,7 +367,7 @@ def test_an_old_file_is_not_read_again_to_know_it(
     for path in model.iterdir():
         os.utime(path, (1e9, 1e9))
     first = open_base(model)
-    monkeypatch.setattr(folder_module, "content_hash", lambda path: pytest.fail("read again"))
+    monkeypatch.setattr(converted, "content_hash", lambda path: pytest.fail("read again"))
 
     again = open_base(model)
 

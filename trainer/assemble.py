@@ -88,7 +88,9 @@ def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Se
 
 
 def _tell_terms(config: RunConfig, entries: Entries, emit: Emit) -> None:
-    """Say under which licence the weights come that the run starts from."""
+    """Say under which licence the weights come that the run starts from, and whether it speaks."""
+    if entries.family.silent:
+        emit(Notice("info", entries.family.silent))
     if entries.family.terms is None:
         return
     emit(PhaseChanged("Reading the base checkpoint"))
@@ -241,7 +243,9 @@ def _build(
         average=start_average(model) if training.ema_decay > 0 else None,
         validate_every=find_cadence(training.validate_every, auto=10, **rhythm),
         save_every=find_cadence(training.save_every, auto=10, **rhythm),
-        preview_every=find_cadence(training.preview_every, auto=5, **rhythm),
+        preview_every=Cadence()
+        if family.silent
+        else find_cadence(training.preview_every, auto=5, **rhythm),
         preview_text=training.preview_text or spoken.text,
         preview_speaker=training.preview_speaker or spoken.speaker,
     )

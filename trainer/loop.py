@@ -93,6 +93,9 @@ def seed_step(setup: Setup, step: int) -> None:
 
 
 def _emit_preview(setup: Setup, step: int, emit: Emit) -> None:
+    if setup.family.silent:
+        emit(Notice("info", f"No preview was made: {setup.family.silent}", "", step))
+        return
     try:
         emit(make_preview(setup, step))
     except DataError as error:

@@ -107,6 +107,8 @@ class ModelFamily:
     terms(base) -> the licence of the weights a run starts from, in a sentence; empty: none.
     stream(model, facts, text, speaker) -> what `synthesize` returns in pieces, each as soon as it
         can be heard; without it speech comes in one piece.
+    silent: why the family makes no audio here, and what to do; `synthesize` then always raises
+        DataError, and there are no previews. Empty: it speaks.
     """
 
     name: str
@@ -130,6 +132,7 @@ class ModelFamily:
     publish: "Callable[[nn.Module, dict[str, Any], Path, bool], None] | None" = None
     terms: "Callable[[Path | None], str] | None" = None
     stream: "Callable[[nn.Module, dict[str, Any], str, str], Iterator[Speech]] | None" = None
+    silent: str = ""
 
 
 @dataclass(frozen=True)
