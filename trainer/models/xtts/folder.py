@@ -9,22 +9,18 @@ import json
 import os
 import re
 import shutil
-import tempfile
-import time
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from trainer.data.cache import content_hash, default_cache_folder
+from trainer.data.cache import default_cache_folder
 from trainer.errors import CheckpointError
 from trainer.foreign import TENSOR, Job, Refused, Routes, convert_pickles, split, write_tensors
+from trainer.foreign.converted import convert_once, hash_text, remembered_hash
 from trainer.models.xtts.random_base import (
     RANDOM_LICENCE,
     blank_vocab,
@@ -153,7 +149,9 @@ def open_base(
             return _open_random(parent, sizes, seed, vocab_json or blank_vocab())
         files = _find_files(Path(base))
         folder = parent / _identify(files, parent)
-        made = _open(folder) or _make(folder, lambda partial: _convert(files, partial))
+        made = _open(folder) or convert_once(
+            folder, _open, lambda partial: _convert(files, partial)
+        )
         # Made from a copy of these files elsewhere, perhaps; messages name those given now.
         return replace(made, source=files.model)
     except OSError as error:
@@ -166,7 +164,7 @@ def open_base(
 def _open_random(parent: Path, sizes: Sizes, seed: int, vocab_json: str) -> Base:
     sizes = complete_sizes(sizes, vocab_json)
     parts = json.dumps([FORMAT, sizes.to_json(), seed, vocab_json])
-    folder = parent / f"random-{_hash(parts)}"
+    folder = parent / f"random-{hash_text(parts)}"
 
     def draw(partial: Path) -> None:
         for name, state in random_states(sizes, seed).items():
@@ -175,7 +173,7 @@ def _open_random(parent: Path, sizes: Sizes, seed: int, vocab_json: str) -> Base
         about |= {"licence": RANDOM_LICENCE, "source": "the random base", "speakers": {}}
         _write_json(partial / ABOUT_FILE, about)
 
-    return _open(folder) or _make(folder, draw)
+    return _open(folder) or convert_once(folder, _open, draw)
 
 
 # Finding
@@ -231,56 +229,14 @@ def _step_of(path: Path) -> int:
 def _identify(files: _Files, parent: Path) -> str:
     """Return the name in the cache: the hash of all contents that go into it."""
     parts = [
-        f"{name} {_remembered_hash(path, parent / 'hashes')}"
+        f"{name} {remembered_hash(path, parent / 'hashes')}"
         for name, path in vars(files).items()
         if path is not None
     ]
-    return _hash(f"{FORMAT} {files.model.suffix} {parts}")
-
-
-def _remembered_hash(path: Path, folder: Path) -> str:
-    """Return the hash of a file's contents, read again only if its size or time changed."""
-    facts = path.stat()
-    key = [str(path.resolve()), facts.st_size, facts.st_mtime_ns]
-    note = folder / f"{_hash(key[0])}.json"
-    with suppress(OSError, ValueError, KeyError):
-        known = json.loads(note.read_text(encoding="utf-8"))
-        if known["key"] == key:
-            return str(known["hash"])
-    found = content_hash(path)
-    # A file that changes again within the clock's resolution would keep its time.
-    if time.time_ns() - facts.st_mtime_ns > 2_000_000_000:
-        folder.mkdir(exist_ok=True)
-        partial = folder / f".{note.name}-{os.getpid()}"
-        partial.write_text(json.dumps({"key": key, "hash": found}), encoding="utf-8")
-        os.replace(partial, note)
-    return found
-
-
-def _hash(text: str) -> str:
-    return hashlib.blake2b(text.encode(errors="replace"), digest_size=16).hexdigest()
+    return hash_text(f"{FORMAT} {files.model.suffix} {parts}")
 
 
 # Converting
-
-
-def _make(folder: Path, fill: Callable[[Path], None]) -> Base:
-    """Fill a folder of the cache once, however many processes want it, and open it."""
-    with FileLock(folder.with_suffix(".lock")):
-        if (base := _open(folder)) is not None:
-            return base
-        for left in folder.parent.glob(f".{folder.name}-*"):
-            shutil.rmtree(left, ignore_errors=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        try:
-            fill(partial)
-            shutil.rmtree(folder, ignore_errors=True)  # There, but damaged.
-            partial.rename(folder)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    base = _open(folder)
-    assert base is not None
-    return base
 
 
 def _open(folder: Path) -> Base | None:
