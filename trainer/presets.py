@@ -204,9 +204,6 @@ _PRESETS = (
         },
         ("xtts",),
     ),
-)
-
-_PRESETS += (
     Preset(
         "indextts2-korean",
         "IndexTTS-2 Korean, batch 8",
