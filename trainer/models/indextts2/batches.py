@@ -15,9 +15,12 @@ from trainer.errors import DataError
 from trainer.models._layers.rows import Rows, join_ids, pad_ids
 from trainer.models.indextts2.sizes import Sizes
 
+OWN_EMOTION = 7
+"""Where the layout says that a clip brings its own emotion vector."""
 
-def layout_of(sizes: Sizes) -> np.ndarray:
-    """Return what `collate` must know of a network: int32 (7,), which travels with every clip."""
+
+def layout_of(sizes: Sizes, *, own_emotion: bool = False) -> np.ndarray:
+    """Return what collating must know: int32 (8,), which travels with every clip."""
     return np.array(
         [
             sizes.num_prompt,
@@ -27,6 +30,7 @@ def layout_of(sizes: Sizes) -> np.ndarray:
             sizes.stop_audio,
             sizes.text_positions,
             sizes.audio_positions,
+            own_emotion,
         ],
         np.int32,
     )

@@ -1,0 +1,45 @@
+"""IndexTTS-2: fine-tuning of its GPT, from precomputed manifests or from audio."""
+
+from pathlib import Path
+
+from trainer.models.indextts2.batches import collate, counts
+from trainer.models.indextts2.checkpoint import export, load, publish, terms
+from trainer.models.indextts2.featurizer import IndexFeaturizer
+from trainer.models.indextts2.losses import blocks, losses, measures
+from trainer.models.indextts2.options import Options
+from trainer.models.indextts2.references import draws
+from trainer.models.indextts2.start import open_start
+from trainer.models.indextts2.survey import survey
+from trainer.models.indextts2.synthesis import SILENT, synthesize
+from trainer.specs import Featurizer, ModelFamily
+
+
+def make_featurizer(base: Path | None, options: Options) -> Featurizer:
+    """Return the featurizer that goes with a base."""
+    return IndexFeaturizer(open_start(base), options)
+
+
+FAMILY = ModelFamily(
+    name="indextts2",
+    label="IndexTTS-2",
+    summary="Trains the GPT of IndexTTS-2.0 on another language or voice, from the community's "
+    "precomputed manifests or from audio; audio is made by the original package.",
+    options=Options,
+    licence="own code MIT; the published weights are under the bilibili model licence, the codec "
+    "for audio under CC-BY-NC-4.0",
+    load=load,
+    featurizer=make_featurizer,
+    survey=survey,
+    counts=counts,
+    collate=collate,
+    losses=losses,
+    measures=measures,
+    blocks=blocks,
+    synthesize=synthesize,
+    export=export,
+    learning_rates={"adamw": 1e-5, "prodigy": 1.0, "schedule_free_adamw": 2e-5},
+    draws=draws,
+    publish=publish,
+    terms=terms,
+    silent=SILENT,
+)

@@ -1,0 +1,141 @@
+"""Weights in and out: a GPT from a base folder or an own checkpoint, and checkpoints written."""
+
+import base64
+import json
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from trainer.errors import CheckpointError
+from trainer.models.indextts2.folder import Base
+from trainer.models.indextts2.network import UnifiedVoice
+from trainer.models.indextts2.options import Options
+from trainer.models.indextts2.publish import DISCLAIMER, write_published
+from trainer.models.indextts2.sizes import Sizes
+from trainer.models.indextts2.start import FACTS_FILE, LINKED_FILES, WEIGHTS_FILE, open_start
+
+_TEXT_TABLES = ("text_embedding.weight", "text_head.weight", "text_head.bias")
+
+
+class FineTunedVoice(UnifiedVoice):
+    """The GPT with the base it came from, whose other tensors an export passes through."""
+
+    start: Base
+
+
+def load(base: Path | None, options: Options, facts: dict[str, Any]) -> FineTunedVoice:
+    """Build the GPT that `facts` describe with the base's weights, in fp32.
+
+    Raises:
+        CheckpointError: the base is absent, damaged or of another shape.
+    """
+    start = open_start(base)
+    with torch.device("meta"):
+        model = network(options, facts)
+    state = start.gpt_state()
+    if model.with_conditioning:
+        state |= start.conditioning_state()
+    if base64.b64decode(facts["bpe_model"]) != start.bpe_model and facts["text_rows"]:
+        state |= {name: map_rows(state[name], facts["text_rows"]) for name in _TEXT_TABLES}
+    _require_same_shapes(state, model.state_dict(), base)
+    model.load_state_dict({name: value.float() for name, value in state.items()}, assign=True)
+    model.start = start
+    return model
+
+
+def network(options: Options, facts: dict[str, Any]) -> FineTunedVoice:
+    """Return the network that `load` fills, with whatever weights the current device gives."""
+    sizes = Sizes.from_json(facts["sizes"])
+    is_trained = options.conditioning == "trained"
+    model = FineTunedVoice(sizes, options.dropout, with_conditioning=is_trained)
+    model.loss_weights = {"text_ce": options.text_weight, "mel_ce": options.mel_weight}
+    return model
+
+
+def export(
+    model: nn.Module,
+    facts: dict[str, Any],
+    folder: Path,
+    weights: dict[str, Tensor] | None = None,
+) -> None:
+    """Write all that `load` needs; what is not trained is linked, not copied, where possible."""
+    own = own_model(model)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(_on_host(weights or own.state_dict()), folder / WEIGHTS_FILE)
+    (folder / WEIGHTS_FILE).chmod(0o644)
+    for name in LINKED_FILES:
+        if (own.start.folder / name).is_file():
+            _link(own.start.folder / name, folder / name)
+    text = json.dumps(facts, indent=1, ensure_ascii=False)
+    (folder / FACTS_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def publish(model: nn.Module, facts: dict[str, Any], folder: Path, bf16: bool) -> None:
+    """Write gpt.pth, config.yaml and bpe.model; tensors that were not trained pass through."""
+    own = own_model(model)
+    trained = _on_host(own.state_dict())
+    if bf16:
+        trained = {name: value.to(torch.bfloat16) for name, value in trained.items()}
+    write_published(
+        folder,
+        own.start.conditioning_state() | trained,
+        facts["config"],
+        bpe_model=base64.b64decode(facts["bpe_model"]),
+        licence=facts["licence"] if facts["is_random"] else f"{facts['licence']} {DISCLAIMER}",
+    )
+
+
+def terms(base: Path | None) -> str:
+    """Return the licence of a base's weights, in a sentence."""
+    return open_start(base).licence
+
+
+def own_model(model: nn.Module) -> FineTunedVoice:
+    """Return the model as what the family made of it."""
+    if not isinstance(model, FineTunedVoice):
+        raise TypeError(f"expected FineTunedVoice, not {type(model).__name__}")
+    return model
+
+
+def map_rows(table: Tensor, rows: list[list[int]]) -> Tensor:
+    """Carry a text table over to another tokenizer.
+
+    table: (V, D) or (V,). rows: for each new row the old ones whose mean it is; none: of all.
+    Returns (V', D) or (V',).
+    """
+    overall = table.double().mean(dim=0)
+    means = [table[row].double().mean(dim=0) if row else overall for row in rows]
+    return torch.stack(means).to(table.dtype)
+
+
+def _on_host(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach().cpu().contiguous() for name, value in state.items()}
+
+
+def _require_same_shapes(
+    state: dict[str, Tensor], expected: dict[str, Tensor], base: Path | None
+) -> None:
+    differing = [
+        name
+        for name in state.keys() | expected.keys()
+        if name not in state or name not in expected or state[name].shape != expected[name].shape
+    ]
+    if differing:
+        raise CheckpointError(
+            f"The weights in {base} do not fit ({', '.join(sorted(differing)[:3])}). Give the base "
+            "that the run was started with."
+        )
+
+
+def _link(source: Path, target: Path) -> None:
+    """Make a second name for a file, or a copy where the file system knows no links."""
+    with suppress(OSError):
+        os.link(source, target)
+        return
+    shutil.copyfile(source, target)

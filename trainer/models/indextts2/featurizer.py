@@ -1,0 +1,178 @@
+"""One clip to codes and a voice: from the arrays of a manifest, or from audio."""
+
+import hashlib
+import json
+import math
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+from trainer.data.audio import load_audio
+from trainer.data.cache import content_hash
+from trainer.data.types import Clip, Features
+from trainer.errors import DataError
+from trainer.models.indextts2.codec import CodecEncoder, load_codec, make_codec
+from trainer.models.indextts2.filterbank import SAMPLE_RATE, filterbank
+from trainer.models.indextts2.folder import CODEC_FILE, Base
+from trainer.models.indextts2.network import Conditioning
+from trainer.models.indextts2.options import Options
+from trainer.models.indextts2.semantic import SemanticFeatures
+from trainer.models.indextts2.sizes import CODES_A_SECOND, MAX_REFERENCE_S
+
+_VERSION = 1
+"""Counts changes of the features and of the survey: caches depend on it."""
+
+_SHORTEST_S = 0.5
+_MOST_REFERENCE = round(MAX_REFERENCE_S * CODES_A_SECOND)
+
+
+class IndexFeaturizer:
+    """Clip -> codes (n,) int16, 50 a second; condition (num_latents, D) and emotion (D,) float16.
+
+    Voices that are trained come as reference (T, F) float16 instead: the semantic features that
+    conditioning hears, 15 s at most, as at inference. text_ids (L,) int32 if a manifest gave them;
+    is_pair () int8.
+    """
+
+    def __init__(self, base: Base, options: Options) -> None:
+        self.base = base
+        self.options = options
+        parts: list[Any] = [_VERSION, base.sizes.to_json(), options.conditioning, options.emotion]
+        parts += [str(base.folder), options.w2v_bert]
+        parts.append(content_hash(options.codec) if options.codec else "")
+        self.fingerprint = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+    def __call__(self, clip: Clip) -> Features:
+        """Compute or read the features of one clip.
+
+        Raises:
+            DataError: its arrays do not fit, or its audio is too short.
+            ConfigError: audio is given, but not the weights that turn it into codes.
+        """
+        if clip.arrays:
+            return _Arrays(clip, self.base, self.options).read()
+        return self._of_audio(clip)
+
+    @torch.inference_mode()
+    def _of_audio(self, clip: Clip) -> Features:
+        wave = load_audio(clip.audio_path, SAMPLE_RATE)
+        if len(wave) < _SHORTEST_S * SAMPLE_RATE:
+            raise DataError(
+                f"{clip.audio_path} lasts {len(wave) / SAMPLE_RATE:.2f} s; IndexTTS-2 needs at "
+                f"least {_SHORTEST_S} s. Join it with a neighbour or remove the row."
+            )
+        semantic, codec, conditioning = _networks(self.base, self.options)
+        features = semantic(filterbank(wave))  # (1, T, F)
+        codes = codec(features)[0]
+        found = {"codes": codes.numpy().astype(np.int16), "is_pair": np.array(0, np.int8)}
+        heard = features[:, :_MOST_REFERENCE]
+        if conditioning is None:
+            return found | {"reference": heard[0].numpy().astype(np.float16)}
+        condition, emotion = conditioning(heard, torch.ones(heard.shape[:2], dtype=torch.bool))
+        return found | {
+            "condition": condition[0].numpy().astype(np.float16),
+            "emotion": emotion[0].numpy().astype(np.float16),
+        }
+
+
+class _Arrays:
+    """The arrays of a row, single or of a pair, checked against the network."""
+
+    def __init__(self, clip: Clip, base: Base, options: Options) -> None:
+        self.clip = clip
+        self.sizes = base.sizes
+        self.is_pair = "target_codes" in clip.arrays and "prompt_condition" in clip.arrays
+        self.options = options
+
+    def read(self) -> Features:
+        if self.options.conditioning == "trained":
+            raise DataError(
+                "a manifest's arrays hold voices that were computed before, which cannot be "
+                "trained. Set Voices to precomputed, or give audio."
+            )
+        sizes, target = self.sizes, "target_" if self.is_pair else ""
+        prompt = "prompt_" if self.is_pair else ""
+        found = {
+            "codes": self._codes(f"{target}codes"),
+            "condition": self._voice(f"{prompt}condition", (sizes.num_latents, sizes.width)),
+            "emotion": self._voice(self._emotion(), (sizes.width,)),
+            "is_pair": np.array(self.is_pair, np.int8),
+        }
+        if f"{target}text_ids" in self.clip.arrays:
+            ids = self._load(f"{target}text_ids").astype(np.int32).reshape(-1)
+            found["text_ids"] = ids[: self.clip.lengths.get(f"{target}text_ids", len(ids))]
+        return found
+
+    def _emotion(self) -> str:
+        if not self.is_pair:
+            return "emo_vec"
+        order = ["prompt_emo_vec", "target_emo_vec"]
+        if self.options.emotion == "own clip":
+            order.reverse()
+        return next((name for name in order if name in self.clip.arrays), order[0])
+
+    def _codes(self, name: str) -> np.ndarray:
+        codes = self._load(name).reshape(-1)
+        length = self.clip.lengths.get(name, len(codes))
+        # Preprocessing in batches writes down the length of the longest clip of the batch.
+        length = min(length, math.ceil(self.clip.duration_s * CODES_A_SECOND) + 1)
+        codes = codes[:length]
+        if len(codes) == 0 or codes.min() < 0 or codes.max() >= self.sizes.start_audio:
+            raise DataError(
+                f"its {name} are not between 0 and {self.sizes.start_audio - 1}. Compute them with "
+                "the codec of IndexTTS-2.0."
+            )
+        return codes.astype(np.int16)
+
+    def _voice(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        values = self._load(name)
+        if values.shape not in (shape, (1, *shape)):
+            raise DataError(
+                f"its {name} has the shape {values.shape} instead of {shape}. Compute it with the "
+                "base this run starts from."
+            )
+        if not np.isfinite(values).all():
+            raise DataError(f"its {name} holds values that are no numbers. Compute it again.")
+        return values.reshape(shape).astype(np.float16)
+
+    def _load(self, name: str) -> np.ndarray:
+        path = self.clip.arrays.get(name)
+        if path is None:
+            raise DataError(
+                f"its row names no {name}_path. Expected codes, condition and emo_vec (with text "
+                "or text_ids), or a pair with target_codes, prompt_condition and prompt_emo_vec."
+            )
+        try:
+            return np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{Path(path).name} cannot be read: {error}.") from None
+
+
+@lru_cache(maxsize=1)
+def _networks(
+    base: Base, options: Options
+) -> tuple[SemanticFeatures, CodecEncoder, Conditioning | None]:
+    """Return what turns filterbanks into codes and voices, loaded once a process."""
+    if base.is_random:
+        codec = make_codec(load_file(base.folder / CODEC_FILE), base.folder / CODEC_FILE)
+    else:
+        if not options.w2v_bert or not options.codec:
+            # A DataError, so that a manifest whose other rows have arrays trains all the same.
+            raise DataError(
+                "audio can be turned into codes only with the folder of w2v-bert-2.0 and the file "
+                "of the semantic codec. Name both among the options of IndexTTS-2, or give a "
+                "manifest with precomputed arrays."
+            )
+        codec = load_codec(Path(options.codec))
+    semantic = SemanticFeatures(base, options.w2v_bert)
+    if options.conditioning == "trained":
+        return semantic, codec, None
+    with torch.device("meta"):
+        conditioning = Conditioning(base.sizes)
+    state = {name: value.float() for name, value in base.conditioning_state().items()}
+    conditioning.load_state_dict(state, assign=True)
+    return semantic, codec, conditioning.eval().requires_grad_(False)

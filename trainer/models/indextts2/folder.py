@@ -1,0 +1,280 @@
+"""A base folder: gpt.pth, config.yaml and bpe.model, converted once and then mapped from disk.
+
+The GPT and what hears references are kept apart, so that the second need not be read in training.
+"""
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from trainer.data.cache import default_cache_folder
+from trainer.errors import CheckpointError, MissingDependency
+from trainer.foreign import Job, Routes, convert_pickles, write_tensors
+from trainer.foreign.converted import convert_once, hash_text, remembered_hash
+from trainer.models.indextts2.codec import CodecEncoder, CodecSizes
+from trainer.models.indextts2.network import CONDITIONING, UnifiedVoice
+from trainer.models.indextts2.publish import LICENCE, LICENCE_FILE
+from trainer.models.indextts2.shapes import (
+    check_state,
+    is_conditioning,
+    refuse_other_versions,
+    sizes_of,
+)
+from trainer.models.indextts2.sizes import TINY, Sizes
+from trainer.models.indextts2.tokenizer import ByteTokenizer
+
+FORMAT = 1
+GPT_FILE, CONDITIONING_FILE = "gpt.safetensors", "conditioning.safetensors"
+STATS_FILE, CODEC_FILE = "stats.safetensors", "codec.safetensors"
+BPE_FILE, ABOUT_FILE = "bpe.model", "base.json"
+
+RANDOM_LICENCE = (
+    "These weights are random numbers. They were made by Timbre and may be used without any "
+    "restriction."
+)
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Base:
+    """An opened base; equal to another if both are the same folder."""
+
+    folder: Path
+    source: Path = field(compare=False)
+    sizes: Sizes = field(compare=False)
+    config: dict[str, Any] = field(compare=False)
+    bpe_model: bytes = field(compare=False)
+    licence: str = field(compare=False)
+    is_random: bool = field(compare=False)
+
+    def gpt_state(self) -> State:
+        """Return what is trained with precomputed voices."""
+        return load_file(self.folder / GPT_FILE)
+
+    def conditioning_state(self) -> State:
+        """Return what hears a reference."""
+        return load_file(self.folder / CONDITIONING_FILE)
+
+    def stats(self) -> tuple[Tensor, Tensor]:
+        """Return mean and standard deviation (F,) of the semantic features.
+
+        Raises:
+            CheckpointError: the base has none.
+        """
+        if not (self.folder / STATS_FILE).is_file():
+            raise CheckpointError(
+                f"{self.source.parent} has no wav2vec2bert_stats.pt, which computing features of "
+                "audio needs. Copy it there; it was published with the model."
+            )
+        state = load_file(self.folder / STATS_FILE)
+        return state["mean"].float(), state["var"].float().sqrt()
+
+
+def open_base(base: Path | None, *, sizes: Sizes = TINY, seed: int = 0) -> Base:
+    """Open a folder or file of IndexTTS-2 weights, converting it at the first time.
+
+    Without one, a random base of these sizes, the same for the same seed.
+
+    Raises:
+        CheckpointError: a file is absent, damaged, holds code or belongs to another model.
+    """
+    parent = default_cache_folder() / "indextts2-bases"
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        if base is None:
+            folder = parent / f"random-{hash_text(json.dumps([FORMAT, sizes.to_json(), seed]))}"
+            return _open(folder) or convert_once(
+                folder, _open, lambda partial: write_random(partial, sizes, seed)
+            )
+        gpt = _find_gpt(Path(base))
+        files = [gpt, *(path for path in _beside(gpt) if path.is_file())]
+        names = [f"{path.name} {remembered_hash(path, parent / 'hashes')}" for path in files]
+        folder = parent / hash_text(f"{FORMAT} {names}")
+        made = _open(folder) or convert_once(folder, _open, lambda partial: _convert(gpt, partial))
+        return replace(made, source=gpt)
+    except OSError as error:
+        raise CheckpointError(
+            f"{base or 'The random base'} could not be converted into {parent}: "
+            f"{error.strerror or error}. Free some space, or set TIMBRE_CACHE to another folder."
+        ) from None
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read a config.yaml.
+
+    Raises:
+        CheckpointError: it is absent, or no table with a section gpt.
+    """
+    try:
+        import yaml
+    except ImportError:
+        raise MissingDependency("pyyaml", "Reading config.yaml") from None
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        config = None
+    if not isinstance(config, dict) or not isinstance(config.get("gpt"), dict):
+        raise CheckpointError(
+            f"{path} is absent or no configuration of IndexTTS-2: it must be YAML with a section "
+            "gpt. Copy the config.yaml that was published with the model beside its weights."
+        )
+    return config
+
+
+def _find_gpt(base: Path) -> Path:
+    if base.is_file():
+        return base
+    for name in ("gpt.pth", "latest.pth", "best_model.pth"):
+        if (base / name).is_file():
+            return base / name
+    steps = sorted(base.glob("model_step*.pth"), key=lambda path: path.stat().st_mtime)
+    if steps:
+        return steps[-1]
+    if (base / "config.yaml").is_file():
+        refuse_other_versions(set(), read_config(base / "config.yaml"))
+    raise CheckpointError(
+        f"{base} holds no weights of IndexTTS-2. Give a folder with gpt.pth, config.yaml and "
+        "bpe.model, or a .pth file that lies beside the other two."
+    )
+
+
+def _beside(gpt: Path) -> list[Path]:
+    names = ("config.yaml", BPE_FILE, "wav2vec2bert_stats.pt", LICENCE_FILE)
+    return [gpt.parent / name for name in names]
+
+
+def _convert(gpt: Path, partial: Path) -> None:
+    config_path, bpe_path, stats_path, licence_path = _beside(gpt)
+    config = read_config(config_path)
+    refuse_other_versions(set(), config)
+    if not bpe_path.is_file():
+        raise CheckpointError(
+            f"{gpt.parent} has no bpe.model, which turns text into tokens. Copy the bpe.model that "
+            f"belongs to {gpt.name} into that folder."
+        )
+    jobs = [Job(gpt, partial / "model", _routes())]
+    if stats_path.is_file():
+        jobs.append(Job(stats_path, partial / "stats", {"": ("stats", "")}))
+    convert_pickles(jobs)
+    for path in partial.glob("*/*.safetensors"):
+        path.rename(partial / path.name)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name in (GPT_FILE, CONDITIONING_FILE):
+        shapes |= _shapes(partial / name)
+    try:
+        refuse_other_versions(set(shapes), config)
+        blank = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+        sizes = sizes_of(blank, config["gpt"])
+        check_state(shapes, sizes)
+    except CheckpointError as error:
+        raise CheckpointError(f"{gpt} cannot be used. {error}") from None
+    (partial / BPE_FILE).write_bytes(bpe_path.read_bytes())
+    licence = LICENCE
+    if licence_path.is_file():
+        licence = licence_path.read_text(encoding="utf-8", errors="replace")[:100_000].strip()
+    _write_about(partial, sizes, config, licence, gpt)
+
+
+def _routes() -> Routes:
+    """Return where the tensors of a gpt.pth or of a training checkpoint go."""
+    routes: Routes = dict.fromkeys(("optimizer.", "scheduler.", "scaler."))
+    for start in ("model.", ""):
+        routes[start] = ("gpt", "")
+        # Second names that some files have for the same weights.
+        routes[f"{start}inference_model."] = None
+        routes[f"{start}gpt.wte."] = None
+        routes |= {f"{start}{name}.": ("conditioning", f"{name}.") for name in CONDITIONING}
+    return routes
+
+
+def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    if not path.is_file():
+        return {}
+    with safe_open(path, "pt") as file:
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+
+
+def write_random(partial: Path, sizes: Sizes, seed: int) -> None:
+    """Write a base of random weights, with a codec and statistics of its own."""
+    sizes = (
+        sizes if sizes.num_text_tokens else replace(sizes, num_text_tokens=ByteTokenizer.size + 1)
+    )
+    # Modules draw their first weights from torch's own generator, which is left as it was.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        state = _state_of(UnifiedVoice(sizes, with_conditioning=True))
+        codec_sizes = CodecSizes(sizes.feature_width, 32, 64, 2, sizes.start_audio)
+        codec = _state_of(CodecEncoder(codec_sizes))
+    parts: dict[str, State] = {GPT_FILE: {}, CONDITIONING_FILE: {}, CODEC_FILE: codec}
+    for name, value in state.items():
+        parts[CONDITIONING_FILE if is_conditioning(name) else GPT_FILE][name] = value
+    width = sizes.feature_width
+    parts[STATS_FILE] = {"mean": torch.zeros(width), "var": torch.ones(width)}
+    for name, tensors in parts.items():
+        write_tensors(partial / name, tensors)
+    _write_about(partial, sizes, {"gpt": config_of(sizes), "version": 2.0}, RANDOM_LICENCE, None)
+
+
+def config_of(sizes: Sizes) -> dict[str, Any]:
+    """Return the section gpt of a config.yaml for these sizes."""
+    return {
+        "model_dim": sizes.width, "max_mel_tokens": sizes.max_audio_tokens,
+        "max_text_tokens": sizes.max_text_tokens, "heads": sizes.heads,
+        "use_mel_codes_as_input": True, "mel_length_compression": 1024, "layers": sizes.layers,
+        "number_text_tokens": sizes.num_text_tokens - 1,
+        "number_mel_codes": sizes.num_audio_tokens, "start_mel_token": sizes.start_audio,
+        "stop_mel_token": sizes.stop_audio, "start_text_token": sizes.start_text,
+        "stop_text_token": sizes.stop_text, "train_solo_embeddings": False,
+        "condition_type": "conformer_perceiver", "condition_num_latent": sizes.num_latents,
+        "condition_module": _module(sizes.speaker, sizes),
+        "emo_condition_module": _module(sizes.emotion, sizes),
+    }  # fmt: skip
+
+
+def _module(part: Any, sizes: Sizes) -> dict[str, Any]:
+    return {
+        "output_size": part.width, "linear_units": part.inner, "attention_heads": part.heads,
+        "num_blocks": part.blocks, "input_layer": "conv2d2", "perceiver_mult": sizes.perceiver_mult,
+    }  # fmt: skip
+
+
+def _state_of(module: nn.Module) -> State:
+    return {name: value.detach().clone() for name, value in module.state_dict().items()}
+
+
+def _write_about(
+    folder: Path, sizes: Sizes, config: dict[str, Any], licence: str, source: Path | None
+) -> None:
+    files = [[path.name, path.stat().st_size] for path in sorted(folder.glob("*.safetensors"))]
+    about = {
+        "sizes": sizes.to_json(), "config": config, "licence": licence, "files": files,
+        "source": str(source or "the random base"), "is_random": source is None,
+    }  # fmt: skip
+    (folder / ABOUT_FILE).write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
+
+
+def _open(folder: Path) -> Base | None:
+    """Return the converted base in a folder, or None if it is not there or not whole."""
+    with suppress(OSError, ValueError, KeyError, TypeError, SafetensorError):
+        about = json.loads((folder / ABOUT_FILE).read_text(encoding="utf-8"))
+        if any((folder / name).stat().st_size != size for name, size in about["files"]):
+            return None
+        bpe = folder / BPE_FILE
+        return Base(
+            folder=folder,
+            source=Path(about["source"]),
+            sizes=Sizes.from_json(about["sizes"]),
+            config=about["config"],
+            bpe_model=bpe.read_bytes() if bpe.is_file() else b"",
+            licence=about["licence"],
+            is_random=about["is_random"],
+        )
+    return None

@@ -1,0 +1,59 @@
+"""Semantic features: what w2v-bert-2.0 makes of the filterbank, normalised as the codec expects."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.errors import CheckpointError, MissingDependency
+from trainer.models.indextts2.folder import Base
+
+LAYER = 17
+"""Of the hidden states, counted with the input as 0."""
+
+
+class SemanticFeatures:
+    """Filterbank -> features; a random base hears the filterbank itself.
+
+    Raises:
+        MissingDependency: transformers is not installed.
+        CheckpointError: the folder or the statistics cannot be used.
+    """
+
+    def __init__(self, base: Base, folder: str) -> None:
+        self.mean, self.std = base.stats()
+        self._network = None if base.is_random else _load_network(folder, base.sizes.feature_width)
+
+    @torch.inference_mode()
+    def __call__(self, filterbank: np.ndarray) -> Tensor:
+        """filterbank: (T, 160). Returns (1, T, F)."""
+        features = torch.from_numpy(filterbank)[None]
+        if self._network is not None:
+            found = self._network(input_features=features, output_hidden_states=True)
+            features = found.hidden_states[LAYER]
+        return (features - self.mean) / self.std
+
+
+def _load_network(folder: str, width: int) -> Any:
+    try:
+        from transformers import Wav2Vec2BertModel
+    except ImportError:
+        raise MissingDependency("transformers", "Computing features of audio") from None
+    try:
+        # Weights in pickles are not read, and nothing is fetched from anywhere.
+        network = Wav2Vec2BertModel.from_pretrained(
+            folder, local_files_only=True, use_safetensors=True
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{folder} cannot be opened as w2v-bert-2.0: {str(error)[:200]}. Give a folder with "
+            "its config.json and model.safetensors."
+        ) from None
+    if network.config.hidden_size != width or network.config.num_hidden_layers < LAYER:
+        raise CheckpointError(
+            f"{folder} holds a network {network.config.hidden_size} wide with "
+            f"{network.config.num_hidden_layers} layers; w2v-bert-2.0 is {width} wide and has at "
+            f"least {LAYER}. Give the folder of facebook/w2v-bert-2.0."
+        )
+    return network.eval().requires_grad_(False)
