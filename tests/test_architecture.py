@@ -38,12 +38,15 @@ FLOORS = {
     "trainer.train_gpt": 5.2,
     "trainer.judge": 5.0,
     "trainer.library": 5.05,
+    "trainer.trash": 5.02,
+    "trainer.queue": 5.0,
     "trainer.runs": 5.0,
     "trainer.loop": 4.1,
     "trainer.guard": 4.0,
     "trainer.writer": 4.0,
     "trainer.meter": 4.0,
     "trainer.timetable": 4.0,
+    "trainer.plan": 3.9,
     "trainer.assemble": 3.2,
     "trainer.checkpoints": 3.1,
     "trainer.dataset": 3.0,
@@ -70,6 +73,7 @@ FLOORS = {
     "trainer.device": 1.0,
     "trainer.events": 1.0,
     "trainer.ownership": 1.0,
+    "trainer.requests": 1.0,
     "trainer.catalog": 0.2,
     "trainer.options": 0.1,
     "trainer.errors": 0.0,
@@ -78,8 +82,8 @@ FLOORS = {
 # Rooms that may import less than what lies below them.
 ONLY = {
     # It starts a process that trains; it must not train, nor load what trains.
-    "trainer.runs": {"config", "errors", "events", "ownership", "series"},
-    "trainer.library": {"config", "errors", "events", "runs", "series"},
+    "trainer.runs": {"config", "errors", "events", "ownership", "requests", "series"},
+    "trainer.library": {"config", "errors", "events", "queue", "runs", "series", "trash"},
     # Of floor 5 only what reads and starts runs, and the flags, to show a run as a command.
     "webui": {
         "catalog", "config", "data.manifest", "data.types", "device", "entries", "errors", "events",

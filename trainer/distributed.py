@@ -56,6 +56,15 @@ def agree(world: World, words: Iterable[str], among: tuple[str, ...]) -> set[str
     return {word for word, flag in zip(among, flags.tolist(), strict=True) if flag}
 
 
+def share_number(world: World, number: int) -> int:
+    """Return rank 0's number on every rank."""
+    if world.size == 1:
+        return number
+    value = torch.tensor([number], dtype=torch.int64, device=_device())
+    dist.broadcast(value, src=0)
+    return int(value.item())
+
+
 def sum_gradients(model: nn.Module, world: World) -> None:
     """Add up the gradients of all ranks in place.
 

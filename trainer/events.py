@@ -91,6 +91,14 @@ class Notice(Event):
 
 
 @dataclass(frozen=True)
+class PlanChanged(Event):
+    """A person changed how far the run goes: at `step`, its end moved to `last_step`."""
+
+    step: int
+    last_step: int
+
+
+@dataclass(frozen=True)
 class RunFinished(Event):
     """The process ended by itself; `outcome` is `finished`, `stopped` or `failed`."""
 

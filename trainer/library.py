@@ -1,24 +1,44 @@
 """Library: all runs below one folder, and the threads that start, follow and explain them."""
 
+import contextlib
+import logging
 import re
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from trainer.config import RunConfig
-from trainer.errors import RunNotFound, RunOwned
+from trainer.errors import RunError, RunExists, RunNotFound, RunOwned, TimbreError
 from trainer.events import RunFinished
+from trainer.queue import QueueKeeper, RunQueue, Waiting
 from trainer.runs import Run, RunStatus
 from trainer.series import RunSeries
+from trainer.trash import Trash
+
+_LOG = logging.getLogger("timbre")
+_FRESH_S = 60.0
+"""How long after its start a process may be on its way to take its run."""
 
 
 class TrainerThread(threading.Thread):
-    """Starts a run's process (or attaches to it), follows its log and explains its end."""
+    """Starts a run's process (or attaches to it), follows its log and explains its end.
 
-    def __init__(self, run: Run, series: RunSeries, *, start_process: bool) -> None:
+    `then` is called after that, with the run.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        series: RunSeries,
+        *,
+        start_process: bool,
+        then: Callable[[Run], None] | None = None,
+    ) -> None:
         super().__init__(name=f"trainer-{run.name}", daemon=True)
         self.run_folder = run
         self.series = series
+        self._then = then
         self._process = run.start() if start_process else None
 
     def run(self) -> None:
@@ -30,6 +50,8 @@ class TrainerThread(threading.Thread):
         if self.series.finished is None:
             self._explain()
             self.series.update()
+        if self._then is not None:
+            self._then(self.run_folder)
 
     def _is_alive(self) -> bool:
         if self._process is not None:
@@ -58,6 +80,8 @@ class RunLibrary:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._series: dict[str, RunSeries] = {}
         self._threads: dict[str, TrainerThread] = {}
+        self.queue = RunQueue(self.folder)
+        self.trash = Trash(self.folder)
         self._lock = threading.RLock()
 
     def names(self) -> list[str]:
@@ -92,11 +116,33 @@ class RunLibrary:
         """Return the status of a run."""
         return self.get(name).status(self.series(name))
 
-    def start(self, name: str, config: RunConfig) -> Run:
-        """Create a run and start its process."""
-        run = Run.create(self.folder / name, config)
+    def create(self, wanted: str, config: RunConfig) -> Run:
+        """Create a run under the wanted name, or under the next free one like it."""
+        while True:
+            with contextlib.suppress(RunExists):  # somebody else took that name just now
+                return Run.create(self.folder / free_name(self.folder, wanted), config)
+
+    def start(self, wanted: str, config: RunConfig) -> Run:
+        """Create a run, by the wanted name or one like it, and start its process."""
+        run = self.create(wanted, config)
         self._follow(run, start_process=True)
         return run
+
+    def enqueue(self, wanted: str, config: RunConfig) -> Run:
+        """Create a run and let it wait for its turn."""
+        run = self.create(wanted, config)
+        self.queue.add(run.name)
+        return run
+
+    def requeue(self, name: str) -> None:
+        """Let an existing run wait for its turn to go on.
+
+        Raises:
+            RunOwned: it is being trained.
+        """
+        if self.status(name).is_active:
+            raise RunOwned(f"The run {name} is being trained; it need not wait.")
+        self.queue.add(name)
 
     def resume(self, name: str) -> Run:
         """Start the process of an existing run again.
@@ -108,19 +154,117 @@ class RunLibrary:
         self._follow(run, start_process=True)
         return run
 
+    def add_steps(self, name: str, count: int) -> int:
+        """Let a run do more steps than planned and return its new last step; it goes on at once.
+
+        They count from the planned end, or from where a run ended early.
+
+        Raises:
+            RunError: no such number of steps can be added.
+        """
+        if count < 1:
+            raise RunError(f"{count} more steps cannot be done. Give 1 or more.")
+        run = self.get(name)
+        status = self.status(name)
+        planned = status.step if status.state == "finished" else status.total_steps
+        last_step = (run.requested_steps() or planned) + count
+        run.request_steps(last_step)
+        if not self.status(name).is_active:
+            self.resume(name)
+        return last_step
+
+    def discard(self, name: str) -> bool:
+        """Move a run to the trash and return True; one that trains is stopped first: False."""
+        run = self.get(name)
+        self.queue.remove(name)
+        if not self.status(name).is_active:
+            self._throw_away(run)
+            return True
+        run.request("discard")
+        run.request("stop")
+        with self._lock:
+            thread = self._threads.get(name)
+        if thread is None or not thread.is_alive():
+            self._follow(run, start_process=False)
+        return False
+
+    def give_back(self, key: str) -> Run:
+        """Take a run out of the trash, under its old name or one like it."""
+        names = [entry.name for entry in self.trash.contents() if entry.key == key]
+        return self.trash.give_back(key, free_name(self.folder, names[0] if names else ""))
+
     def attach(self) -> list[str]:
         """Follow every run that a process trains right now; a restarted server calls this."""
         alive = [name for name in self.names() if self.get(name).is_owned()]
         for name in alive:
             self._follow(self.get(name), start_process=False)
+        for name in set(self.names()) - set(alive):
+            self._after(self.get(name))
         return alive
+
+    def keep_queue(self, poll_s: float = 0.5) -> QueueKeeper:
+        """Start the runs that wait, one after the other, for as long as this process lives."""
+        keeper = QueueKeeper(self.folder, self.start_next, poll_s)
+        keeper.start()
+        return keeper
+
+    def start_next(self) -> None:
+        """Start the run that waits longest, unless one trains or the queue is paused."""
+        waiting = self.queue.waiting()
+        for entry in [entry for entry in waiting if self._needs_no_start(entry)]:
+            self.queue.remove(entry.name)
+            waiting.remove(entry)
+        if not waiting or self.queue.is_paused or any(map(self._is_busy, self.names())):
+            return
+        run = self.get(waiting[0].name)
+        try:
+            self._follow(run, start_process=True)
+        except (TimbreError, OSError) as error:
+            reason = f"The run could not be started from the queue: {error}"
+            run.events.append(RunFinished("failed", run.series().last_step, reason))
+        # Only now, so that a server killed before this line finds the run and that it has begun.
+        self.queue.remove(run.name)
+
+    def _needs_no_start(self, entry: Waiting) -> bool:
+        if entry.name not in self.names():
+            return True
+        run = self.get(entry.name)
+        return run.is_owned() or run.begun_at() > entry.queued_at
+
+    def _is_busy(self, name: str) -> bool:
+        """Whether a process trains the run, is about to, or has not quite ended yet."""
+        with self._lock:
+            thread = self._threads.get(name)
+        if thread is not None and thread.is_alive():
+            return True
+        run = Run(self.folder / name)
+        if run.is_owned():
+            return True
+        return time.time() - run.begun_at() < _FRESH_S and run.status().is_active
 
     def _follow(self, run: Run, *, start_process: bool) -> None:
         with self._lock:
             series = self.series(run.name)
-            thread = TrainerThread(run, series, start_process=start_process)
+            thread = TrainerThread(run, series, start_process=start_process, then=self._after)
             self._threads[run.name] = thread
         thread.start()
+
+    def _after(self, run: Run) -> None:
+        """Do what a person asked for the time after a run's end: discard it, or add steps."""
+        try:
+            if "discard" in run.requests() and not run.status().is_active:
+                self._throw_away(run)
+            elif run.requested_steps() and run.status().state == "finished":
+                self._follow(run, start_process=True)
+        except (TimbreError, OSError) as error:
+            _LOG.warning("The run %s was left as it is: %s", run.name, error)
+
+    def _throw_away(self, run: Run) -> None:
+        self.trash.take(run)
+        with self._lock:
+            # Another run may get the name; it must not be shown with these numbers.
+            self._series.pop(run.name, None)
+            self._threads.pop(run.name, None)
 
 
 def free_name(library: Path, wanted: str) -> str:

@@ -26,9 +26,9 @@ def train(setup: Setup, emit: Emit) -> str:
         `finished` or `stopped`.
     """
     meter = Meter(setup, emit)
-    timetable = Timetable(setup)
+    timetable = Timetable(setup, emit)
     with CheckpointWriter(setup, emit) as writer, collection_by_hand():
-        for step in range(setup.first_step, setup.last_step + 1):
+        for step in timetable.steps():
             meter.step_done(step, train_step(setup, step))
             writer.tell()
             due = timetable.due_after(step)

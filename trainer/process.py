@@ -16,6 +16,7 @@ from trainer.errors import StopRequested, TimbreError
 from trainer.events import Event, PhaseChanged, RunFinished, StepDone
 from trainer.guard import FIRST_STEPS, Guard
 from trainer.loop import train
+from trainer.plan import take_up_plan
 from trainer.runs import Run
 from trainer.setup import Setup, World
 
@@ -50,6 +51,7 @@ def _train_and_tell(run: Run, world: World, emit: Callable[[Event], None]) -> in
     setup: Setup | None = None
     try:
         setup = assemble(run.folder, run.config, world=world, emit=emit)
+        take_up_plan(setup, run.series().plan, emit)
         emit(describe_start(setup))
         outcome = train(setup, _guarded(run, setup, emit))
     except StopRequested as error:

@@ -17,11 +17,13 @@ from trainer.config import RunConfig, read_config
 from trainer.errors import RunError, RunExists, RunNotFound, RunOwned
 from trainer.events import EventLog, LoggedEvent
 from trainer.ownership import is_locked, take_lock
+from trainer.requests import ask_for_steps, asked_steps
 from trainer.series import RunSeries
 
-REQUESTS = ("stop", "save", "preview")
+REQUESTS = ("stop", "save", "preview", "discard")
 ACTIVE = ("starting", "running", "stopping")
 _STARTING_GRACE_S = 60.0
+_MOST_STEPS = 100_000_000
 _PROJECT = Path(__file__).resolve().parent.parent
 
 
@@ -141,7 +143,7 @@ class Run:
         (self.folder / "owner.json").write_text(json.dumps(values), encoding="utf-8")
 
     def request(self, name: str) -> None:
-        """Ask the training process for `stop`, `save` or `preview`, done after the current step."""
+        """Ask for `stop`, `save` or `preview` after the current step, or `discard` at the end."""
         if name not in REQUESTS:
             raise RunError(f"'{name}' is no request; there are {', '.join(REQUESTS)}.")
         (self.folder / "control" / name).touch()
@@ -153,6 +155,29 @@ class Run:
     def answer(self, name: str) -> None:
         """Remove a request that was carried out."""
         (self.folder / "control" / name).unlink(missing_ok=True)
+
+    def request_steps(self, last_step: int) -> None:
+        """Ask that the run go to this step, now or when it is resumed; `run.json` stays as it is.
+
+        Raises:
+            RunError: it is there already, or the number is beyond all reason.
+        """
+        done = self.series().last_step
+        if not done < last_step <= _MOST_STEPS:
+            raise RunError(
+                f"The run {self.name} is at step {done}; it cannot be told to go to step "
+                f"{last_step}. Give a step behind that, and at most {_MOST_STEPS}."
+            )
+        ask_for_steps(self.folder, last_step)
+
+    def requested_steps(self) -> int | None:
+        """Return the last step that was asked for and that no process has taken up yet."""
+        return asked_steps(self.folder)
+
+    def begun_at(self) -> float:
+        """Return when a process was last started for this run, in seconds since 1970; or 0."""
+        words = (self.folder / "control" / "spawned.json", self.folder / "owner.json")
+        return max(_read_json(path).get("started_at", 0.0) for path in words)
 
     def drop_requests_before(self, started_at: float) -> None:
         """Remove requests that were meant for an earlier process, by their time in seconds."""
@@ -203,7 +228,7 @@ class Run:
         series = series or self.series()
         state, reason, remedy = self._state(series)
         started, phase = series.started, series.phase
-        total = started.last_step if started else self.config.training.steps or 0
+        total = series.planned_steps or self.config.training.steps or 0
         return RunStatus(
             name=self.name,
             state=state,

@@ -14,6 +14,7 @@ from trainer.events import (
     EventLog,
     Notice,
     PhaseChanged,
+    PlanChanged,
     PreviewMade,
     RunFinished,
     RunStarted,
@@ -78,6 +79,7 @@ class RunSeries:
         self.started: RunStarted | None = None
         self.finished: RunFinished | None = None
         self.phase: PhaseChanged | None = None
+        self.plan: PlanChanged | None = None
         self.updated_at = 0.0
         self._lock = threading.RLock()
 
@@ -97,6 +99,13 @@ class RunSeries:
         """The newest step done; 0 before the first."""
         with self._lock:
             return int(self.steps.columns["step"][-1]) if self.steps.count else 0
+
+    @property
+    def planned_steps(self) -> int:
+        """The last step of the run as planned by now; 0 before its first start."""
+        if self.plan is not None:
+            return self.plan.last_step
+        return self.started.last_step if self.started is not None else 0
 
     def latest(self) -> dict[str, float]:
         """Return the newest value of every metric that has one."""
@@ -161,6 +170,9 @@ class RunSeries:
                 self.phase = event
             case RunStarted():
                 self._start(event, logged_at)
+            case PlanChanged():
+                self.plan = event
+                self._mark("plan", event.step, logged_at, event)
             case RunFinished():
                 self.finished, self.phase = event, None
                 self._mark("finished", event.step, logged_at, event)

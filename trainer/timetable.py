@@ -1,19 +1,23 @@
 """What is due after a step: validation, preview, save, stop; the same answer on every rank."""
 
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from trainer.distributed import agree
+from trainer.distributed import agree, share_number
+from trainer.events import Event
+from trainer.plan import take_up_change
 from trainer.setup import Cadence, Setup
 
-DEEDS = ("validate", "preview", "save", "stop")
+DEEDS = ("validate", "preview", "save", "stop", "plan")
 
 
 class Timetable:
     """Decides from cadences and from the requests in the run's control folder."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, emit: Callable[[Event], None]) -> None:
         self._setup = setup
+        self._emit = emit
         self._cadences = {
             "validate": setup.validate_every,
             "preview": setup.preview_every,
@@ -25,22 +29,35 @@ class Timetable:
             # Who resumes a run that stopped early wants it to try as long again.
             setup.progress["since_best"] = 0
 
+    def steps(self) -> Iterator[int]:
+        """Yield the steps to do; a person may move the last one while they are done."""
+        step = self._setup.first_step
+        while step <= self._setup.last_step:
+            yield step
+            step += 1
+
     def due_after(self, step: int) -> set[str]:
         """Return what is due after a step; rank 0 decides."""
         setup = self._setup
+        changed = take_up_change(setup, step, self._emit) if setup.world.is_main else None
         due = {
             deed
             for deed, cadence in self._cadences.items()
             if _is_due(cadence, step, time.monotonic() - self._done_at[deed])
         }
-        if step == setup.last_step:
+        if step == (changed or setup.last_step):
             wants_preview = setup.preview_every != Cadence()
             due |= {"validate", "save", "preview"} if wants_preview else {"validate", "save"}
         control = setup.folder / "control"
         for request in ("stop", "save", "preview"):
             if (control / request).exists():
                 due.add(request)
-        return agree(setup.world, due, DEEDS)
+        if changed is not None:
+            due.add("plan")
+        due = agree(setup.world, due, DEEDS)
+        if "plan" in due:
+            setup.last_step = share_number(setup.world, changed or 0)
+        return due - {"plan"}
 
     def done(self, deeds: set[str]) -> None:
         """Note that deeds were done: their requests are answered, their minutes start anew."""

@@ -1,5 +1,6 @@
 """Overview: one row for every run; runs that do not train are read once."""
 
+import contextlib
 import math
 import statistics
 import threading
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import RunConfig
-from trainer.errors import TimbreError
+from trainer.errors import RunNotFound, TimbreError
 from trainer.library import RunLibrary
 from trainer.runs import Run, RunStatus
 from trainer.series import RunSeries
@@ -24,7 +25,11 @@ class Overview:
 
     def rows(self, most: int | None = None) -> list[dict[str, Any]]:
         """Return a row for each run, newest first; an unreadable run says why."""
-        return [self.row(name) for name in self._library.names()[:most]]
+        found = []
+        for name in self._library.names()[:most]:
+            with contextlib.suppress(RunNotFound):  # discarded at this moment
+                found.append(self.row(name))
+        return found
 
     def active(self) -> list[dict[str, Any]]:
         """Return the state of every run that a process trains right now."""
