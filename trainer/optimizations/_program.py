@@ -93,9 +93,10 @@ def compile_with_inductor(
 
 
 def explain(error: Exception) -> str:
-    """Return the first words of what a compiler said."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = next((line for line in lines if "Error" in line), lines[0] if lines else "")
+    """Return in one line what a compiler said, by the error that lies beneath its wrappings."""
+    while isinstance(inner := getattr(error, "inner_exception", None), Exception):
+        error = inner
+    said = " ".join(str(error).split())
     return f"the compiler failed: {type(error).__name__}: {said[:200]}"
 
 
