@@ -154,7 +154,7 @@ def padded_losses(network: XttsGpt, clips: list[Features], *, see_stop: bool) ->
     audio_sum = F.cross_entropy(audio_logits, audio_targets, ignore_index=-1, reduction="sum")
     return {
         "text_ce": 0.01 * text_sum / sum(len(clip["tokens"]) + 1 for clip in clips),
-        "mel_ce": audio_sum / sum(len(clip["codes"]) + 4 for clip in clips),
+        "mel_ce": audio_sum / (audio_targets != -1).sum(),
     }
 
 
@@ -348,6 +348,41 @@ def test_the_share_of_right_codes_counts_the_likeliest_code_of_each_position() -
 
     assert all_right == 1
     torch.testing.assert_close(without_two, torch.tensor(4 / 6))
+
+
+def test_codes_left_out_change_neither_the_weight_nor_the_scale_of_a_batch() -> None:
+    network = make_network()
+    clips = [make_clip(2, 6), make_clip(3, 9)]
+    for clip in clips:
+        clip["codes"][:] = 7
+    whole = make_batch(clips)
+    # Every target has the same loss, so that a mean over any of them is that loss.
+    nn.init.zeros_(network.mel_head.weight)
+    nn.init.zeros_(network.mel_head.bias)
+
+    parts = [make_batch([clip | {"masked": np.array([1, 4], np.int32)}]) for clip in clips]
+    for part in parts:
+        part.totals = whole.totals
+    found = torch.stack([losses(network, part)["mel_ce"] for part in parts]).sum()
+
+    torch.testing.assert_close(found, losses(network, whole)["mel_ce"])
+
+
+def test_the_share_of_right_codes_is_of_those_that_are_asked_for() -> None:
+    network = make_network()
+    batch = make_batch([make_clip(2, 6, masked=(0, 3))])
+    _, logits = network(*(batch[name] for name in NAMES))
+    right = logits.argmax(dim=1)
+    right[:3] = -100
+    batch.tensors["audio_targets"] = right
+
+    assert measures(network, batch)["audio_top1"] == 1
+
+
+def test_a_batch_of_which_upstream_masking_leaves_nothing_costs_nothing() -> None:
+    batch = make_batch([make_clip(2, 6, masked=(0, 5))], upstream=True)
+
+    assert losses(make_network(), batch)["mel_ce"] == 0
 
 
 def test_fused_attention_and_checkpointing_change_no_loss_and_no_gradient() -> None:

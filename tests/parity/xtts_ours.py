@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from trainer.data.types import Batch
-from trainer.models.xtts.batches import IGNORED, make_collate
+from trainer.models.xtts.batches import counts, make_collate
 from trainer.models.xtts.dvae import DvaeEncoder, dvae_sizes, load_dvae
 from trainer.models.xtts.generation import Sampling, adjust, generate
 from trainer.models.xtts.losses import losses
@@ -122,9 +122,8 @@ def _batch(sizes: GptSizes, masked: bool, upstream: bool) -> Batch:
             features["masked"] = torch.zeros(2, dtype=torch.int64).numpy()
         clips.append(features)
     tensors = make_collate(sizes, upstream)(clips)
-    totals = {
-        name: float((tensors[f"{name}_targets"] != IGNORED).sum()) for name in ("text", "audio")
-    }
+    found = [counts(clip) for clip in clips]
+    totals = {name: sum(count[name] for count in found) for name in ("text", "audio")}
     return Batch(tensors, [str(number) for number in range(len(clips))], totals, 0.0)
 
 

@@ -33,8 +33,8 @@ Collate = Callable[[Sequence[Features]], dict[str, Tensor]]
 def counts(features: Features) -> dict[str, float]:
     """Return how many positions a clip's row has, and how many text and audio targets.
 
-    Codes that a draw leaves out of the loss are counted all the same: totals are made before the
-    draw, and a step's weight must not depend on it.
+    Codes that a draw leaves out of the loss are counted all the same, for totals are made before
+    the draw; `audio_share` of the batch makes up for them.
     """
     text, audio = len(features["tokens"]) + 1, len(features["codes"]) + _NUM_STOPS
     positions = _NUM_LATENTS + text + 1 + audio
@@ -50,7 +50,8 @@ def make_collate(sizes: GptSizes, upstream: bool = False) -> Collate:
         Returns text_ids (B, T_text), audio_ids (B, T_audio) int64, padded with 0; layout (B, T)
         int64, each position's place in [latents | text_ids | audio_ids | zero]; position_mask
         (B, T) bool; text_index, text_targets, audio_index, audio_targets (K,) int64: places in the
-        flattened rows and what must be predicted there; reference (B, M, T_ref).
+        flattened rows and what must be predicted there; audio_share () float32, the share of
+        audio_targets that is not ignored; reference (B, M, T_ref).
         """
         for clip in clips:
             _check_length(clip, sizes)
@@ -59,6 +60,8 @@ def make_collate(sizes: GptSizes, upstream: bool = False) -> Collate:
         audios = [join_ids(sizes.start_audio, clip["codes"], stops) for clip in clips]
         num_texts = [len(text) - upstream for text in texts]
         rows = Rows(sizes.num_latents, num_texts, [len(audio) for audio in audios])
+        audio_targets = _audio_targets(clips, sizes, upstream)
+        num_trained = int((audio_targets != IGNORED).sum())
         return {
             "text_ids": pad_ids(texts),
             "audio_ids": pad_ids(audios),
@@ -67,7 +70,9 @@ def make_collate(sizes: GptSizes, upstream: bool = False) -> Collate:
             "text_index": rows.places(_text_places(sizes, texts)),
             "text_targets": torch.from_numpy(np.concatenate([text[1:] for text in texts])),
             "audio_index": rows.places(rows.audio_places()),
-            "audio_targets": _audio_targets(clips, sizes, upstream),
+            "audio_targets": audio_targets,
+            # Upstream's range may leave nothing to train; the sum that is divided is then zero.
+            "audio_share": torch.tensor(max(1, num_trained) / len(audio_targets)),
             "reference": _references(clips),
         }
 

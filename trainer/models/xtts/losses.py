@@ -14,22 +14,24 @@ _INPUTS = ("text_ids", "audio_ids", "layout", "text_index", "audio_index", "refe
 def losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
     """Return the weighted cross-entropies of the text and of the audio's codes.
 
-    Sums over targets divided by the whole step's totals, scalars in fp32. Nothing is read back
-    from the device.
+    Sums over targets divided by the whole step's totals, scalars in fp32. A batch of which codes
+    are left out counts as much as without that: the rest stands for them. Nothing is read back from
+    the device.
     """
     text_logits, audio_logits = _predict(model, batch)
     weights: dict[str, float] = model.loss_weights  # type: ignore[assignment]
     text = _cross_entropy(text_logits, batch["text_targets"]) / batch.totals["text"]
-    audio = _cross_entropy(audio_logits, batch["audio_targets"]) / batch.totals["audio"]
+    num_audio = batch.totals["audio"] * batch["audio_share"]
+    audio = _cross_entropy(audio_logits, batch["audio_targets"]) / num_audio
     return {"text_ce": weights["text_ce"] * text, "mel_ce": weights["mel_ce"] * audio}
 
 
 def measures(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
     """Return the share of audio targets whose likeliest code is the right one."""
     _, logits = _predict(model, batch)
-    # An ignored target equals no code, so it counts as missed, as the totals count it.
+    # An ignored target equals no code, so it is no hit.
     hits = (logits.argmax(dim=-1) == batch["audio_targets"]).sum()
-    return {"audio_top1": hits / batch.totals["audio"]}
+    return {"audio_top1": hits / (batch.totals["audio"] * batch["audio_share"])}
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
