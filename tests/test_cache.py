@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 
 from tests._clips import write_tone
+from trainer.data import cache as cache_module
 from trainer.data.audio import load_audio
 from trainer.data.cache import FeatureCache, content_hash, default_cache_folder
+from trainer.data.packs import DamagedFeatures
 from trainer.data.types import Clip, Features
 from trainer.errors import DataError
 from trainer.specs import Corpus
@@ -88,7 +91,7 @@ def test_features_come_back_equal_and_are_computed_once(
             np.testing.assert_array_equal(array, second[clip_id][name])
             assert array.dtype == second[clip_id][name].dtype
             assert array.shape == second[clip_id][name].shape
-            assert second[clip_id][name].flags.writeable
+            assert not second[clip_id][name].flags.writeable
 
 
 @pytest.mark.parametrize("field", ["text", "speaker", "language"])
@@ -133,23 +136,110 @@ def test_refused_and_missing_clips_are_named_and_the_others_stay(
     assert "002.wav cannot be read" in unusable["c002"]
 
 
+def replace_file(path: Path, content: bytes) -> None:
+    """Put other content in the place of a file; who has mapped the old one keeps it."""
+    path.with_suffix(".other").write_bytes(content)
+    path.with_suffix(".other").replace(path)
+
+
+def damaged(content: bytes, damage: str, at: int) -> bytes:
+    """Return the bytes of a file after one of several accidents."""
+    flipped = bytearray(content)
+    flipped[at] ^= 1
+    choices = {"cut": content[:-70], "flip": flipped, "zero": b"", "replace": b"PK" + bytes(500)}
+    return bytes(choices[damage])
+
+
 @pytest.mark.parametrize("damage", ["cut", "flip", "zero", "replace"])
-def test_a_damaged_entry_is_computed_again(
-    tmp_path: Path, featurizer: LoudnessFeaturizer, collect: Callable, damage: str
+def test_a_pack_whose_index_is_damaged_is_computed_again(
+    tmp_path: Path, featurizer: LoudnessFeaturizer, damage: str
 ) -> None:
     clips = make_clips(tmp_path / "wavs", 1)
-    before, _ = collect(clips, featurizer)
-    entry = next((tmp_path / "cache" / "features").rglob("*.bin"))
-    data = bytearray(entry.read_bytes())
-    flipped = data.copy()
-    flipped[len(data) // 2] ^= 1
-    choices = {"cut": data[:-70], "flip": flipped, "zero": b"", "replace": b"PK" + bytes(500)}
-    entry.write_bytes(choices[damage])
+    before, _ = collect_anew(tmp_path, clips, featurizer)
+    pack = next((tmp_path / "cache").rglob("*.pack"))
+    content = pack.read_bytes()
+    replace_file(pack, damaged(content, damage, len(content) - 9))
 
-    after, unusable = collect(clips, featurizer)
+    after, unusable = collect_anew(tmp_path, clips, featurizer)
 
     assert (len(featurizer.calls()), unusable) == (2, {})
     np.testing.assert_array_equal(before["c000"]["wave"], after["c000"]["wave"])
+
+
+def collect_anew(
+    folder: Path, clips: list[Clip], featurizer: LoudnessFeaturizer
+) -> tuple[dict[str, Features], dict[str, str]]:
+    """Collect as a new process does, which has nothing mapped."""
+    cache = FeatureCache(folder / "cache")
+    return cache.collect(clips, featurizer, workers=0, progress=say_nothing)
+
+
+def test_a_flipped_bit_in_an_array_is_noticed_where_it_is_read_and_mended_by_a_new_start(
+    tmp_path: Path, featurizer: LoudnessFeaturizer
+) -> None:
+    clips = make_clips(tmp_path / "wavs", 2)
+    before, _ = collect_anew(tmp_path, clips, featurizer)
+    pack = next((tmp_path / "cache").rglob("*.pack"))
+    wave = before["c000"]["wave"].tobytes()
+    content = pack.read_bytes()
+    replace_file(pack, damaged(content, "flip", content.index(wave) + len(wave) // 2))
+
+    after, _ = collect_anew(tmp_path, clips, featurizer)
+    lengths = [int(features["text_length"]) for features in after.values()]
+    with pytest.raises(DamagedFeatures, match="clip .* damaged.*Resume"):
+        after["c000"]["wave"]
+    mended, _ = collect_anew(tmp_path, clips, featurizer)
+
+    assert lengths == [6, 6]
+    assert DamagedFeatures.exit_code == 30
+    np.testing.assert_array_equal(mended["c000"]["wave"], before["c000"]["wave"])
+    assert len(featurizer.calls()) == 4
+
+
+@pytest.mark.parametrize(
+    "look",
+    [lambda f: f["wave"], lambda f: f.get("wave"), lambda f: f.items(), lambda f: f.values(),
+     lambda f: f | {}],
+)  # fmt: skip
+def test_no_way_to_the_arrays_of_a_clip_leaves_damage_unnoticed(
+    tmp_path: Path, featurizer: LoudnessFeaturizer, look: Callable
+) -> None:
+    clips = make_clips(tmp_path / "wavs", 1)
+    collect_anew(tmp_path, clips, featurizer)
+    pack = next((tmp_path / "cache").rglob("*.pack"))
+    replace_file(pack, damaged(pack.read_bytes(), "flip", 100))
+    features = collect_anew(tmp_path, clips, featurizer)[0]["c000"]
+
+    with pytest.raises(DamagedFeatures):
+        look(features)
+
+
+def test_features_are_mapped_and_not_held_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "_PACK_BYTES", 8 * 2**20)
+    clips = make_clips(tmp_path / "wavs", 20)
+    tracemalloc.start()
+
+    features, _ = collect_anew(tmp_path, clips, MegabyteFeaturizer())  # type: ignore[arg-type]
+
+    held, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    packs = list((tmp_path / "cache").rglob("*.pack"))
+    assert len(packs) == 3
+    assert sum(pack.stat().st_size for pack in packs) > 20 * 2**20
+    assert held < 2**20
+    assert peak < 14 * 2**20
+    assert all(int(features[clip.id]["big"][0]) == clip.line for clip in clips)
+
+
+class MegabyteFeaturizer:
+    """Gives every clip a megabyte."""
+
+    fingerprint = "megabyte"
+
+    def __call__(self, clip: Clip) -> Features:
+        return {"big": np.full(2**20, clip.line, np.uint8)}
 
 
 def test_workers_compute_the_same_with_one_thread_each(
@@ -229,6 +319,52 @@ def test_a_survey_is_computed_once_per_key_and_read_back_equal(tmp_path: Path) -
     assert second.unusable == {"c2": "Too short."}
     np.testing.assert_array_equal(second.features["c1"]["ids"], np.arange(5))
     assert second.features["c1"]["mel"].dtype == np.float32
+
+
+def test_a_survey_does_not_store_features_again_that_it_passes_on(
+    tmp_path: Path, featurizer: LoudnessFeaturizer
+) -> None:
+    clips = make_clips(tmp_path / "wavs", 40)
+    features, _ = collect_anew(tmp_path, clips, featurizer)
+    cache = FeatureCache(tmp_path / "cache")
+    mapped, _ = cache.collect(clips, featurizer, workers=0, progress=say_nothing)
+
+    def survey() -> Corpus:
+        passed_on = {
+            i: found | {"length": np.array(len(found["wave"]))} for i, found in mapped.items()
+        }
+        return Corpus({}, passed_on)
+
+    first = cache.remember("one", survey)
+    second = FeatureCache(tmp_path / "cache").remember("one", survey)
+
+    size = sum(path.stat().st_size for path in (tmp_path / "cache" / "surveys").iterdir())
+    assert size < 0.2 * sum(array["wave"].nbytes for array in features.values())
+    for corpus in (first, second):
+        np.testing.assert_array_equal(corpus.features["c007"]["wave"], features["c007"]["wave"])
+        assert int(corpus.features["c007"]["length"]) == len(features["c007"]["wave"])
+        assert corpus.features["c007"]["none"].shape == (0, 3)
+
+
+def test_a_survey_is_computed_again_when_the_features_it_refers_to_are_gone(
+    tmp_path: Path, featurizer: LoudnessFeaturizer
+) -> None:
+    clips = make_clips(tmp_path / "wavs", 3)
+    calls = []
+
+    def remember() -> Corpus:
+        cache = FeatureCache(tmp_path / "cache")
+        mapped, _ = cache.collect(clips, featurizer, workers=0, progress=say_nothing)
+        calls.append(len(featurizer.calls()))
+        return cache.remember("one", lambda: calls.append(-1) or Corpus({}, mapped))  # type: ignore[func-returns-value]
+
+    before = remember()
+    next((tmp_path / "cache" / "packs").rglob("*.pack")).unlink()
+    after = remember()
+    remember()
+
+    assert calls == [3, -1, 6, -1, 6]
+    np.testing.assert_array_equal(after.features["c001"]["wave"], before.features["c001"]["wave"])
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

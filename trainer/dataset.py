@@ -14,7 +14,8 @@ from trainer.data.batching import BatchPlan, ClipBatches
 from trainer.data.cache import FeatureCache, content_hash, default_cache_folder
 from trainer.data.ledger import mark_unusable
 from trainer.data.manifest import read_manifest
-from trainer.data.types import Clip, Features
+from trainer.data.packs import DamagedFeatures
+from trainer.data.types import Clip
 from trainer.errors import DataError, StopRequested
 from trainer.events import Event, Notice, PhaseChanged
 from trainer.options import describe, to_values
@@ -43,17 +44,7 @@ def prepare_dataset(
         DataError: no clip is left to train on.
     """
     clips = choose_clips(folder, config, emit)
-    cache = FeatureCache(default_cache_folder() / family.name)
-    base = Path(config.base) if config.base else None
-    featurizer = family.featurizer(base, options)
-    report = _reporter(folder, emit)
-    workers = loader_workers(config.training.loader_workers)
-    features, unusable = cache.collect(clips, featurizer, workers=workers, progress=report)
-    usable = [clip for clip in clips if clip.id in features]
-    if not any(clip.split == "train" for clip in usable):
-        raise DataError(_nothing_left(clips, unusable))
-    key = _survey_key(family, options, base, usable, features)
-    corpus = cache.remember(key, lambda: family.survey(features, usable, options, base, report))
+    usable, unusable, corpus = _survey_clips(folder, config, family, options, clips, emit)
     _tell_unusable(emit, clips, unusable | corpus.unusable)
     mark_unusable(folder / "ledger.csv", unusable | corpus.unusable)
     kept = [clip for clip in usable if clip.id in corpus.features]
@@ -61,6 +52,38 @@ def prepare_dataset(
     if not train:
         raise DataError(_nothing_left(clips, unusable | corpus.unusable))
     return Dataset(train, tuple(clip for clip in kept if clip.split == "val"), corpus)
+
+
+def _survey_clips(
+    folder: Path,
+    config: RunConfig,
+    family: ModelFamily,
+    options: Any,
+    clips: list[Clip],
+    emit: Emit,
+) -> tuple[list[Clip], dict[str, str], Corpus]:
+    """Return the clips with features, why others have none, and the corpus of the former."""
+    base = Path(config.base) if config.base else None
+    featurizer = family.featurizer(base, options)
+    report = _reporter(folder, emit)
+    workers = loader_workers(config.training.loader_workers)
+
+    def survey() -> tuple[list[Clip], dict[str, str], Corpus]:
+        cache = FeatureCache(default_cache_folder() / family.name)
+        features, unusable = cache.collect(clips, featurizer, workers=workers, progress=report)
+        names, _ = cache.names(clips, featurizer)
+        usable = [clip for clip in clips if clip.id in features]
+        if not any(clip.split == "train" for clip in usable):
+            raise DataError(_nothing_left(clips, unusable))
+        key = _survey_key(family, options, base, usable, names)
+        corpus = cache.remember(key, lambda: family.survey(features, usable, options, base, report))
+        return usable, unusable, corpus
+
+    try:
+        return survey()
+    except DamagedFeatures as error:
+        emit(Notice("warning", str(error), "They are computed anew now."))
+        return survey()
 
 
 def choose_clips(folder: Path, config: RunConfig, emit: Emit) -> list[Clip]:
@@ -149,17 +172,15 @@ def _survey_key(
     options: Any,
     base: Path | None,
     clips: list[Clip],
-    features: dict[str, Features],
+    names: dict[str, str],
 ) -> str:
-    """Hash all that a survey depends on: options, base, each clip's text and its features."""
+    """Hash all that a survey depends on: options, base, each clip's text and its entry's name."""
     digest = sha256(json.dumps([family.name, to_values(options)]).encode())
     for path in _small_files(base) + _named_files(options):
         digest.update(content_hash(path).encode())
     for clip in sorted(clips, key=lambda clip: clip.id):
         about = [clip.id, clip.text, clip.speaker, clip.language, clip.split]
-        digest.update(json.dumps(about).encode())
-        for name, values in sorted(features[clip.id].items()):
-            digest.update(name.encode() + values.tobytes())
+        digest.update(json.dumps([*about, names[clip.id]]).encode())
     return digest.hexdigest()
 
 

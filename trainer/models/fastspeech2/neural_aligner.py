@@ -141,7 +141,7 @@ def _make_network(num_symbols: int, num_mels: int, seed: int) -> AlignerNetwork:
 def _pad(mels: list[np.ndarray], tokens: list[np.ndarray], device: torch.device) -> _Batch:
     frames = torch.tensor([len(mel) for mel in mels])
     symbols = torch.tensor([len(token) for token in tokens])
-    mel = nn.utils.rnn.pad_sequence([torch.from_numpy(mel) for mel in mels], batch_first=True)
+    mel = nn.utils.rnn.pad_sequence([torch.tensor(mel) for mel in mels], batch_first=True)
     token = nn.utils.rnn.pad_sequence(
         [torch.from_numpy(token.astype(np.int64)) for token in tokens], batch_first=True
     )
