@@ -53,7 +53,7 @@ FLOORS = {
     "trainer.entries": 3.0,
     "trainer.evaluate": 3.0,
     "trainer.presets": 3.0,
-    "trainer.averaging": 2.1,
+    "trainer.averaging": 1.1,
     "trainer.garbage": 2.1,
     "trainer.staging": 2.1,
     "trainer.stopwatch": 2.1,

@@ -81,13 +81,18 @@ def _losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
     return {"error": (model(batch["x"]) - batch["x"].flip(1)).square().mean()}
 
 
+def _build_adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW([value for value in model.parameters() if value.requires_grad])
+
+
 def _make_setup(folder: Path, machine: Device = CPU) -> Setup:
     setup = make_setup(folder)
     torch.manual_seed(0)
     setup.machine = machine
     setup.model = nn.Sequential(_Block(), _Block(), _Block())
     setup.family = replace(TOY, losses=_losses, blocks=lambda model: list(model.children()))
-    setup.optimizer = torch.optim.AdamW(setup.model.parameters())
+    setup.build_optimizer = _build_adamw
+    setup.optimizer = _build_adamw(setup.model)
     setup.train_batches = _Batches()  # type: ignore[assignment]
     return setup
 
@@ -131,6 +136,10 @@ def _stop_timing_kernels(setup: Setup) -> None:
     torch.backends.cudnn.benchmark = False
 
 
+def _thaw_one_layer(setup: Setup) -> None:
+    setup.model.get_submodule("1.attention.project").weight.requires_grad_(True)  # type: ignore[operator]
+
+
 def _let_the_blocks_rest(setup: Setup) -> None:
     vars(setup.model[0])["program"].rest("for a test")  # type: ignore[index]
 
@@ -147,6 +156,7 @@ BREAKERS: dict[str, Callable[[Setup], None]] = {
     "cudnn_benchmark": _stop_timing_kernels,
     "memory_limit": _allow_all_memory,
     "compile": _let_the_blocks_rest,
+    "lora": _thaw_one_layer,
 }
 
 

@@ -1,5 +1,6 @@
 """RunConfig -> Setup: load everything, apply optimizations in stage order, restore, measure."""
 
+import functools
 import random
 from pathlib import Path
 from typing import Any
@@ -219,7 +220,9 @@ def _build(
     train, val = make_batches(dataset, config, family, world, pin_memory=pin_memory)
     last_step = count_steps(config, train.steps_per_epoch)
     spec, base_lr = entries.optimizer, find_base_lr(entries)
-    optimizer = _build_optimizer(model, entries, base_lr, device)
+    build_optimizer = functools.partial(
+        _build_optimizer, entries=entries, base_lr=base_lr, device=device
+    )
     schedule, schedule_options = entries.schedule, entries.schedule_options
     rhythm = {"last_step": last_step, "steps_per_epoch": train.steps_per_epoch}
     spoken = (dataset.val or dataset.train)[0]
@@ -231,7 +234,8 @@ def _build(
         family=family,
         model=model,
         corpus=dataset.corpus,
-        optimizer=optimizer,
+        optimizer=build_optimizer(model),
+        build_optimizer=build_optimizer,
         optimizer_spec=spec,
         base_lr=base_lr,
         lr_factor=lambda step: schedule.factor(step, last_step, schedule_options),

@@ -5,8 +5,12 @@ from torch import Tensor, nn
 
 
 def start_average(model: nn.Module) -> dict[str, Tensor]:
-    """Return a copy of every parameter by name, in fp32."""
-    return {name: value.detach().clone().float() for name, value in model.named_parameters()}
+    """Return a copy of every trained parameter by name, in fp32; what is frozen stays as it is."""
+    return {
+        name: value.detach().clone().float()
+        for name, value in model.named_parameters()
+        if value.requires_grad
+    }
 
 
 @torch.no_grad()
@@ -18,5 +22,6 @@ def update_average(
     average = d * average + (1 - d) * weights with d = min(decay, (1 + step) / (10 + step)).
     """
     weight = 1.0 - min(decay, (1 + step) / (10 + step))
-    for name, value in model.named_parameters():
-        average[name].lerp_(value.detach().float(), weight)
+    parameters = dict(model.named_parameters())
+    for name, value in average.items():
+        value.lerp_(parameters[name].detach().float(), weight)

@@ -14,8 +14,9 @@ from trainer.setup import Setup
 
 
 def has_other_weights(setup: Setup) -> bool:
-    """Whether evaluation uses other weights than training: an average, or Schedule-Free's."""
-    return setup.average is not None or setup.optimizer_spec.set_mode is not None
+    """Whether evaluation uses other weights than training: an average, Schedule-Free's, a sum."""
+    has_mode = setup.optimizer_spec.set_mode is not None
+    return setup.average is not None or has_mode or setup.has_parts
 
 
 @contextmanager
@@ -33,14 +34,16 @@ def weights_for_evaluation(setup: Setup) -> Iterator[None]:
         finally:
             setup.model.train(was_training)
         return
-    parameters = dict(setup.model.named_parameters())
+    named = setup.model.named_parameters()
+    parameters = {name: value for name, value in named if value.requires_grad}
     kept = {name: value.detach().clone() for name, value in parameters.items()}
     if setup.optimizer_spec.set_mode is not None:
         setup.optimizer_spec.set_mode(setup.optimizer, False)
     if setup.average is not None:
         _copy_into(parameters, setup.average)
     try:
-        yield
+        with setup.folded():
+            yield
     finally:
         if setup.optimizer_spec.set_mode is not None:
             setup.optimizer_spec.set_mode(setup.optimizer, True)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
+from trainer.averaging import start_average
 from trainer.config import RunConfig
 from trainer.data.types import Batch
 from trainer.device import Device
@@ -125,5 +126,19 @@ class Setup:
     preview_every: Cadence = Cadence()
     preview_text: str = ""
     preview_speaker: str = ""
+    folded: Callable[[], AbstractContextManager[None]] = nullcontext
+    """While it lasts, the model holds the weights a person would take away as single tensors."""
+    has_parts: bool = False
+    """Whether training keeps those weights in parts, which `folded` puts together."""
+    build_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None
+    """Makes the run's optimizer for what is trainable in a model."""
     progress: dict[str, Any] = field(default_factory=dict)
     """What decisions need across a resume, as plain JSON: best value, patience, seconds trained."""
+
+    def train_other_weights(self) -> None:
+        """Make optimizer and average anew, after other weights became trainable."""
+        if self.build_optimizer is None:
+            raise ValueError("this setup does not know how to build its optimizer")
+        self.optimizer = self.build_optimizer(self.model)
+        if self.average is not None:
+            self.average = start_average(self.model)
