@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -119,7 +118,7 @@ class _Arrays:
         codes = self._load(name).reshape(-1)
         length = self.clip.lengths.get(name, len(codes))
         # Preprocessing in batches writes down the length of the longest clip of the batch.
-        length = min(length, math.ceil(self.clip.duration_s * CODES_A_SECOND) + 1)
+        length = min(length, round(self.clip.duration_s * CODES_A_SECOND) + 1)
         codes = codes[:length]
         if len(codes) == 0 or codes.min() < 0 or codes.max() >= self.sizes.start_audio:
             raise DataError(

@@ -70,8 +70,10 @@ class Sizes:
     @staticmethod
     def from_json(values: dict[str, Any]) -> "Sizes":
         """Build the sizes from JSON values."""
-        parts = {name: ConformerSizes(**values[name]) for name in ("speaker", "emotion")}
-        return Sizes(**(values | parts))
+        parts = dict(values)
+        for name in ("speaker", "emotion"):
+            parts[name] = ConformerSizes(**values[name])
+        return Sizes(**parts)
 
 
 TINY = Sizes(

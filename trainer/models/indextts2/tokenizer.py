@@ -9,6 +9,8 @@ from trainer.errors import CheckpointError, MissingDependency
 UNKNOWN = 2
 """The token that stands for what a model cannot write."""
 
+_SPACE = "\u2581"
+
 # Hangul syllables and jamo, CJK, kana, Yi, full- and half-width forms, as upstream splits them off.
 _SINGLES = re.compile(
     "([\u1100-\u11ff\u2e80-\ua4cf\ua840-\ud7af\uf900-\ufaff\ufe30-\ufe4f\uff65-\uffdc"
@@ -83,8 +85,10 @@ class PieceTokenizer:
 
     def parts(self, piece: str) -> list[int]:
         """Return the known ids that make up a piece of another model."""
-        spelt = piece.replace("\u2581", " ").strip()
-        return [number for number in self._pieces.EncodeAsIds(spelt) if number > UNKNOWN]
+        spelt = piece.replace(_SPACE, " ").strip()
+        found = [number for number in self._pieces.EncodeAsIds(spelt) if number > UNKNOWN]
+        # Every word begins with a space, which tells nothing of a letter that is unknown.
+        return [number for number in found if self._pieces.IdToPiece(number) != _SPACE]
 
 
 @lru_cache(maxsize=4)

@@ -20,7 +20,7 @@ from torch import Tensor
 from trainer.data.cache import default_cache_folder
 from trainer.errors import CheckpointError
 from trainer.foreign import TENSOR, Job, Refused, Routes, convert_pickles, split, write_tensors
-from trainer.foreign.converted import convert_once, hash_text, remembered_hash
+from trainer.models._converted import convert_once, hash_text, remembered_hash
 from trainer.models.xtts.random_base import (
     RANDOM_LICENCE,
     blank_vocab,
