@@ -34,7 +34,7 @@ def counts(features: Features) -> dict[str, float]:
     """Return how many positions a clip's row has, and how many text and audio targets.
 
     Codes that a draw leaves out of the loss are counted all the same, for totals are made before
-    the draw; `audio_share` of the batch makes up for them.
+    the draw; the batch's `num_trained` makes up for them.
     """
     text, audio = len(features["tokens"]) + 1, len(features["codes"]) + _NUM_STOPS
     positions = _NUM_LATENTS + text + 1 + audio
@@ -50,8 +50,8 @@ def make_collate(sizes: GptSizes, upstream: bool = False) -> Collate:
         Returns text_ids (B, T_text), audio_ids (B, T_audio) int64, padded with 0; layout (B, T)
         int64, each position's place in [latents | text_ids | audio_ids | zero]; position_mask
         (B, T) bool; text_index, text_targets, audio_index, audio_targets (K,) int64: places in the
-        flattened rows and what must be predicted there; audio_share () float32, the share of
-        audio_targets that is not ignored; reference (B, M, T_ref).
+        flattened rows and what must be predicted there; num_trained (B,) int64, how many
+        audio targets of a clip are not ignored; reference (B, M, T_ref).
         """
         for clip in clips:
             _check_length(clip, sizes)
@@ -60,8 +60,7 @@ def make_collate(sizes: GptSizes, upstream: bool = False) -> Collate:
         audios = [join_ids(sizes.start_audio, clip["codes"], stops) for clip in clips]
         num_texts = [len(text) - upstream for text in texts]
         rows = Rows(sizes.num_latents, num_texts, [len(audio) for audio in audios])
-        audio_targets = _audio_targets(clips, sizes, upstream)
-        num_trained = int((audio_targets != IGNORED).sum())
+        targets = _audio_targets(clips, sizes, upstream)
         return {
             "text_ids": pad_ids(texts),
             "audio_ids": pad_ids(audios),
@@ -70,9 +69,8 @@ def make_collate(sizes: GptSizes, upstream: bool = False) -> Collate:
             "text_index": rows.places(_text_places(sizes, texts)),
             "text_targets": torch.from_numpy(np.concatenate([text[1:] for text in texts])),
             "audio_index": rows.places(rows.audio_places()),
-            "audio_targets": audio_targets,
-            # Upstream's range may leave nothing to train; the sum that is divided is then zero.
-            "audio_share": torch.tensor(max(1, num_trained) / len(audio_targets)),
+            "audio_targets": torch.from_numpy(np.concatenate(targets)),
+            "num_trained": torch.tensor([int((row != IGNORED).sum()) for row in targets]),
             "reference": _references(clips),
         }
 
@@ -84,8 +82,8 @@ def _text_places(sizes: GptSizes, texts: list[np.ndarray]) -> list[range]:
     return [range(sizes.num_latents, sizes.num_latents + len(text) - 1) for text in texts]
 
 
-def _audio_targets(clips: Sequence[Features], sizes: GptSizes, upstream: bool) -> Tensor:
-    """Return what the audio positions must predict: (K,) int64."""
+def _audio_targets(clips: Sequence[Features], sizes: GptSizes, upstream: bool) -> list[np.ndarray]:
+    """Return what the audio positions of each clip must predict: (T_audio,) int64."""
     rows = []
     for row, clip in enumerate(clips):
         targets = np.full(len(clip["codes"]) + _NUM_STOPS, sizes.stop_audio, np.int64)
@@ -96,7 +94,7 @@ def _audio_targets(clips: Sequence[Features], sizes: GptSizes, upstream: bool) -
             first, end = factor * first, factor * end
         targets[first:end] = IGNORED
         rows.append(targets)
-    return torch.from_numpy(np.concatenate(rows))
+    return rows
 
 
 def _references(clips: Sequence[Features]) -> Tensor:

@@ -21,8 +21,7 @@ def losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
     text_logits, audio_logits = _predict(model, batch)
     weights: dict[str, float] = model.loss_weights  # type: ignore[assignment]
     text = _cross_entropy(text_logits, batch["text_targets"]) / batch.totals["text"]
-    num_audio = batch.totals["audio"] * batch["audio_share"]
-    audio = _cross_entropy(audio_logits, batch["audio_targets"]) / num_audio
+    audio = _cross_entropy(audio_logits, batch["audio_targets"]) / _num_audio(batch)
     return {"text_ce": weights["text_ce"] * text, "mel_ce": weights["mel_ce"] * audio}
 
 
@@ -31,7 +30,7 @@ def measures(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
     _, logits = _predict(model, batch)
     # An ignored target equals no code, so it is no hit.
     hits = (logits.argmax(dim=-1) == batch["audio_targets"]).sum()
-    return {"audio_top1": hits / (batch.totals["audio"] * batch["audio_share"])}
+    return {"audio_top1": hits / _num_audio(batch)}
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
@@ -44,6 +43,16 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 def _predict(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return text logits (K, V) and audio logits (K, V)."""
     return model(*(batch[name] for name in _INPUTS))
+
+
+def _num_audio(batch: Batch) -> Tensor:
+    """Return what the audio's sums are divided by, (): the step's targets times this batch's share.
+
+    The share is that of its targets which train; upstream's masking may leave none, and the sum is
+    then zero.
+    """
+    share = batch["num_trained"].sum().clamp(min=1) / len(batch["audio_targets"])
+    return batch.totals["audio"] * share
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
