@@ -70,7 +70,10 @@ def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Se
     _tell_terms(config, entries, emit)
     dataset = in_turn(world, lambda: prepare_dataset(folder, config, family, options, emit))
     emit(PhaseChanged("Loading the model"))
-    setup = _build(folder, config, entries, dataset, machine=machine, world=world)
+    base = Path(config.base) if config.base else None
+    model = family.load(base, options, dataset.corpus.facts)
+    model = model.to(torch.device(machine.torch_name))
+    setup = build_setup(folder, config, entries, dataset, model=model, machine=machine, world=world)
     for optimization, options in entries.optimizations:
         optimization.apply(setup, options)
     saved = folder / "checkpoints"
@@ -203,19 +206,20 @@ def _refuse_unavailable(entries: Entries, machine: Device) -> None:
         raise ConfigError(problems)
 
 
-def _build(
+def build_setup(
     folder: Path,
     config: RunConfig,
     entries: Entries,
     dataset: Dataset,
     *,
+    model: torch.nn.Module,
     machine: Device,
     world: World,
 ) -> Setup:
+    """Return the Setup of a model on its device and of its clips; no optimization is applied."""
     training, family = config.training, entries.family
     device = torch.device(machine.torch_name)
-    base = Path(config.base) if config.base else None
-    model = family.load(base, entries.family_options, dataset.corpus.facts).to(device).train()
+    model.train()
     pin_memory = device.type == "cuda"
     train, val = make_batches(dataset, config, family, world, pin_memory=pin_memory)
     last_step = count_steps(config, train.steps_per_epoch)

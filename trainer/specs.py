@@ -79,6 +79,25 @@ class Speech:
 
 
 @dataclass(frozen=True)
+class Rehearsal:
+    """How a family is tried at a real size without its clips and without its weights.
+
+    sizes: names of sizes for which nothing has to be at hand, from small to large.
+    longest_s: seconds of the longest usual clip.
+    imagine(base, options, clips, size) -> Corpus as `survey` returns it, with random features of
+        the lengths the clips have; their audio need not exist, an empty text has a usual length.
+        An empty size is that of the base and the options.
+    network(options, facts) -> the model that `load` fills, made without reading a file, so that it
+        may be made of tensors without contents.
+    """
+
+    sizes: tuple[str, ...]
+    longest_s: float
+    imagine: Callable[[Path | None, Any, Sequence[Clip], str], Corpus]
+    network: "Callable[[Any, dict[str, Any]], nn.Module]"
+
+
+@dataclass(frozen=True)
 class ModelFamily:
     """An architecture with its featurizer, losses and export.
 
@@ -109,6 +128,7 @@ class ModelFamily:
         can be heard; without it speech comes in one piece.
     silent: why the family makes no audio here, and what to do; `synthesize` then always raises
         DataError, and there are no previews. Empty: it speaks.
+    rehearsal: how `estimate` and `measure` try the family before there are clips and weights.
     """
 
     name: str
@@ -133,6 +153,7 @@ class ModelFamily:
     terms: "Callable[[Path | None], str] | None" = None
     stream: "Callable[[nn.Module, dict[str, Any], str, str], Iterator[Speech]] | None" = None
     silent: str = ""
+    rehearsal: Rehearsal | None = None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from trainer.models.fastspeech2.checkpoint import export, load
 from trainer.models.fastspeech2.featurizer import SpeechFeaturizer
 from trainer.models.fastspeech2.losses import blocks, losses, measures
 from trainer.models.fastspeech2.options import Options
+from trainer.models.fastspeech2.rehearsal import REHEARSAL
 from trainer.models.fastspeech2.survey import survey
 from trainer.models.fastspeech2.synthesis import stream, synthesize
 from trainer.specs import Featurizer, ModelFamily
@@ -35,5 +36,6 @@ FAMILY = ModelFamily(
     synthesize=synthesize,
     export=export,
     stream=stream,
+    rehearsal=REHEARSAL,
     learning_rates={"adamw": 2e-3, "prodigy": 1.0, "schedule_free_adamw": 4e-3},
 )

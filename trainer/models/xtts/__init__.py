@@ -12,6 +12,7 @@ from trainer.models.xtts.featurizer import XttsFeaturizer
 from trainer.models.xtts.losses import blocks, losses, measures
 from trainer.models.xtts.options import Options
 from trainer.models.xtts.references import draws
+from trainer.models.xtts.rehearsal import REHEARSAL
 from trainer.models.xtts.sizes import GptSizes
 from trainer.models.xtts.start import open_start
 from trainer.models.xtts.survey import survey
@@ -72,4 +73,5 @@ FAMILY = ModelFamily(
     publish=publish,
     terms=terms,
     stream=stream,
+    rehearsal=REHEARSAL,
 )

@@ -1,0 +1,185 @@
+"""Estimate: peak memory of a configuration before it runs, counted on the real graph.
+
+The real model, optimizations and losses run on tensors that have shapes but no contents, and every
+storage is counted from birth to death. Nothing is fitted to measurements, so nothing has to be
+measured for it.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from trainer.assemble import build_setup, choose_device
+from trainer.config import RunConfig
+from trainer.cuda_like import CudaLike
+from trainer.data.types import Batch, Clip
+from trainer.dataset import Dataset
+from trainer.device import Device
+from trainer.entries import Entries, resolve
+from trainer.live_memory import FlopCount, LiveMemory, MadeUpScalars
+from trainer.rehearsal import imagine, largest_batches, longest_clips, make_up_clips, rehearsal_of
+from trainer.setup import Setup, World
+
+GIB = 1024**3
+_UNSEEN_STAGES = ("backend", "compile")
+"""Stages that set the process up or replace the graph; they cannot run on tensors without
+contents, and without them the estimate is that of the eager graph."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a step needs, in bytes. `peak` is the most at any moment of a step.
+
+    `working` is what the peak holds besides weights, optimizer state and average: activations,
+    the gradients that exist by then, and temporaries. `left_out` names optimizations that the
+    estimate cannot see; with them a run needs no more than this.
+    """
+
+    peak: int
+    weights: int
+    gradients: int
+    optimizer: int
+    average: int
+    working: int
+    flops: float
+    parameters: int
+    trained: int
+    left_out: tuple[str, ...]
+
+    @property
+    def peak_gib(self) -> float:
+        """The peak in GiB."""
+        return self.peak / GIB
+
+
+def estimate(
+    config: RunConfig,
+    *,
+    clips: Sequence[Clip] = (),
+    device: Device | None = None,
+    size: str = "",
+) -> Estimate:
+    """Count what the largest step of a configuration needs.
+
+    clips: those of the run, of which length and text matter; none: clips of the usual longest.
+    device: where it is to run; it may be another machine's. size: a random model of this size
+    instead of the base's.
+
+    Raises:
+        ConfigError: something named does not exist, or the family cannot be tried without clips.
+    """
+    entries = resolve(config)
+    device = device or choose_device(config.training.device)
+    count = config.training.batch_size
+    usual = make_up_clips([rehearsal_of(entries).longest_s] * count)
+    dataset = imagine(config, entries, longest_clips(clips or usual, count), size)
+    batches = largest_batches(config, entries, dataset)
+    found = [count_step(config, entries, dataset, batch, device) for batch in batches]
+    return max(found, key=lambda each: each.peak)
+
+
+def count_step(
+    config: RunConfig, entries: Entries, dataset: Dataset, batch: Batch, device: Device
+) -> Estimate:
+    """Run a micro-step (two, if gradients accumulate) on tensors without contents and count it."""
+    is_here = device.kind == "cpu" or torch.cuda.is_available()
+    machine = device if is_here else replace(device, kind="cpu")
+    live, counter = LiveMemory(), FlopCount()
+    seen = [pair for pair in entries.optimizations if pair[0].stage not in _UNSEEN_STAGES]
+    left_out = [pair[0].name for pair in entries.optimizations if pair[0].stage in _UNSEEN_STAGES]
+    with FakeTensorMode() as fake:
+        setup = _build(config, entries, dataset, machine)
+        for optimization, options in seen:
+            optimization.apply(setup, options)
+        tensors = {
+            name: _place(fake.from_tensor(value), setup.device)
+            for name, value in batch.tensors.items()
+        }
+        held = [*setup.model.parameters(), *setup.model.buffers(), *(setup.average or {}).values()]
+        with ExitStack() as stack:
+            if not is_here:
+                is_autocast = setup.precision.autocast_dtype is not None
+                stack.enter_context(CudaLike(is_autocast=is_autocast))
+            stack.enter_context(live)
+            for value in [*held, *tensors.values()]:
+                live.note(value)
+            weights = live.now_bytes
+            is_stepping = _make_state(setup)
+            optimizer = live.now_bytes - weights
+            live.restart_peak()
+            with counter:
+                _micro_step(setup, replace(batch, tensors=tensors))
+            if config.training.accumulate > 1:
+                _micro_step(setup, replace(batch, tensors=tensors))
+            if is_stepping:
+                torch.nn.utils.clip_grad_norm_(setup.model.parameters(), 1.0)
+                with MadeUpScalars():
+                    setup.optimizer.step()
+        if not is_stepping:
+            optimizer = round(setup.optimizer_spec.state_bytes * _count_trained(setup))
+            live.peak_bytes += optimizer
+        return _sum_up(setup, live.peak_bytes, weights, optimizer, counter.flops, tuple(left_out))
+
+
+def _build(config: RunConfig, entries: Entries, dataset: Dataset, machine: Device) -> Setup:
+    with torch.device(machine.torch_name):
+        model = rehearsal_of(entries).network(entries.family_options, dataset.corpus.facts)
+    return build_setup(
+        Path("."), config, entries, dataset, model=model, machine=machine, world=World()
+    )
+
+
+def _place(value: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor of any shape on a device."""
+    return value.to(device)
+
+
+def _micro_step(setup: Setup, batch: Batch) -> None:
+    with setup.precision.autocast(setup.device):
+        losses = setup.family.losses(setup.model, batch)
+    torch.stack(list(losses.values())).sum().backward()
+
+
+def _make_state(setup: Setup) -> bool:
+    """Let the optimizer make its state; False if it cannot without the contents of tensors."""
+    for group in setup.optimizer.param_groups:
+        for value in group["params"]:
+            value.grad = torch.empty_like(value)
+    try:
+        with MadeUpScalars():
+            setup.optimizer.step()
+    except RuntimeError:
+        # It asked for the contents of a tensor in another way than `item`.
+        setup.optimizer.state.clear()
+        return False
+    finally:
+        setup.optimizer.zero_grad(set_to_none=True)
+    return True
+
+
+def _count_trained(setup: Setup) -> int:
+    groups = setup.optimizer.param_groups
+    return sum(value.numel() for group in groups for value in group["params"])
+
+
+def _sum_up(
+    setup: Setup, peak: int, weights: int, optimizer: int, flops: float, left_out: tuple[str, ...]
+) -> Estimate:
+    trained = [value for group in setup.optimizer.param_groups for value in group["params"]]
+    average = sum(value.nbytes for value in (setup.average or {}).values())
+    return Estimate(
+        peak=peak,
+        weights=weights - average,
+        gradients=sum(value.nbytes for value in trained),
+        optimizer=optimizer,
+        average=average,
+        working=peak - weights - optimizer,
+        flops=flops,
+        parameters=sum(value.numel() for value in setup.model.parameters()),
+        trained=_count_trained(setup),
+        left_out=left_out,
+    )

@@ -1,0 +1,64 @@
+"""FastSpeech 2 without clips and without weights: features of made-up clips, the bare network."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from trainer.data.types import Clip, Features
+from trainer.models._layers.mel import MelSettings
+from trainer.models.fastspeech2 import tokens
+from trainer.models.fastspeech2.checkpoint import load, read_base
+from trainer.models.fastspeech2.network import sizes_of
+from trainer.models.fastspeech2.options import Options
+from trainer.specs import Corpus, Rehearsal
+
+_SYMBOLS_A_SECOND = 14.0
+_NUM_SYMBOLS = 60
+
+
+def imagine(base: Path | None, options: Options, clips: Sequence[Clip], size: str) -> Corpus:
+    """Return what a survey would, were the clips real; random mels of true lengths.
+
+    Texts count by their letters; an empty one counts as fluent speech.
+    """
+    options = replace(options, size=size) if size else options
+    facts: dict[str, Any] = {
+        "sizes": sizes_of(options.size, options.blocks, options.dropout).to_json(),
+        "symbols": [*tokens.SPECIALS, *(f"{number}" for number in range(_NUM_SYMBOLS))],
+        "speakers": [{"name": "nobody", "language": "en"}],
+        "pitch_range": [-4.0, 4.0],
+        "energy_range": [-4.0, 6.0],
+    }
+    if base is not None:
+        facts |= {name: read_base(base)[0][name] for name in ("symbols", "speakers")}
+    rng = np.random.default_rng(0)
+    features = {clip.id: _draw(clip, len(facts["symbols"]), rng) for clip in clips}
+    return Corpus(facts, features)
+
+
+def network(options: Options, facts: dict[str, Any]) -> nn.Module:
+    """Return the network that `load` would fill, with whatever weights the current device gives."""
+    return load(None, options, facts)
+
+
+def _draw(clip: Clip, num_symbols: int, rng: np.random.Generator) -> Features:
+    settings = MelSettings()
+    num_frames = max(4, round(clip.duration_s * settings.sample_rate) // settings.hop_length)
+    typical = round(_SYMBOLS_A_SECOND * clip.duration_s)
+    num_tokens = min(max(3, len(clip.text) + 2 if clip.text else typical), num_frames)
+    edges = np.linspace(0, num_frames, num_tokens + 1).round().astype(np.int32)
+    return {
+        "mel": rng.standard_normal((num_frames, settings.n_mels), np.float32),
+        "tokens": rng.integers(1, num_symbols, num_tokens).astype(np.int32),
+        "durations": np.diff(edges),
+        "pitch": rng.standard_normal(num_tokens, np.float32),
+        "energy": rng.standard_normal(num_tokens, np.float32),
+        "speaker": np.array(0, np.int32),
+    }
+
+
+REHEARSAL = Rehearsal(("small", "standard"), longest_s=12.0, imagine=imagine, network=network)
