@@ -50,7 +50,7 @@ def original_audio(run: Run, clip_id: str) -> tuple[int, Any]:
     for clip in read_clips(run):
         if clip["id"] == clip_id:
             if not clip["audio_path"]:
-                raise DataError("This clip came as arrays, without audio. There is nothing to hear.")
+                raise DataError("This clip came as arrays without audio; nothing can be heard.")
             try:
                 wave, sample_rate = soundfile.read(clip["audio_path"], dtype="int16")
             except soundfile.LibsndfileError as error:
