@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from trainer.optimizers import _lists as lists
-from trainer.optimizers._compiled import CompiledRule
 from trainer.optimizers._elementwise import apply_adamw
+from trainer.optimizers._native import NativeRule
 from trainer.optimizers._prodigy_options import check_rates
-from trainer.optimizers._tables import Table, TableOptimizer, cut
+from trainer.optimizers._tables import CPU_PIECE, Table, TableOptimizer, cut
 
 ESTIMATES = ("d", "d_max", "d_numerator")
 """Scalars of the method, one for all groups; plain numbers in a checkpoint."""
@@ -35,6 +35,15 @@ class Scalars:
     d: Tensor
     rate: Tensor
     weight_of_grad: Tensor
+    scratch: Tensor
+
+    def buffers_like(self, pieces: list[Tensor]) -> list[Tensor]:
+        """Return room for results that are soon forgotten: the same, so that it stays cached."""
+        sizes = [piece.numel() for piece in pieces]
+        if sum(sizes) > self.scratch.numel() or pieces[0].dtype != self.scratch.dtype:
+            return [torch.empty_like(piece) for piece in pieces]
+        parts = self.scratch[: sum(sizes)].split(sizes)
+        return [part.view(piece.shape) for part, piece in zip(parts, pieces, strict=True)]
 
 
 class EstimatingOptimizer(TableOptimizer):
@@ -44,6 +53,7 @@ class EstimatingOptimizer(TableOptimizer):
 
     def __init__(self, param_groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
         super().__init__(param_groups, defaults)
+        self.copied_d: Tensor | None = None
         self._share_estimates()
 
     def state_dict(self) -> dict[str, Any]:
@@ -77,14 +87,21 @@ class EstimatingOptimizer(TableOptimizer):
             value = torch.as_tensor(first[name], dtype=dtype).to(device, copy=True)
             for group in self.param_groups:
                 group[name] = value
+        self.copied_d = None
+
+    def end_step(self) -> None:
+        """Count the step and send d to the host without waiting for it."""
+        for group in self.param_groups:
+            group["k"] += 1
+        d = self.param_groups[0]["d"]
+        if d.is_cuda:
+            if self.copied_d is None:
+                self.copied_d = torch.full((), float(d), dtype=d.dtype).pin_memory()
+            self.copied_d.copy_(d, non_blocking=True)
 
 
 class Prodigy(EstimatingOptimizer):
     """Prodigy with d on the device; checkpoints go to and come from `prodigyopt`."""
-
-    def __init__(self, param_groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
-        super().__init__(param_groups, defaults)
-        self._compiled = CompiledRule(_rule_of_rows) if defaults["compiled"] else None
 
     def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
         """Return zero averages and a copy of the weight (any shape), flat like prodigyopt's."""
@@ -111,37 +128,35 @@ class Prodigy(EstimatingOptimizer):
         scalars = scalars_of(group, lr)
         found = [parts for table in tables for parts in self._move(table, scalars)]
         adapt(group, scalars, found)
-        for each in self.param_groups:
-            each["k"] += 1
+        self.end_step()
 
     def _move(self, table: Table, scalars: Scalars) -> Iterator[Parts]:
         """Yield the parts of both sums while weights and averages change."""
         columns = [_flatten(tensors) for tensors in (table.weights, table.grads)]
         columns += [_flatten(table.column(name)) for name in ("exp_avg", "exp_avg_sq")]
-        sums, firsts = table.column("s"), table.column("p0")
+        estimators = [table.column("s"), table.column("p0")]
         slice_p, decay = table.group["slice_p"], table.group["weight_decay"]
-        moved, estimators = columns[0], [sums, firsts]
         if slice_p > 1:
             weights, grads = ([tensor[::slice_p] for tensor in x] for x in columns[:2])
-            yield estimate(weights, grads, sums, firsts, scalars)
-            estimators = []
-        elif self._compiled is not None:
-            factors = _row_factors(scalars, decay)
-            rest, found = self._compiled([*columns, *estimators], factors)
-            columns, estimators = rest[:4], rest[4:]
-            yield found
-        for pieces in cut([*columns, *estimators]):
-            if estimators:
-                yield estimate(pieces[0], pieces[1], pieces[4], pieces[5], scalars)
-            _adam(pieces[:4], scalars, decay)
-        for weight, values in zip(table.weights, moved, strict=True):
+            yield estimate([weights, grads, *estimators], scalars)
+            for pieces in cut(columns):
+                _adam(pieces, scalars, decay)
+        elif table.group["compiled"]:
+            found = RULE([*columns, *estimators], _numbers(scalars, decay))
+            yield [found[0]], [found[1]]
+        else:
+            for *pieces, sums, firsts in cut([*columns, *estimators]):
+                yield estimate([*pieces[:2], sums, firsts], scalars)
+                _adam(pieces, scalars, decay)
+        for weight, values in zip(table.weights, columns[0], strict=True):
             if not weight.is_contiguous():
                 weight.copy_(values.view_as(weight))
 
 
 def read_estimate(optimizer: torch.optim.Optimizer) -> float:
-    """Return d; waits for the device, so ask where metrics are read and not in a step."""
-    return float(optimizer.param_groups[0]["d"])
+    """Return d; of a GPU what was copied last, a step or two old, so that nothing waits."""
+    copied = optimizer.copied_d if isinstance(optimizer, EstimatingOptimizer) else None
+    return float(optimizer.param_groups[0]["d"] if copied is None else copied)
 
 
 def scalars_of(group: dict[str, Any], lr: float) -> Scalars:
@@ -155,28 +170,40 @@ def scalars_of(group: dict[str, Any], lr: float) -> Scalars:
     d = group["d"].clone()
     rate = d * (lr * correction)
     weight_of_grad = (d if group["safeguard_warmup"] else rate) * (d / group["d0"])
-    return Scalars((beta1, beta2, beta3), group["eps"], d, rate, weight_of_grad)
+    scratch = torch.empty(2 * CPU_PIECE if _is_host(d) else 0, dtype=torch.float32)
+    return Scalars((beta1, beta2, beta3), group["eps"], d, rate, weight_of_grad, scratch)
 
 
-def estimate(
-    weights: list[Tensor],
-    grads: list[Tensor],
-    sums: list[Tensor],
-    firsts: list[Tensor],
-    scalars: Scalars,
-) -> Parts:
-    """Change the weighted sums of gradients (flat pieces, any shape); return the parts of d."""
+def estimate(pieces: list[list[Tensor]], scalars: Scalars) -> Parts:
+    """Change the weighted sums of gradients and return the parts of d.
+
+    `pieces` are weights, gradients, sums and first weights (any shape).
+    """
+    if _is_host(scalars.d):
+        return _estimate_on_host(pieces, scalars)
+    weights, grads, sums, firsts = pieces
     ways = lists.sub(firsts, weights)
     products = [
         torch.dot(grad.flatten(), way.flatten()) for grad, way in zip(grads, ways, strict=True)
     ]
     lists.mul_(sums, scalars.betas[2])
-    if _is_host(scalars.d):
-        lists.add_(sums, grads, alpha=_read_host(scalars.weight_of_grad))
-    else:
-        factor = scalars.weight_of_grad.to(grads[0].dtype)
-        lists.add_(sums, lists.mul(grads, factor))
+    factor = scalars.weight_of_grad.to(grads[0].dtype)
+    lists.add_(sums, lists.mul(grads, factor))
     return products, [part.sum() for part in lists.abs(sums)]
+
+
+def _estimate_on_host(pieces: list[list[Tensor]], scalars: Scalars) -> Parts:
+    """As `estimate` (any shape), with one buffer that stays in the cache."""
+    parts: Parts = ([], [])
+    factor = _read_host(scalars.weight_of_grad)
+    for weight, grad, total, first in zip(*pieces, strict=True):
+        (buffer,) = scalars.buffers_like([grad])
+        torch.sub(first, weight, out=buffer)
+        parts[0].append(torch.dot(grad.flatten(), buffer.flatten()))
+        total.mul_(scalars.betas[2]).add_(grad, alpha=factor)
+        torch.abs(total, out=buffer)
+        parts[1].append(buffer.sum())
+    return parts
 
 
 def _adam(pieces: list[list[Tensor]], scalars: Scalars, weight_decay: float) -> None:
@@ -185,8 +212,11 @@ def _adam(pieces: list[list[Tensor]], scalars: Scalars, weight_decay: float) -> 
     beta1, beta2, _ = scalars.betas
     if _is_host(scalars.d):
         d, rate = _read_host(scalars.d), _read_host(scalars.rate)
+        scaled = scalars.buffers_like(grads)
+        for grad, buffer in zip(grads, scaled, strict=True):
+            torch.mul(grad, d, out=buffer)
         apply_adamw(
-            [weights, list(lists.mul(grads, d)), means, squares],
+            [weights, scaled, means, squares],
             lr=rate,
             betas=(beta1, beta2),
             eps=scalars.eps * d,
@@ -223,35 +253,26 @@ def adapt(group: dict[str, Any], scalars: Scalars, parts: list[Parts]) -> None:
     d.copy_(torch.minimum(d_max, start * group["growth_rate"]))
 
 
-def _rule_of_rows(
-    weights: Tensor,
-    grads: Tensor,
-    means: Tensor,
-    squares: Tensor,
-    sums: Tensor,
-    firsts: Tensor,
-    factors: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Do all of a step for rows of one tensor; the compiler makes one or two loops of it.
-
-    All but `factors` are (rows, entries), any shape; the results are sums over entries, (rows,).
-    """
-    d, rate, weight_of_grad, eps, beta1, beta2, beta3, keep = factors.unbind()
-    products = (grads * (firsts - weights)).sum(1)
-    scaled = grads * d
-    mean = beta1 * means + (1 - beta1) * scaled
-    square = beta2 * squares + (1 - beta2) * scaled * scaled
-    total = beta3 * sums + weight_of_grad * grads
-    sizes = total.abs().sum(1)
-    means.copy_(mean)
-    squares.copy_(square)
-    sums.copy_(total)
-    weights.copy_(weights * keep - rate * mean / (square.sqrt() + eps))
-    return products, sizes
+RULE = NativeRule(
+    columns=("weight", "grad", "mean", "square", "total", "first"),
+    numbers=("d", "rate", "weight_of_grad", "eps", "beta1", "beta2", "beta3", "keep"),
+    body="""
+    const Real g = grad[i], w = weight[i], scaled = d * g;
+    const Real m = beta1 * mean[i] + (1 - beta1) * scaled;
+    const Real v = beta2 * square[i] + (1 - beta2) * scaled * scaled;
+    const Real s = beta3 * total[i] + weight_of_grad * g;
+    sum_a += g * (first[i] - w);
+    sum_b += std::abs(s);
+    mean[i] = m;
+    square[i] = v;
+    total[i] = s;
+    weight[i] = keep * w - rate * m / (std::sqrt(v) + eps);
+    """,
+)
 
 
-def _row_factors(scalars: Scalars, weight_decay: float) -> Tensor:
-    """Return the numbers of `_rule_of_rows` as one tensor on the device, a scalar each."""
+def _numbers(scalars: Scalars, weight_decay: float) -> Tensor:
+    """Return the numbers of `RULE` in their order, (8,) float64."""
     d, rate = scalars.d, scalars.rate
     fixed = [torch.full_like(d, beta) for beta in scalars.betas]
     keep = 1 - rate * weight_decay

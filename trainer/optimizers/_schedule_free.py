@@ -4,6 +4,7 @@ A weight holds y, where gradients are taken, and `z` the fast point; their avera
 from both when it is wanted. Same keys and arithmetic as the package `schedulefree`.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from trainer.errors import ConfigError
 from trainer.optimizers import _lists as lists
 from trainer.optimizers._elementwise import adam_denominators, mean_squares
+from trainer.optimizers._native import NativeRule
 from trainer.optimizers._tables import Table, TableOptimizer
 
 
@@ -50,6 +52,20 @@ class ScheduleFree(TableOptimizer):
                 group["train_mode"] = training
 
 
+RULE = NativeRule(
+    columns=("weight", "grad", "fast", "square"),
+    numbers=("lr", "decay", "beta2", "eps", "unbias2", "share", "push"),
+    body="""
+    const Real g = grad[i], y = weight[i], z = fast[i];
+    const Real v = beta2 * square[i] + (1 - beta2) * g * g;
+    const Real update = g / (std::sqrt(v) * unbias2 + eps) + decay * y;
+    square[i] = v;
+    weight[i] = y + share * (z - y) + push * update;
+    fast[i] = z - lr * update;
+    """,
+)
+
+
 class ScheduleFreeAdamW(ScheduleFree):
     """Schedule-Free AdamW with its own warm-up."""
 
@@ -79,6 +95,12 @@ class ScheduleFreeAdamW(ScheduleFree):
         group, lr = table.group, table.group["scheduled_lr"]
         beta1, beta2 = group["betas"]
         share = group["share_of_z"]
+        push = lr * (beta1 * (1 - share) - 1)
+        if group["compiled"] and table.is_dense("z", "exp_avg_sq"):
+            unbias2 = 1 / math.sqrt(1 - beta2 ** (group["k"] + 1))
+            numbers = (lr, group["weight_decay"], beta2, group["eps"], unbias2, share, push)
+            table.apply(RULE, ("z", "exp_avg_sq"), numbers)
+            return
         for weights, grads, fast, squares in table.pieces("z", "exp_avg_sq"):
             mean_squares(squares, grads, beta2)
             step = group["k"] + 1
@@ -86,7 +108,7 @@ class ScheduleFreeAdamW(ScheduleFree):
             if group["weight_decay"]:
                 lists.add_(updates, weights, alpha=group["weight_decay"])
             lists.lerp_(weights, fast, share)
-            lists.add_(weights, updates, alpha=lr * (beta1 * (1 - share) - 1))
+            lists.add_(weights, updates, alpha=push)
             lists.sub_(fast, updates, alpha=lr)
 
 

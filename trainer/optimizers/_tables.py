@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from trainer.errors import ConfigError
+from trainer.optimizers._native import NativeRule
 
 CPU_PIECE = 1 << 17
 """Entries that a CPU works on at once; measured by assets/measure_optimizers.py, 2**14 to 2**20."""
@@ -45,6 +46,16 @@ class Table:
     def column(self, name: str) -> list[Tensor]:
         """Return one state tensor of every weight."""
         return [state[name] for state in self.states]
+
+    def is_dense(self, *names: str) -> bool:
+        """Whether every tensor lies in one piece of memory, in the order of its entries."""
+        columns = [self.weights, self.grads, *(self.column(name) for name in names)]
+        return all(tensor.is_contiguous() for column in columns for tensor in column)
+
+    def apply(self, rule: NativeRule, names: Sequence[str], numbers: Sequence[float]) -> None:
+        """Apply a compiled rule to weights, gradients and the named states."""
+        columns = [self.weights, self.grads, *(self.column(name) for name in names)]
+        rule(columns, torch.tensor(numbers, dtype=torch.float64))
 
     def pieces(self, *names: str) -> Iterator[Pieces]:
         """Yield lists of flat pieces: weights, gradients, then the named states."""

@@ -3,6 +3,7 @@
 Both the weight of the slow mean and its memory grow over `ramp_steps` (section 3 of the paper).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from trainer.optimizers._fields import (
     lr_field,
     weight_decay_field,
 )
+from trainer.optimizers._native import NativeRule, compiled_field
 from trainer.optimizers._ramp import ramped
 from trainer.optimizers._tables import Table, TableOptimizer
 from trainer.options import option
@@ -53,6 +55,24 @@ class Options:
     eps: float = eps_field()
     weight_decay: float = weight_decay_field()
     cautious: bool = cautious_field()
+    compiled: bool = compiled_field()
+
+
+RULE = NativeRule(
+    columns=("weight", "grad", "fast", "slow", "square"),
+    numbers=("lr", "keep", "beta1", "beta2", "beta3", "alpha", "eps", "unbias1", "unbias2"),
+    body="""
+    const Real g = grad[i];
+    const Real m = beta1 * fast[i] + (1 - beta1) * g;
+    const Real n = beta3 * slow[i] + (1 - beta3) * g;
+    const Real v = beta2 * square[i] + (1 - beta2) * g * g;
+    fast[i] = m;
+    slow[i] = n;
+    square[i] = v;
+    const Real update = (unbias1 * m + alpha * n) / (std::sqrt(v) * unbias2 + eps);
+    weight[i] = keep * weight[i] - lr * update;
+    """,
+)
 
 
 class AdEMAMix(TableOptimizer):
@@ -71,10 +91,22 @@ class AdEMAMix(TableOptimizer):
             updates = _updates(table.grads, columns, group, table.step)
             apply_updates(table, updates, lr=group["lr"], cautious_of=table.grads)
             return
+        if group["compiled"] and table.is_dense(*names):
+            table.apply(RULE, names, _numbers(group, table.step))
+            return
         for weights, grads, *columns in table.pieces(*names):
             updates = _updates(grads, columns, group, table.step)
             lists.mul_(weights, 1 - group["lr"] * group["weight_decay"])
             lists.add_(weights, updates, alpha=-group["lr"])
+
+
+def _numbers(group: dict[str, Any], step: int) -> tuple[float, ...]:
+    """Return the numbers of `RULE` in their order."""
+    lr, (beta1, beta2, beta3) = group["lr"], group["betas"]
+    alpha, beta3 = ramped(group["alpha"], beta1, beta3, step, group["ramp_steps"])
+    keep = 1 - lr * group["weight_decay"]
+    unbias1, unbias2 = 1 / (1 - beta1**step), 1 / math.sqrt(1 - beta2**step)
+    return lr, keep, beta1, beta2, beta3, alpha, group["eps"], unbias1, unbias2
 
 
 def _updates(
@@ -96,7 +128,11 @@ def _updates(
 def build(
     param_groups: list[dict[str, Any]], options: Options, device: torch.device
 ) -> torch.optim.Optimizer:
-    """Return AdEMAMix."""
+    """Return AdEMAMix.
+
+    Raises:
+        ConfigError: it cannot be compiled here.
+    """
     defaults = {
         "lr": options.lr or SPEC.default_lr,
         "betas": (options.beta1, options.beta2, options.beta3),
@@ -104,7 +140,10 @@ def build(
         "ramp_steps": options.ramp_steps,
         "eps": options.eps,
         "cautious": options.cautious,
+        "compiled": options.compiled and not options.cautious,
     }
+    if options.compiled:
+        RULE.check(device)
     return AdEMAMix(param_groups, defaults)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from trainer.optimizers import _lists as lists
 from trainer.optimizers._elementwise import apply_updates
 from trainer.optimizers._fields import beta1_field, cautious_field, lr_field, weight_decay_field
+from trainer.optimizers._native import NativeRule, compiled_field
 from trainer.optimizers._tables import Table, TableOptimizer
 from trainer.options import option
 from trainer.specs import OptimizerSpec
@@ -26,6 +27,18 @@ class Options:
     # Section 5 of the paper: rates 3 to 10 times smaller than AdamW's, decay as much larger.
     weight_decay: float = weight_decay_field(0.05, hint=" Five times AdamW's.")
     cautious: bool = cautious_field()
+    compiled: bool = compiled_field()
+
+
+RULE = NativeRule(
+    columns=("weight", "grad", "mean"),
+    numbers=("lr", "keep", "beta1", "beta2"),
+    body="""
+    const Real g = grad[i], m = mean[i], step = beta1 * m + (1 - beta1) * g;
+    weight[i] = keep * weight[i] - lr * Real((step > 0) - (step < 0));
+    mean[i] = beta2 * m + (1 - beta2) * g;
+    """,
+)
 
 
 class Lion(TableOptimizer):
@@ -45,23 +58,34 @@ class Lion(TableOptimizer):
             apply_updates(table, updates, lr=group["lr"], cautious_of=table.grads)
             lists.lerp_(means, table.grads, 1 - beta2)
             return
+        lr, keep = group["lr"], 1 - group["lr"] * group["weight_decay"]
+        if group["compiled"] and table.is_dense("exp_avg"):
+            table.apply(RULE, ("exp_avg",), (lr, keep, beta1, beta2))
+            return
         for weights, grads, means in table.pieces("exp_avg"):
             updates = list(lists.lerp(means, grads, 1 - beta1))
             lists.sign_(updates)
-            lists.mul_(weights, 1 - group["lr"] * group["weight_decay"])
-            lists.add_(weights, updates, alpha=-group["lr"])
+            lists.mul_(weights, keep)
+            lists.add_(weights, updates, alpha=-lr)
             lists.lerp_(means, grads, 1 - beta2)
 
 
 def build(
     param_groups: list[dict[str, Any]], options: Options, device: torch.device
 ) -> torch.optim.Optimizer:
-    """Return Lion."""
+    """Return Lion.
+
+    Raises:
+        ConfigError: it cannot be compiled here.
+    """
     defaults = {
         "lr": options.lr or SPEC.default_lr,
         "betas": (options.beta1, options.beta2),
         "cautious": options.cautious,
+        "compiled": options.compiled and not options.cautious,
     }
+    if options.compiled:
+        RULE.check(device)
     return Lion(param_groups, defaults)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from trainer.optimizers._compiled import check_compiler
-from trainer.optimizers._prodigy import Prodigy, read_estimate
+from trainer.optimizers._native import compiled_field
+from trainer.optimizers._prodigy import RULE, Prodigy, read_estimate
 from trainer.optimizers._prodigy_options import ProdigyOptions, check_rates
 from trainer.options import option
 from trainer.specs import OptimizerSpec
@@ -28,13 +28,7 @@ class Options(ProdigyOptions):
         max=1000,
         folded=True,
     )
-    compiled: bool = option(
-        False,
-        "Compiled",
-        "Faster steps after a wait of seconds at the first one; needs a C++ compiler on a CPU and "
-        "Triton on a GPU. Rounds differently.",
-        folded=True,
-    )
+    compiled: bool = compiled_field()
 
 
 def build(
@@ -43,12 +37,12 @@ def build(
     """Return Prodigy.
 
     Raises:
-        ConfigError: the groups bring different learning rates, or nothing can compile.
+        ConfigError: the groups bring different learning rates, or it cannot be compiled here.
     """
     lr = options.lr or SPEC.default_lr
     check_rates(param_groups, lr)
     if options.compiled:
-        check_compiler(device)
+        RULE.check(device)
     return Prodigy(param_groups, _defaults(options, lr))
 
 

@@ -90,11 +90,10 @@ class ProdigyScheduleFree(EstimatingOptimizer, ScheduleFree):
         for table in tables:
             for pieces in table.pieces("exp_avg_sq", "z", "s", "p0"):
                 weights, grads, *_, sums, firsts = pieces
-                parts.append(estimate(weights, grads, sums, firsts, scalars))
+                parts.append(estimate([weights, grads, sums, firsts], scalars))
                 _average(pieces[:4], scalars, share, table.group)
         adapt(group, scalars, parts)
-        for each in self.param_groups:
-            each["k"] += 1
+        self.end_step()
 
 
 def _average(

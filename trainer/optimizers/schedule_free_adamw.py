@@ -3,23 +3,34 @@
 Gradients are taken at y, between the fast weights z and their average x; x is what one keeps.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from trainer.optimizers._schedule_free import ScheduleFreeAdamW
+from trainer.optimizers._native import compiled_field
+from trainer.optimizers._schedule_free import RULE, ScheduleFreeAdamW
 from trainer.optimizers._schedule_free_options import ScheduleFreeOptions, set_mode
 from trainer.specs import OptimizerSpec
 
 
+@dataclass(frozen=True)
 class Options(ScheduleFreeOptions):
     """The options of Schedule-Free AdamW."""
+
+    compiled: bool = compiled_field()
 
 
 def build(
     param_groups: list[dict[str, Any]], options: Options, device: torch.device
 ) -> torch.optim.Optimizer:
-    """Return Schedule-Free AdamW, ready to train."""
+    """Return Schedule-Free AdamW, ready to train.
+
+    Raises:
+        ConfigError: it cannot be compiled here.
+    """
+    if options.compiled:
+        RULE.check(device)
     defaults = {
         "lr": options.lr or SPEC.default_lr,
         "betas": (options.beta1, options.beta2),
@@ -32,6 +43,7 @@ def build(
         "weight_sum": 0.0,
         "lr_max": -1.0,
         "scheduled_lr": 0.0,
+        "compiled": options.compiled,
     }
     return ScheduleFreeAdamW(param_groups, defaults)
 
