@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from parity.tiny_fastspeech2 import tiny_batch, tiny_network
+from torch import nn
 from torch._dynamo.backends.debugging import aot_eager
 
 from tests._toy import make_setup
@@ -102,7 +103,17 @@ def _own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
 
 @pytest.fixture
 def _quick_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trace the graph and its gradients, but write no code for it, which would take long."""
+    """Trace the graph, but write no code for it, which would take long."""
+
+    def trace(graph: Any, inputs: list[Any], **how: Any) -> Any:
+        return graph.forward
+
+    monkeypatch.setattr(_program, "compile_with_inductor", trace)
+
+
+@pytest.fixture
+def _half_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trace the graph and that of its gradients, but write no code for them."""
 
     def trace(graph: Any, inputs: list[Any], **how: Any) -> Any:
         return aot_eager(graph, inputs)
@@ -128,7 +139,7 @@ def test_compiled_blocks_give_the_same_losses_and_gradient_norms(
 
 
 def test_a_compiled_graph_runs_with_attention_checkpointing_and_autocast(
-    _quick_compiler: None, tmp_path: Path
+    _half_a_compiler: None, tmp_path: Path
 ) -> None:
     plain, all_on = _setup(tmp_path, "xtts"), _setup(tmp_path, "xtts")
     names = ["sdpa", "gradient_checkpointing", "mixed_precision", "compile"]
@@ -155,3 +166,31 @@ def test_the_compiler_itself_gives_the_same_losses_and_gradient_norms(tmp_path: 
     assert found == pytest.approx(_train(plain), rel=1e-5)
     assert _state(compiled, "compile") == State(True, "2 of 2 blocks ran compiled")
     assert "inside 2 compiled blocks" in _state(compiled, "gradient_checkpointing").detail
+
+
+def test_adapters_of_xtts_train_compiled_and_checkpointed_in_one_graph(
+    _quick_compiler: None, tmp_path: Path
+) -> None:
+    plain, compiled = _setup(tmp_path, "xtts"), _setup(tmp_path, "xtts")
+    names = ["lora", "gradient_checkpointing", "compile"]
+    _apply_seeded(plain, names[:1])
+    _apply_seeded(compiled, names)
+
+    found = _train(compiled)
+
+    states = {name: _state(compiled, name) for name in names}
+    assert found == pytest.approx(_train(plain), rel=1e-5)
+    assert all(state.on for state in states.values()), states
+    assert "8 layers with adapters" in states["lora"].detail
+    assert states["compile"].detail == "2 of 2 blocks ran compiled"
+
+
+def _apply_seeded(setup: Setup, names: list[str]) -> None:
+    def build(model: nn.Module) -> torch.optim.Optimizer:
+        trained = [value for value in model.parameters() if value.requires_grad]
+        return torch.optim.AdamW(trained, lr=setup.base_lr)
+
+    setup.build_optimizer = build
+    torch.manual_seed(1)
+    for name in names:
+        _apply(setup, name)

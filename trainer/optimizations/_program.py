@@ -38,10 +38,11 @@ class SharedProgram:
 
     def run(self, block: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """Compute the forward of a block, and count it there if it really ran compiled."""
-        _mark_varying([*args, *kwargs.values()])
         before = self._num_runs
+        places = [_as_in_any_block(value) for value in args]
+        named = {name: _as_in_any_block(value) for name, value in kwargs.items()}
         try:
-            found = self._compiled(block, *args, **kwargs)
+            found = self._compiled(block, *places, **named)
         except TorchDynamoException as error:
             self.rest(explain(error))
             return type(block).forward(block, *args, **kwargs)
@@ -100,9 +101,16 @@ def explain(error: Exception) -> str:
     return f"the compiler failed: {type(error).__name__}: {said[:200]}"
 
 
-def _mark_varying(values: list[Any]) -> None:
-    """Tell the compiler that batch and length of tensors (B, T, ...) vary."""
-    for value in values:
-        if isinstance(value, Tensor):
-            for place in range(min(2, value.dim())):
-                torch._dynamo.maybe_mark_dynamic(value, place)
+def _as_in_any_block(value: Any) -> Any:
+    """Make what one block is given look like what every other one is given, step after step.
+
+    Batch and length of a tensor (B, T, ...) vary. A first block whose input needs no gradient, as
+    when all before it is frozen, would be compiled apart; computing that gradient costs far less.
+    """
+    if not isinstance(value, Tensor):
+        return value
+    if value.is_floating_point() and not value.requires_grad:
+        value = value.detach().requires_grad_()
+    for place in range(min(2, value.dim())):
+        torch._dynamo.maybe_mark_dynamic(value, place)
+    return value
