@@ -191,6 +191,23 @@ def test_an_export_loads_back_to_equal_losses(prepared: Prepared, tmp_path: Path
     assert prepared.losses(loaded, batch) == prepared.losses(prepared.model, batch)
 
 
+def test_weights_staged_elsewhere_are_exported_without_drawing_random_numbers(
+    prepared: Prepared, tmp_path: Path
+) -> None:
+    """A checkpoint is written while the next step draws its dropout from the same generator."""
+    model = prepared.family.load(None, prepared.options, prepared.corpus.facts)
+    staged = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
+    before = torch.get_rng_state()
+
+    prepared.family.export(model, prepared.corpus.facts, tmp_path, staged)
+
+    stored = load_file(tmp_path / "model.safetensors")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert stored.keys() == staged.keys()
+    assert all(not value.any() for value in stored.values())
+    assert any(bool(value.any()) for value in model.state_dict().values())
+
+
 def test_blocks_can_be_checkpointed_from_outside(prepared: Prepared) -> None:
     batch = prepared.batch(["0", "1"])
     plain, wrapped = copy.deepcopy(prepared.model).eval(), copy.deepcopy(prepared.model).eval()

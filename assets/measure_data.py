@@ -1,0 +1,134 @@
+"""What buckets, the token budget and the cache save, on the demo corpus and FastSpeech 2 (CPU).
+
+python -m assets.measure_data [--rounds 5] trains on the same clips for an epoch with batches as
+they come, with buckets and with a token budget, in turn, and prints process CPU seconds; then it
+computes the features of 20 clips and reads them from the cache.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from trainer.config import DataConfig, RunConfig
+from trainer.data.batching import BatchPlan, ClipBatches
+from trainer.data.cache import FeatureCache
+from trainer.data.types import Clip, Features
+from trainer.dataset import Dataset, prepare_dataset
+from trainer.entries import find_family
+from trainer.specs import ModelFamily
+
+_DEMO = Path(__file__).parent / "demo"
+Counts = Callable[[Features], dict[str, float]]
+
+
+def make_batches(
+    family: ModelFamily, dataset: Dataset, counts: Counts, max_positions: int = 0
+) -> ClipBatches:
+    """Return batches of 8 clips, or as many as a token budget takes."""
+    plan = BatchPlan(8, 1, 1, 0, 1234, True, max_positions)
+    features = {clip.id: dataset.corpus.features[clip.id] for clip in dataset.train}
+    audio_s = {clip.id: clip.duration_s for clip in dataset.train}
+    return ClipBatches(plan, features, counts, family.collate, audio_s=audio_s)
+
+
+def train_epoch(
+    family: ModelFamily, model: torch.nn.Module, batches: ClipBatches, epoch: int
+) -> tuple[float, float]:
+    """Go through an epoch forwards and backwards: process CPU seconds, and padded over real."""
+    first = epoch * batches.steps_per_epoch + 1
+    padded = real = 0
+    began = time.process_time()
+    for step in range(first, first + batches.steps_per_epoch):
+        for batch in batches.of_step(step):
+            total = torch.stack(list(family.losses(model, batch).values())).sum()
+            model.zero_grad()
+            total.backward()
+            mask: Tensor = batch["mel_mask"]
+            padded, real = padded + mask.numel(), real + int(mask.sum())
+    return time.process_time() - began, padded / real
+
+
+def measure_batches(family: ModelFamily, dataset: Dataset, rounds: int) -> None:
+    """Compare the three ways of making batches, one after the other in every round."""
+    model = family.load(None, family.options(), dataset.corpus.facts).train()
+    longest = max(family.counts(dataset.corpus.features[c.id])["frames"] for c in dataset.train)
+
+    def as_they_come(features: Features) -> dict[str, float]:
+        # Buckets go by the first entry: with one length for all there are none.
+        return {"same": 1.0} | family.counts(features)
+
+    ways = {
+        "as they come": make_batches(family, dataset, as_they_come),
+        "buckets": make_batches(family, dataset, family.counts),
+        "token budget": make_batches(family, dataset, family.counts, int(4 * longest)),
+    }
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    for epoch in range(rounds + 1):
+        for name, batches in ways.items():
+            found[name].append(train_epoch(family, model, batches, epoch))
+    print(f"{len(dataset.train)} clips, {rounds} rounds, {torch.get_num_threads()} thread(s)")
+    plain = [seconds for seconds, _ in found["as they come"][1:]]
+    for name, rows in found.items():
+        seconds = [row[0] for row in rows[1:]]
+        ratios = sorted(a / b for a, b in zip(plain, seconds, strict=True))
+        print(
+            f"{name:13} {statistics.median(seconds):6.2f} CPU s an epoch of "
+            f"{ways[name].steps_per_epoch} steps; padded/real "
+            f"{statistics.mean(row[1] for row in rows[1:]):.3f}; "
+            f"{statistics.median(ratios):.2f}x ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        )
+        ways[name].close()
+
+
+def measure_cache(family: ModelFamily, clips: Sequence[Clip], folder: Path) -> None:
+    """Compare computing the features of clips with reading them, every byte, from the cache."""
+    featurizer = family.featurizer(None, family.options())
+    featurizer(clips[0])
+    began = time.process_time()
+    for clip in clips:
+        featurizer(clip)
+    computing = (time.process_time() - began) / len(clips)
+    for _ in range(2):
+        cache = FeatureCache(folder)
+        features, _ = cache.collect(clips, featurizer, workers=0, progress=lambda *told: None)
+    began = time.process_time()
+    for clip in clips:
+        for array in features[clip.id].values():
+            array.sum()
+    first = (time.process_time() - began) / len(clips)
+    began = time.process_time()
+    for clip in clips:
+        for array in features[clip.id].values():
+            array.sum()
+    again = (time.process_time() - began) / len(clips)
+    print(
+        f"features of a clip: {1e3 * computing:.2f} ms to compute; from the cache "
+        f"{1e3 * first:.3f} ms with the checksum ({computing / first:.0f}x), "
+        f"then {1e3 * again:.3f} ms ({computing / again:.0f}x)"
+    )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    rounds = parser.parse_args().rounds
+    data = DataConfig(train_csv=str(_DEMO / "train.csv"), eval_csv=str(_DEMO / "eval.csv"))
+    family = find_family("fastspeech2")
+    with tempfile.TemporaryDirectory() as folder:
+        config = RunConfig(data=data)
+        dataset = prepare_dataset(
+            Path(folder), config, family, family.options(), lambda event: None
+        )
+        measure_batches(family, dataset, rounds)
+        measure_cache(family, dataset.train[:20], Path(folder) / "cache")
+
+
+if __name__ == "__main__":
+    main()
