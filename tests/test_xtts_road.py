@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from trainer.errors import CheckpointError, ConfigError, DataError
 from trainer.events import Event, Notice, PreviewMade, StepDone, ValidationDone
 from trainer.loop import train, train_step
 from trainer.models.xtts.folder import open_base
+from trainer.models.xtts.synthesis import _encode, checks
 from trainer.models.xtts.tokenizer import XttsTokenizer
 from trainer.models.xtts.voice import SpeakingGpt, own_model
 from trainer.runs import Run
@@ -211,6 +213,66 @@ def test_a_checkpoint_speaks_alone_without_cache_or_recordings(
     np.testing.assert_array_equal(speech.wave, expected.wave)
 
 
+def load_without_recordings(setup: Setup) -> tuple[SpeakingGpt, dict[str, Any]]:
+    """Return a fresh model with two voices, of which that of `hana` has lost its recordings."""
+    facts = json.loads(json.dumps(setup.corpus.facts))
+    facts["speakers"].append(facts["speakers"][0] | {"name": "twin"})
+    facts["speakers"][0] |= {"references": ["/gone.wav"]}
+    return own_model(setup.family.load(None, setup.family.options(**EXACT), facts)), facts
+
+
+def test_a_voice_without_recordings_costs_neither_validation_nor_weights(
+    trained: tuple[Run, Setup, list[Event]], tmp_path: Path
+) -> None:
+    _, setup, _ = trained
+    model, facts = load_without_recordings(setup)
+    others = [about | {"speaker": "twin"} for about in facts["short_texts"]]
+
+    assert checks(model, facts) == {}
+    assert set(checks(model, facts | {"short_texts": others})) == {"overrun_rate"}
+    setup.family.export(model, facts, tmp_path / "checkpoint")
+    again = own_model(setup.family.load(tmp_path / "checkpoint", setup.family.options(), facts))
+    with pytest.raises(DataError, match=r"recording /gone\.wav is gone.*Put the recordings back"):
+        setup.family.synthesize(again, facts, "The kettle.", "hana")
+    assert len(setup.family.synthesize(again, facts, "The kettle.", "twin").wave) > 1000
+
+
+def test_an_export_holds_the_voices_that_there_are(
+    trained: tuple[Run, Setup, list[Event]], tmp_path: Path
+) -> None:
+    _, setup, _ = trained
+    model, facts = load_without_recordings(setup)
+    assert setup.family.publish is not None
+    (tmp_path / "out").mkdir()
+
+    setup.family.publish(model, facts, tmp_path / "out", False)
+
+    assert list(open_base(tmp_path / "out").voices()) == ["twin"]
+
+
+def test_a_voice_speaks_the_language_whose_letters_fit_or_that_the_text_names(
+    trained: tuple[Run, Setup, list[Event]], tmp_path: Path
+) -> None:
+    rows = demo_rows(3) + demo_rows(5, KOREAN + KOREAN + KOREAN[:1], "ko")[3:]
+    rows = [[audio, text, "both", language] for audio, text, _, language in rows]
+    _, setup, _ = prepare(tmp_path, make_config(tmp_path, rows))
+    close(setup)
+    facts = setup.corpus.facts
+    voice = next(voice for voice in facts["speakers"] if voice["name"] == "both")
+    ids = XttsTokenizer(facts["vocab"]).ids
+
+    texts = ["Hello there.", KOREAN[0], "[de] Guten Tag.", "[wo] Na."]
+    opened = [_encode(facts, text, voice)[0] for text in texts]
+
+    assert voice["languages"] == ["en", "ko"]
+    assert [int(tokens[0]) for tokens in opened] == [
+        ids[token] for token in ("[en]", "[ko]", "[de]", "[en]")
+    ]
+    assert int(opened[2][1]) == ids["g"]
+    # Hangul is read in Latin letters, so nothing of it was left out.
+    assert len(opened[1]) > len(KOREAN[0])
+
+
 def test_an_export_is_a_published_folder_and_a_base_again(
     trained: tuple[Run, Setup, list[Event]], tmp_path: Path
 ) -> None:
@@ -315,6 +377,64 @@ def test_clips_that_cannot_be_used_say_why(tmp_path: Path) -> None:
     assert [row["status"] for row in ledger][:3] == ["dropped", "dropped", "kept"]
     assert "does not know \u2603" in ledger[0]["reason"]
     assert len(ledger) == 8
+
+
+def test_new_tokens_are_refused_while_the_embeddings_are_kept_fixed(tmp_path: Path) -> None:
+    rows = demo_rows(3, ["\u2c00 \u2c01 \u2c02"] * 3, "cu")
+    config = make_config(tmp_path, rows, options=EXACT | {"freeze": "both"})
+    run = Run.create(tmp_path / "run", config)
+
+    with pytest.raises(DataError, match=r"texts in cu need \d+ new tokens.*Keep fixed"):
+        assemble(run.folder, config, world=World(), emit=lambda event: None)
+
+
+def test_amharic_letters_that_a_vocabulary_lacks_name_the_option_that_spells_them(
+    tmp_path: Path,
+) -> None:
+    options = EXACT | {"new_tokens": "never"}
+    config = make_config(tmp_path, demo_rows(2, ["\u1380\u1381"] * 2, "am"), options=options)
+    run = Run.create(tmp_path / "run", config)
+
+    with pytest.raises(DataError, match="turn on 'Amharic as phonemes'"):
+        assemble(run.folder, config, world=World(), emit=lambda event: None)
+
+
+def test_recordings_that_moved_are_heard_where_they_are_now(tmp_path: Path) -> None:
+    rows = demo_rows(2)
+    (tmp_path / "old").mkdir()
+    copies = [shutil.copy(row[0], tmp_path / "old") for row in rows]
+    names = [[Path(copy).name, *row[1:]] for copy, row in zip(copies, rows, strict=True)]
+    write_rows(tmp_path / "old" / "train.csv", names)
+    (tmp_path / "runs").mkdir()
+    close(prepare(tmp_path / "old", own_clips(tmp_path / "old"))[1])
+    (tmp_path / "old").rename(tmp_path / "new")
+
+    _, setup, _ = prepare(tmp_path / "runs", own_clips(tmp_path / "new"))
+
+    close(setup)
+    references = setup.corpus.facts["speakers"][0]["references"]
+    assert {Path(path).parent for path in references} == {tmp_path / "new"}
+
+
+def own_clips(folder: Path) -> RunConfig:
+    """Return a run on the CSV of a folder, without validation."""
+    data = DataConfig(train_csv=str(folder / "train.csv"), eval_fraction=0.0)
+    return RunConfig(data=data, family=Choice("xtts"))
+
+
+def test_a_run_whose_val_clips_are_all_unusable_says_that_it_is_not_validated(
+    tmp_path: Path,
+) -> None:
+    config = make_config(tmp_path, demo_rows(4))
+    write_rows(tmp_path / "eval.csv", demo_rows(12, ["Snow \u2603"] * 12)[10:])
+    events: list[Event] = []
+    run = Run.create(tmp_path / "run", config)
+
+    setup = assemble(run.folder, config, world=World(), emit=events.append)
+
+    close(setup)
+    told = [event.text for event in events if isinstance(event, Notice)]
+    assert "None of the 2 val clips can be used, so this run is not validated." in told
 
 
 def test_no_usable_clip_is_a_sentence(tmp_path: Path) -> None:

@@ -51,7 +51,12 @@ def prepare_dataset(
     train = tuple(clip for clip in kept if clip.split == "train")
     if not train:
         raise DataError(_nothing_left(clips, unusable | corpus.unusable))
-    return Dataset(train, tuple(clip for clip in kept if clip.split == "val"), corpus)
+    val = tuple(clip for clip in kept if clip.split == "val")
+    held_out = sum(clip.split == "val" for clip in clips)
+    if held_out and not val:
+        text = f"None of the {held_out} val clips can be used, so this run is not validated."
+        emit(Notice("warning", text, "Name an eval CSV with clips that the model can use."))
+    return Dataset(train, val, corpus)
 
 
 def _survey_clips(
@@ -174,12 +179,13 @@ def _survey_key(
     clips: list[Clip],
     names: dict[str, str],
 ) -> str:
-    """Hash all that a survey depends on: options, base, each clip's text and its entry's name."""
+    """Hash all that a survey depends on: options, base, each clip's facts and its entry's name."""
     digest = sha256(json.dumps([family.name, to_values(options)]).encode())
     for path in _small_files(base) + _named_files(options):
         digest.update(content_hash(path).encode())
     for clip in sorted(clips, key=lambda clip: clip.id):
-        about = [clip.id, clip.text, clip.speaker, clip.language, clip.split]
+        # Where the audio lies too: a survey names the recordings that speak for a voice.
+        about = [clip.id, clip.text, clip.speaker, clip.language, clip.split, clip.audio_path]
         digest.update(json.dumps([*about, names[clip.id]]).encode())
     return digest.hexdigest()
 

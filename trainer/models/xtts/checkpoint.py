@@ -67,11 +67,7 @@ def export(
     folder: Path,
     weights: dict[str, Tensor] | None = None,
 ) -> None:
-    """Write all that `load` needs; the frozen networks are linked, not copied, where possible.
-
-    Raises:
-        DataError: a speaker's recordings are gone.
-    """
+    """Write all that `load` needs; the frozen networks are linked, not copied, where possible."""
     gpt = own_model(model)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(_on_host(weights or gpt.state_dict()), folder / WEIGHTS_FILE)
@@ -86,16 +82,22 @@ def export(
 
 @torch.no_grad()
 def publish(model: nn.Module, facts: dict[str, Any], folder: Path, bf16: bool) -> None:
-    """Write the folder that XTTS tools load: model.pth, config.json, vocab.json, speakers."""
+    """Write the folder that XTTS tools load: model.pth, config.json, vocab.json, speakers.
+
+    Raises:
+        DataError: the recordings of every speaker are gone.
+    """
     gpt = own_model(model).eval()
-    name = next(iter(gpt.voice.speakers))
-    write_wav(folder / "reference.wav", gpt.voice.reference(name).wave.numpy(), SAMPLE_RATE)
+    speakers = list(gpt.voice.speakers)
+    names = [name for name in speakers if gpt.voice.can_speak(name)] or speakers
+    first = gpt.voice.reference(names[0])
+    write_wav(folder / "reference.wav", first.wave.numpy(), SAMPLE_RATE)
     voices = {
         name: (
             gpt.voice.latents(gpt, name).cpu(),
             gpt.voice.reference(name).embedding[None, :, None].clone(),
         )
-        for name in gpt.voice.speakers
+        for name in names
     }
     publish_folder(
         folder,

@@ -15,7 +15,7 @@ from trainer.models.xtts.folder import Base
 from trainer.models.xtts.mels import conditioning_mel, dvae_mel
 from trainer.models.xtts.sizes import CODE_STRIDE, SAMPLE_RATE
 
-_VERSION = 1
+_VERSION = 2
 """Counts changes of the features and of the survey: caches depend on it."""
 
 _SHORTEST_S = 0.5

@@ -24,7 +24,7 @@ class Options:
         "none",
         "Keep fixed",
         "conditioning: the encoder of the reference voice; embeddings: the tables of text and "
-        "codes; both: train the trunk and the heads alone.",
+        "codes, which then cannot learn new tokens; both: train the trunk and the heads alone.",
         choices=("none", "conditioning", "embeddings", "both"),
     )
     new_tokens: str = option(

@@ -1,5 +1,6 @@
 """What XTTS learns of a manifest as a whole: its vocabulary, tokens, speakers and references."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -39,6 +40,7 @@ def survey(
     start = open_start(base)
     progress("Reading the text", 0, len(clips))
     extension = _extend(start.vocab_json, clips, options)
+    _require_trainable(extension, options)
     reader = _Reader(XttsTokenizer(extension.vocab_json, amharic_g2p=options.amharic_g2p), options)
     ready: dict[str, Features] = {}
     unusable: dict[str, str] = {}
@@ -96,9 +98,11 @@ class _Reader:
         unknown = self.tokenizer.unknown(clip.text, clip.language)
         if unknown:
             listed = " ".join(dict.fromkeys(unknown))[:60]
+            is_amharic = plain_language(clip.language) == "am" and not self.options.amharic_g2p
+            by_sound = "turn on 'Amharic as phonemes', or " if is_amharic else ""
             raise DataError(
                 f"the tokenizer does not know {listed}. Write the text in letters it knows, or "
-                "set 'Extend the vocabulary' to always."
+                f"{by_sound}set 'Extend the vocabulary' to always."
             )
         tokens = self.tokenizer.encode(clip.text, clip.language)
         if len(tokens) > self.options.max_text_tokens:
@@ -132,6 +136,16 @@ def _extend(vocab_json: str, clips: Sequence[Clip], options: Options) -> Extensi
     return extend_vocabulary(vocab_json, chosen, amharic_g2p=options.amharic_g2p)
 
 
+def _require_trainable(extension: Extension, options: Options) -> None:
+    if extension.new and options.freeze in ("embeddings", "both"):
+        languages = [cost.language for cost in extension.report if cost.new_tokens]
+        raise DataError(
+            f"The texts in {', '.join(languages)} need {len(extension.new)} new tokens, but the "
+            "embeddings are kept fixed, so these would never be learnt. Keep fixed the "
+            "conditioning or nothing, or set 'Extend the vocabulary' to never."
+        )
+
+
 def _sizes_of(start: Base, tokenizer: XttsTokenizer, options: Options) -> Sizes:
     gpt = start.sizes.gpt
     gpt = replace(
@@ -154,9 +168,10 @@ def _describe_speaker(name: str, clips: Sequence[Clip]) -> dict[str, Any]:
         if not chosen or length_s + clip.duration_s <= _REFERENCE_S:
             chosen.append(clip)
             length_s += clip.duration_s
+    languages = Counter(plain_language(clip.language) for clip in own)
     return {
         "name": name,
-        "language": plain_language(own[0].language),
+        "languages": [language for language, _ in languages.most_common()],
         "references": [clip.audio_path for clip in chosen[:_MOST_REFERENCES]],
     }
 

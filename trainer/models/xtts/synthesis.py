@@ -1,6 +1,7 @@
 """Text to audio with a trained GPT: sentences, codes, latents, vocoder."""
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -53,7 +54,7 @@ def _speak(
     """Yield the audio (T_wav,) of each sentence as it is decoded, with pauses in between."""
     gpt = own_model(model)
     voice = _find_speaker(facts, speaker)
-    encoded = _encode(facts, text, voice["language"])
+    encoded = _encode(facts, text, voice)
     was_training = gpt.training
     gpt.eval()
     try:
@@ -86,10 +87,11 @@ def checks(model: nn.Module, facts: dict[str, Any]) -> dict[str, float]:
     """Return how often speech of the corpus' shortest texts does not end in time.
 
     `overrun_rate` counts texts whose codes reach twice the recording's number (and half a second
-    more) without a stop, the fault that short sentences show first.
+    more) without a stop, the fault that short sentences show first. A voice whose recordings are
+    gone says none.
     """
     gpt = own_model(model)
-    texts = facts["short_texts"]
+    texts = [about for about in facts["short_texts"] if gpt.voice.can_speak(about["speaker"])]
     if not texts:
         return {}
     overruns = 0
@@ -111,13 +113,14 @@ def _generate(
     return generate(gpt, latents, tokens, gpt.sampling, _SEED, limit)
 
 
-def _encode(facts: dict[str, Any], text: str, language: str) -> list[Tensor]:
+def _encode(facts: dict[str, Any], text: str, voice: dict[str, Any]) -> list[Tensor]:
     """Return the tokens (T_text,) of each sentence; what the tokenizer does not know is left out.
 
     Raises:
         DataError: nothing is left.
     """
     tokenizer = _tokenizer(facts)
+    language, text = _find_language(tokenizer, text, voice)
     unknown = tokenizer.ids[UNKNOWN]
     most = facts["sizes"]["gpt"]["max_text_tokens"]
     found = []
@@ -133,6 +136,27 @@ def _encode(facts: dict[str, Any], text: str, language: str) -> list[Tensor]:
             "of the voice. Write the text in that language."
         )
     return found
+
+
+def _find_language(tokenizer: XttsTokenizer, text: str, voice: dict[str, Any]) -> tuple[str, str]:
+    """Return the language of a text and the text without the token that may name it, as `[de]`.
+
+    Without one it is the first of the voice's languages in which every letter is known, else the
+    one in which most are.
+    """
+    opening = re.match(r"\s*\[([A-Za-z-]+)\]", text)
+    if opening and tokenizer.knows(opening[1]):
+        return opening[1], text[opening.end() :]
+    languages = voice.get("languages") or [voice["language"]]
+    fewest = len(text) + 1
+    best = languages[0]
+    for language in languages if len(languages) > 1 else ():
+        unknown = len(tokenizer.unknown(text, language))
+        if unknown < fewest:
+            best, fewest = language, unknown
+        if not unknown:
+            break
+    return best, text
 
 
 def _tokenizer(facts: dict[str, Any]) -> XttsTokenizer:

@@ -53,6 +53,14 @@ class Voice:
             self._references[name] = self._read_reference(self.speakers[name]["references"])
         return self._references[name]
 
+    def can_speak(self, name: str) -> bool:
+        """Whether a speaker's reference is kept, or the recordings are there to make it of."""
+        try:
+            self.reference(name)
+        except DataError:
+            return False
+        return True
+
     def latents(self, model: XttsGpt, name: str) -> Tensor:
         """Return the conditioning latents (1, 32, D) of a speaker: the mean over chunks.
 
@@ -96,13 +104,16 @@ class Voice:
         return self._vocoder.to(device)
 
     def save(self, path: Path) -> None:
-        """Write the references of every speaker, so that the checkpoint needs no recordings."""
-        tensors = {}
-        for number, name in enumerate(self.speakers):
+        """Write the references of the speakers, so that the checkpoint needs no recordings.
+
+        A voice whose recordings are gone is left out: weights must not be lost for it.
+        """
+        tensors, names = {}, [name for name in self.speakers if self.can_speak(name)]
+        for number, name in enumerate(names):
             reference = self.reference(name)
             tensors[f"{number}.wave"] = reference.wave.half()
             tensors[f"{number}.embedding"] = reference.embedding
-        save_file(tensors, path, {str(n): name for n, name in enumerate(self.speakers)})
+        save_file(tensors, path, {str(number): name for number, name in enumerate(names)})
         path.chmod(0o644)
 
     @torch.no_grad()
