@@ -2,6 +2,7 @@
 
     PYTHONPATH=UPSTREAM python _indextts2_side.py compute FOLDER
     PYTHONPATH=UPSTREAM python _indextts2_side.py load FOLDER     loads FOLDER/gpt.pth, strictly
+    PYTHONPATH=UPSTREAM python _indextts2_side.py speed FOLDER    times a step, batch as padded
 
 The losses are put together as the community's trainer (train_gpt_v2.py) does it, from the
 original's own methods, one clip at a time: in a batch the audio would attend to text padding.
@@ -10,6 +11,7 @@ original's own methods, one clip at a time: in a batch the audio would attend to
 import argparse
 import importlib.metadata
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +24,7 @@ from indextts.gpt.model_v2 import UnifiedVoice
 from indextts.utils.maskgct.models.codec.kmeans.repcodec_model import RepCodec
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import SeamlessM4TFeatureExtractor
 from xtts_inputs import pack
 
@@ -43,10 +46,10 @@ FULL = {
 def main() -> None:
     """Run one command; results lie beside the inputs as safetensors and JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("command", choices=("compute", "load"))
+    parser.add_argument("command", choices=("compute", "load", "speed"))
     parser.add_argument("folder", type=Path)
     arguments = parser.parse_args()
-    {"compute": compute, "load": load}[arguments.command](arguments.folder)
+    {"compute": compute, "load": load, "speed": speed}[arguments.command](arguments.folder)
 
 
 def compute(folder: Path) -> None:
@@ -79,6 +82,60 @@ def load(folder: Path) -> None:
     save_file(
         {name: v.detach().clone() for name, v in found.items()}, folder / "loaded.safetensors"
     )
+
+
+def speed(folder: Path) -> None:
+    """Write down the seconds of the fastest step, taken as the community's trainer does."""
+    # Its build leaves checkpointing on.
+    model = UnifiedVoice(**inputs.SPEED).train()
+    clips = inputs.speed_clips()
+    ids = pad_sequence([torch.from_numpy(text) for text, _ in clips], batch_first=True)
+    codes = pad_sequence([torch.from_numpy(audio) for _, audio in clips], batch_first=True)
+    lengths = [torch.tensor([len(clip[place]) for clip in clips]) for place in (0, 1)]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.01)
+    taken = []
+    for _ in range(inputs.SPEED_STEPS):
+        started = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        text, audio = padded_losses(model, ids, codes, lengths)
+        (0.2 * text + 0.8 * audio).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        taken.append(time.perf_counter() - started)
+    (folder / "speed.json").write_text(json.dumps(min(taken)), encoding="utf-8")
+
+
+def padded_losses(
+    model: UnifiedVoice, ids: Tensor, codes: Tensor, lengths: list[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return the mean losses of a batch whose ids (B, T_text) and codes (B, T) are padded."""
+    sides = (
+        (
+            model.set_text_padding(ids.clone(), lengths[0]),
+            model.start_text_token,
+            model.stop_text_token,
+        ),
+        (
+            model.set_mel_padding(codes.clone(), lengths[1]),
+            model.start_mel_token,
+            model.stop_mel_token,
+        ),
+    )
+    (text_in, text_out), (audio_in, audio_out) = (
+        model.build_aligned_inputs_and_targets(F.pad(values, (0, 1), value=stop), start, stop)
+        for values, start, stop in sides
+    )
+    prompt = torch.zeros(len(ids), 34, inputs.SPEED["model_dim"])
+    text = model.text_embedding(text_in) + model.text_pos_embedding(text_in)
+    audio = model.mel_embedding(audio_in) + model.mel_pos_embedding(audio_in)
+    logits = model.get_logits(prompt, text, model.text_head, audio, model.mel_head)
+    losses = []
+    for scores, targets, length in zip(logits, (text_out, audio_out), lengths, strict=True):
+        mask = torch.arange(targets.shape[1])[None] < (length + 1)[:, None]
+        losses.append(
+            (F.cross_entropy(scores, targets, reduction="none") * mask).sum() / mask.sum()
+        )
+    return losses[0], losses[1]
 
 
 def fill(module: nn.Module) -> None:

@@ -36,6 +36,15 @@ CODEC = {
     "vocos_intermediate_dim": 40, "vocos_num_layers": 3,
 }  # fmt: skip
 
+SPEED: dict[str, Any] = GPT | {
+    "layers": 4, "model_dim": 256, "heads": 4, "max_mel_tokens": 600, "max_text_tokens": 200,
+    "number_text_tokens": 12000, "number_mel_codes": 8194, "start_mel_token": 8192,
+    "stop_mel_token": 8193,
+}  # fmt: skip
+"""The network whose steps are timed: the published tables on a small trunk."""
+
+SPEED_STEPS = 3
+
 TEXTS = ([5, 9, 2, 33, 49, 7], [11, 3, 28])
 CODES = ([4, 99, 17, 17, 63, 0, 8, 51], [72, 5, 5, 31, 90])
 FRAMES = (29, 18)
@@ -56,6 +65,13 @@ def codec_features() -> Tensor:
 def waves() -> list[np.ndarray]:
     """Return audio (T_wav,) float32 at 16 kHz."""
     return [0.1 * draw(f"wave.{count}", (count,)).numpy() for count in WAVE_SAMPLES]
+
+
+def speed_clips() -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return text ids and codes of eight clips of 2 to 9 s."""
+    rng = np.random.default_rng(0)
+    lengths = [(int(seconds * 9), int(seconds * 50)) for seconds in np.linspace(2, 9, 8)]
+    return [(rng.integers(3, 12000, text), rng.integers(0, 8192, codes)) for text, codes in lengths]
 
 
 def weights(shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:

@@ -37,7 +37,7 @@ class SemanticFeatures:
 
 def _load_network(folder: str, width: int) -> Any:
     try:
-        from transformers import Wav2Vec2BertModel
+        from transformers import Wav2Vec2BertModel  # type: ignore[import-not-found]
     except ImportError:
         raise MissingDependency("transformers", "Computing features of audio") from None
     try:
