@@ -63,7 +63,7 @@ FLOORS = {
     "trainer.stopwatch": 2.1,
     "trainer.distributed": 2.1,
     "trainer.models": 2.1,
-    "trainer.optimizations": 2.1,
+    "trainer.optimizations": 2.15,
     "trainer.optimizers": 2.1,
     "trainer.probe": 2.05,
     "trainer.schedules": 2.1,

@@ -45,6 +45,7 @@ class SharedProgram:
             found = self._compiled(block, *places, **named)
         except TorchDynamoException as error:
             self.rest(explain(error))
+            _LOG.warning("The blocks run uncompiled from now on", exc_info=error)
             return type(block).forward(block, *args, **kwargs)
         if self._num_runs > before:
             vars(block)["compiled_runs"] = vars(block).get("compiled_runs", 0) + 1
@@ -53,8 +54,6 @@ class SharedProgram:
     def rest(self, reason: str) -> None:
         """Let the blocks run uncompiled, for a reason that is shown; empty: compiled again."""
         self.resting = reason
-        if reason:
-            _LOG.info("Blocks run uncompiled: %s", reason)
 
     def _make_graph(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Graph:
         compiled = self._compile_graph(graph, inputs)
