@@ -19,12 +19,14 @@ from trainer.events import (
     CheckpointSaved,
     Notice,
     PhaseChanged,
+    PlanChanged,
     PreviewMade,
     RunFinished,
     RunStarted,
     StepDone,
     ValidationDone,
 )
+from trainer.requests import take_asked_steps
 
 _SAMPLE_RATE = 8000
 _STEPS_PER_EPOCH = 10
@@ -35,8 +37,9 @@ def main(folder: str) -> int:
     run = Run.open(folder)
     lock = run.take(timeout_s=2.0)
     run.write_owner()
-    total = run.config.training.steps or 300
     first = run.series().last_step + 1
+    total = run.series().planned_steps or run.config.training.steps or 300
+    total = _take_plan(run, first - 1) or total
     run.events.append(PhaseChanged("Loading the model"))
     facts = {"device": "a fake", "family": "FastSpeech 2", "parameters": 1_234_567}
     states = {"sdpa": {"on": True, "detail": "flash kernel", "asked": True}}
@@ -63,12 +66,15 @@ def metrics_at(step: int) -> dict[str, float]:
 
 def _train(run: Run, first: int, total: int, *, pause_s: float) -> int:
     wanted_end = run.config.training.preview_text
-    for step in range(first, total + 1):
+    step = first - 1
+    while step < total:
+        step += 1
         time.sleep(pause_s)
         run.events.append(StepDone(step, metrics_at(step)))
         if step % 25 == 0:
             run.events.append(ValidationDone(step, {"val/loss": metrics_at(step)["train/loss"]}))
         _answer(run, step)
+        total = _take_plan(run, step) or total
         if "stop" in run.requests():
             _save(run, step)
             run.answer("stop")
@@ -80,6 +86,13 @@ def _train(run: Run, first: int, total: int, *, pause_s: float) -> int:
     _save(run, total)
     run.events.append(RunFinished("finished", total))
     return 0
+
+
+def _take_plan(run: Run, step: int) -> int | None:
+    wanted = take_asked_steps(run.folder)
+    if wanted is not None:
+        run.events.append(PlanChanged(step, wanted))
+    return wanted
 
 
 def _end_badly(run: Run, step: int, end: str) -> int:

@@ -5,36 +5,23 @@ Tests wait on what the live panel publishes (`window.timbre`), never for a while
 
 import json
 import math
-import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from _browser import Starter, needs_chromium, open_page, stop_run, watch_run
 from _clips import write_list, write_tone
-from _page_server import PageServer, start_page
+from _page_server import PageServer
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from trainer import Run, RunConfig
 from trainer.config import DataConfig, TrainingConfig
+from trainer.library import RunLibrary
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-if CHROMIUM is None and os.environ.get("CI") != "true":
-    pytest.skip("Chromium is not installed; the page tests need it", allow_module_level=True)
-
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright  # noqa: E402
-
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update",
-    "--autoplay-policy=no-user-gesture-required", "--enable-precise-memory-info",
-]  # fmt: skip
+pytestmark = needs_chromium
 TABS = ("start", "data", "train", "live", "listen", "runs")
 PHONE = {"width": 375, "height": 740}
-Starter = Callable[..., Run]
 TAP = """() => {
     const stream = document.querySelector('#speech audio').srcObject;
     const context = new AudioContext(), heard = context.createAnalyser();
@@ -46,93 +33,10 @@ TAP = """() => {
 PLACES = "[timbre.run, timbre.cursor, timbre.step, timbre.points]"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
-    server = start_page(tmp_path_factory.mktemp("browser") / "runs")
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    assert CHROMIUM, "Chromium is not installed, and CI runs the page tests"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    """A fresh profile; an error on any of its pages, or a request elsewhere, fails the test."""
-    context = browser.new_context(
-        viewport={"width": 1280, "height": 900}, locale="en-US", timezone_id="UTC",
-        reduced_motion="reduce",
-    )  # fmt: skip
-    context.set_default_timeout(20_000)
-    wrong: list[str] = []
-    context.on("weberror", lambda error: wrong.append(str(error.error)))
-    context.on("console", lambda message: _note(message, wrong))
-    context.on("request", lambda request: _note_foreign(request.url, wrong))
-    yield context
-    context.close()
-    assert wrong == []
-
-
-def _note(message: Any, wrong: list[str]) -> None:
-    # A server that was killed on purpose refuses connections; the browser logs each one.
-    if message.type == "error" and "ERR_CONNECTION_REFUSED" not in message.text:
-        wrong.append(message.text)
-
-
-def _note_foreign(url: str, wrong: list[str]) -> None:
-    if not url.startswith(("http://127.0.0.1", "data:", "blob:")):
-        wrong.append(url)
-
-
-def _open(context: BrowserContext, server: PageServer, query: str = "") -> Page:
-    page = context.new_page()
-    page.goto(server.url + query)
-    page.wait_for_function("window.timbre && timbre.answeredAt > 0")
-    page.wait_for_selector("#tab-start-button")
-    return page
-
-
-@pytest.fixture
-def start(server: PageServer) -> Iterator[Starter]:
-    """Start made-up training; what still trains at the end of the test is stopped."""
-    processes = []
-
-    def start_run(name: str, steps: int, end: str = "") -> Run:
-        training = TrainingConfig(steps=steps, preview_text=end)
-        run = Run.create(server.runs / name, RunConfig(training=training))
-        command = [sys.executable, str(Path(__file__).parent / "_fake_trainer.py"), str(run.folder)]
-        with (run.folder / "log.txt").open("ab") as log:
-            processes.append(subprocess.Popen(command, stdout=log, stderr=log))
-        return run
-
-    yield start_run
-    for process in processes:
-        process.kill()
-        process.wait()
-
-
-def _watch(context: BrowserContext, server: PageServer, run: Run) -> Page:
-    page = _open(context, server, f"?tab=live&run={run.name}")
-    page.wait_for_function(f"timbre.run === '{run.name}' && timbre.updates > 0")
-    return page
-
-
-def _stop(run: Run) -> None:
-    if run.status().is_active:
-        run.request("stop")
-        run.wait(poll_s=0.02)
-
-
 def test_a_newcomer_trains_the_demo_and_hears_it(
     context: BrowserContext, server: PageServer
 ) -> None:
-    page = _open(context, server)
+    page = open_page(context, server)
 
     page.click("#demo-button")
     page.wait_for_function("timbre.step > 20")
@@ -154,14 +58,14 @@ def test_a_reload_and_a_second_tab_show_the_whole_curve(
     context: BrowserContext, server: PageServer, start: Starter
 ) -> None:
     run = start("reloaded", 100_000)
-    page = _watch(context, server, run)
+    page = watch_run(context, server, run)
     page.wait_for_function("timbre.step > 30")
 
     page.reload()
     page.wait_for_function("window.timbre && timbre.step > 40")
-    second = _watch(context, server, run)
+    second = watch_run(context, server, run)
     second.wait_for_function("timbre.step > 50")
-    _stop(run)
+    stop_run(run)
     for shown in (page, second):
         shown.wait_for_function("timbre.state === 'stopped'")
 
@@ -175,7 +79,9 @@ def test_a_killed_server_loses_nothing(
     context: BrowserContext, server: PageServer, start: Starter
 ) -> None:
     run = start("survivor", 100_000)
-    page = _watch(context, server, run)
+    heir = RunConfig(training=TrainingConfig(steps=5))
+    RunLibrary(server.runs).enqueue("heir", heir)
+    page = watch_run(context, server, run)
     page.wait_for_function("timbre.step > 10")
 
     server.kill()
@@ -191,6 +97,8 @@ def test_a_killed_server_loses_nothing(
     page.click("#live-stop")
     page.wait_for_function("timbre.state === 'stopped'")
     steps = page.evaluate("timbre.series.steps.get('step')")
+    page.evaluate("timbre.show('heir')")
+    page.wait_for_function("timbre.run === 'heir' && timbre.state === 'finished'")
 
     assert "the training goes on" in notice
     assert steps == list(range(1, steps[-1] + 1))
@@ -200,7 +108,7 @@ def test_stop_saves_and_resume_goes_on_without_doubled_steps(
     context: BrowserContext, server: PageServer, start: Starter
 ) -> None:
     run = start("stopped", 100_000)
-    page = _watch(context, server, run)
+    page = watch_run(context, server, run)
     page.wait_for_function("timbre.step > 20")
 
     page.click("#live-stop")
@@ -233,7 +141,7 @@ def test_a_run_that_ends_badly_says_why_and_what_to_do(
 ) -> None:
     run = start(f"ends-{end}", 1000, end)
 
-    page = _watch(context, server, run)
+    page = watch_run(context, server, run)
     page.wait_for_function(f"timbre.state === '{state}'")
 
     assert words in page.inner_text("#live")
@@ -294,11 +202,11 @@ def test_eight_tabs_of_one_browser_all_load(
 ) -> None:
     run = start("eight", 100_000)
 
-    pages = [_watch(context, server, run) for _ in range(8)]
+    pages = [watch_run(context, server, run) for _ in range(8)]
     for page in pages:
         page.wait_for_function("timbre.step > 5")
 
-    _stop(run)
+    stop_run(run)
     assert len(pages) == 8
 
 
@@ -309,7 +217,7 @@ def test_lists_of_any_language_are_checked_and_heard(
     clips = [write_tone(tmp_path / f"clip-{i}.wav") for i in range(4)]
     rows = [f"{clip.name}|{text}" for clip, text in zip(clips, texts, strict=True)]
     listed = write_list(tmp_path / "train.csv", *rows, "gone.wav|x", encoding="utf-8-sig")
-    page = _open(context, server, "?tab=data")
+    page = open_page(context, server, "?tab=data")
 
     page.set_input_files("#upload input[type=file]", [str(listed), *map(str, clips)])
     page.wait_for_selector("#data-report .fact")
@@ -331,7 +239,7 @@ def test_lists_of_any_language_are_checked_and_heard(
 def test_the_run_has_exactly_the_settings_of_the_form(
     context: BrowserContext, server: PageServer
 ) -> None:
-    page = _open(context, server, "?tab=train")
+    page = open_page(context, server, "?tab=train")
 
     page.fill("#run-name input, #run-name textarea", "chosen")
     page.fill("#training-steps input, #training-steps textarea", "7")
@@ -353,7 +261,7 @@ def test_the_run_has_exactly_the_settings_of_the_form(
 def test_unusable_settings_are_all_named_and_nothing_starts(
     context: BrowserContext, server: PageServer
 ) -> None:
-    page = _open(context, server, "?tab=train")
+    page = open_page(context, server, "?tab=train")
 
     page.fill("#run-name input, #run-name textarea", "never")
     page.fill("#training-steps input, #training-steps textarea", "many")
@@ -370,7 +278,7 @@ def test_unusable_settings_are_all_named_and_nothing_starts(
 def test_the_page_shows_the_command_of_the_same_run(
     context: BrowserContext, server: PageServer
 ) -> None:
-    page = _open(context, server, "?tab=train")
+    page = open_page(context, server, "?tab=train")
 
     page.fill("#training-steps input, #training-steps textarea", "7")
     page.click("#preview-command")
@@ -386,7 +294,7 @@ def test_two_runs_are_compared(context: BrowserContext, server: PageServer) -> N
         data = DataConfig(train_csv="/same.csv")
         config = RunConfig(data=data, training=TrainingConfig(steps=5, clip_norm=rate))
         _write_history(Run.create(server.runs / name, config), 50)
-    page = _open(context, server, "?tab=runs")
+    page = open_page(context, server, "?tab=runs")
 
     page.fill("#runs-filter", "ft")
     page.fill("#runs-filter", "")
@@ -404,7 +312,7 @@ def test_nothing_scrolls_sideways_on_a_phone(
     browser: Browser, server: PageServer, scheme: Any
 ) -> None:
     context = browser.new_context(viewport=PHONE, color_scheme=scheme)  # type: ignore[arg-type]
-    page = _open(context, server)
+    page = open_page(context, server)
 
     wide = {}
     for tab in TABS:
@@ -484,7 +392,7 @@ def test_a_voice_trained_for_real_speaks(
         lines = (demo / f"{name}.csv").read_text(encoding="utf-8").splitlines()[1:7]
         rows = [f"{demo / line.split('|')[0]}|" + line.split("|", 1)[1] for line in lines]
         write_list(tmp_path / f"{name}.csv", "audio_file|text|speaker_name", *rows)
-    page = _open(context, server, "?tab=data")
+    page = open_page(context, server, "?tab=data")
 
     page.fill("#data-train_csv input, #data-train_csv textarea", str(tmp_path / "train.csv"))
     page.fill("#data-eval_csv input, #data-eval_csv textarea", str(tmp_path / "eval.csv"))
@@ -496,6 +404,10 @@ def test_a_voice_trained_for_real_speaks(
     page.fill("#training-steps input, #training-steps textarea", "3")
     page.click("#start-training")
     page.wait_for_function("timbre.run === 'real' && timbre.state === 'finished'", timeout=90_000)
+    page.click("#live-more-box summary")
+    page.fill("#live-more-count", "2")
+    page.click("#live-more")
+    page.wait_for_function("timbre.step === 5 && timbre.state === 'finished'", timeout=90_000)
     page.evaluate("timbre.openTab('listen')")
     page.wait_for_function("document.querySelector('#listen-run input').value === 'real'")
     page.fill("#listen-text textarea", "Good morning.")

@@ -192,7 +192,7 @@ def test_with_a_password_our_routes_ask_for_it_too(tmp_path: Path) -> None:
 
     assert caught.value.code == 401
     caught.value.close()
-    assert opened == {"runs": []}
+    assert opened["runs"] == []
 
 
 @pytest.mark.parametrize(
@@ -226,6 +226,73 @@ def test_a_request_to_a_run_that_does_not_train_is_refused(tmp_path: Path) -> No
 
     with pytest.raises(RunError, match="not being trained"):
         perform(studio, "stop", "voice")
+
+
+@pytest.mark.parametrize(
+    ("action", "name", "count", "words"),
+    [
+        ("explode", "voice", "", "nothing that this page can do"),
+        ("request", "voice", "", "nothing that this page can do"),
+        ("more", "voice", "-5", "no number of steps"),
+        ("more", "voice", "1e9", "no number of steps"),
+        ("more", "voice", "\u0665", "no number of steps"),
+        ("more", "voice", "0", "Give 1 or more"),
+        ("more", "voice", "999999999", "at most"),
+        ("more", "../voice", "5", "no run named"),
+        ("discard", "../uploads", "", "no run named"),
+        ("queue", "nobody", "", "no run named"),
+        ("earlier", "voice", "", "does not wait"),
+        ("give_back", "../runs/voice", "", "in the trash"),
+        ("delete", ".", "", "in the trash"),
+    ],
+)
+def test_buttons_check_what_they_are_given(
+    tmp_path: Path, action: str, name: str, count: str, words: str
+) -> None:
+    studio = make_studio(tmp_path)
+    Run.create(studio.library.folder / "voice", RunConfig())
+
+    with pytest.raises(RunError, match=words):
+        perform(studio, action, name, count)
+
+    assert studio.library.names() == ["voice"]
+    assert (tmp_path / "uploads").is_dir()
+
+
+def test_buttons_move_runs_through_queue_and_trash(tmp_path: Path) -> None:
+    studio = make_studio(tmp_path)
+    library = studio.library
+    for name in ("a", "b"):
+        Run.create(library.folder / name, RunConfig())
+        perform(studio, "queue", name)
+    perform(studio, "later", "a")
+    perform(studio, "pause", "")
+    perform(studio, "unqueue", "a")
+    waiting = ([entry.name for entry in library.queue.waiting()], library.queue.is_paused)
+    perform(studio, "continue", "")
+
+    said = perform(studio, "discard", "b")
+    key = library.trash.contents()[0].key
+    back = perform(studio, "give_back", key)
+
+    assert waiting == (["b"], True)
+    assert not library.queue.is_paused
+    assert "in the trash" in said
+    assert back == "b is back among the runs."
+
+
+def test_an_export_in_bf16_has_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[list[str]] = []
+    monkeypatch.setattr(speaking, "_run_trainer", said.append)
+    studio = make_studio(tmp_path)
+    Run.create(studio.library.folder / "voice", RunConfig())
+
+    folders = [export_run(studio, "voice", "best", bf16=bf16) for bf16 in (False, True)]
+
+    assert [folder.name for folder in folders] == ["best", "best-bf16"]
+    assert ["--bf16" in words for words in said] == [False, True]
 
 
 def test_the_demo_trains_on_the_demo_clips() -> None:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import ANY
 
 import pytest
 from _page import make_studio
@@ -306,6 +307,64 @@ def test_answers_forbid_framing_and_sniffing(client: TestClient) -> None:
 )  # fmt: skip
 def test_lengths_of_time_are_said_in_at_most_two_units(seconds: float | None, text: str) -> None:
     assert duration_text(seconds) == text
+
+
+def test_metrics_are_given_as_columns_of_json(client: TestClient, run: Run) -> None:
+    run.events.append(StepDone(31, {"train/loss": math.nan}))
+
+    answer = client.get("/studio/runs/voice/metrics.json")
+
+    assert answer.json()["steps"]["train/loss"][-2:] == [1 / 30, None]
+    assert answer.json()["validations"] == {"step": [20.0], "time": [ANY], "val/loss": [0.25]}
+    assert answer.headers["content-disposition"].endswith("voice.json")
+
+
+@pytest.mark.parametrize(("kind", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
+@pytest.mark.parametrize("metric", ["train/loss", "val/loss", "perf/memory_gib"])
+def test_runs_are_drawn_in_one_picture(
+    client: TestClient, run: Run, studio: Studio, kind: str, start: bytes, metric: str
+) -> None:
+    Run.create(studio.library.folder / "_$price$", RunConfig())
+
+    answer = client.get(
+        f"/studio/comparison.{kind}", params={"run": ["voice", "_$price$"], "metric": metric}
+    )
+
+    assert answer.content.startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "words"),
+    [
+        ("run=voice", 400, "two to six"),
+        ("run=voice&run=voice", 400, "two to six"),
+        ("run=voice&run=nobody", 404, "no run named"),
+        ("run=voice&run=x&metric=secret", 400, "not drawn"),
+    ],
+)
+def test_a_comparison_of_nothing_is_refused(
+    client: TestClient, run: Run, query: str, status: int, words: str
+) -> None:
+    answer = client.get(f"/studio/comparison.png?{query}")
+
+    assert answer.status_code == status
+    assert words in answer.json()["error"]
+
+
+def test_the_table_tells_of_the_queue_and_the_trash(
+    client: TestClient, run: Run, studio: Studio
+) -> None:
+    studio.library.enqueue("next", RunConfig())
+    studio.library.queue.pause(True)
+    run.events.append(RunFinished("stopped", 30))
+    studio.library.discard("voice")
+
+    answer = client.get("/studio/runs").json()
+    trash = client.get("/studio/trash").json()["discarded"]
+
+    assert answer["queue"] == {"paused": True, "names": ["next"]}
+    assert (answer["discarded"], [row["name"] for row in answer["runs"]]) == (1, ["next"])
+    assert trash[0]["name"] == "voice"
 
 
 @pytest.mark.parametrize("state", STATES)

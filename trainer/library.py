@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainer.config import RunConfig
-from trainer.errors import RunError, RunExists, RunNotFound, RunOwned, TimbreError
+from trainer.errors import RunExists, RunNotFound, RunOwned, TimbreError
 from trainer.events import RunFinished
 from trainer.queue import QueueKeeper, RunQueue, Waiting
 from trainer.runs import Run, RunStatus
@@ -155,20 +155,12 @@ class RunLibrary:
         return run
 
     def add_steps(self, name: str, count: int) -> int:
-        """Let a run do more steps than planned and return its new last step; it goes on at once.
-
-        They count from the planned end, or from where a run ended early.
+        """Let a run do more steps, at once if it does not train, and return its new last step.
 
         Raises:
             RunError: no such number of steps can be added.
         """
-        if count < 1:
-            raise RunError(f"{count} more steps cannot be done. Give 1 or more.")
-        run = self.get(name)
-        status = self.status(name)
-        planned = status.step if status.state == "finished" else status.total_steps
-        last_step = (run.requested_steps() or planned) + count
-        run.request_steps(last_step)
+        last_step = self.get(name).request_more(count)
         if not self.status(name).is_active:
             self.resume(name)
         return last_step

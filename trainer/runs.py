@@ -170,6 +170,20 @@ class Run:
             )
         ask_for_steps(self.folder, last_step)
 
+    def request_more(self, count: int) -> int:
+        """Ask for more steps than planned, or than were done when it ended early; return the end.
+
+        Raises:
+            RunError: no such number of steps can be added.
+        """
+        if count < 1:
+            raise RunError(f"{count} more steps cannot be done. Give 1 or more.")
+        status = self.status()
+        planned = status.step if status.state == "finished" else status.total_steps
+        last_step = (self.requested_steps() or planned) + count
+        self.request_steps(last_step)
+        return last_step
+
     def requested_steps(self) -> int | None:
         """Return the last step that was asked for and that no process has taken up yet."""
         return asked_steps(self.folder)

@@ -61,6 +61,10 @@ class Trash:
                 found.append(Discarded(folder.name, match[2], int(match[1]) / 1000, size))
         return sorted(found, key=lambda entry: entry.key, reverse=True)
 
+    def count(self) -> int:
+        """Count what lies here, without a look inside."""
+        return sum(1 for folder in self._folder.glob("*") if _KEY.fullmatch(folder.name))
+
     def give_back(self, key: str, name: str) -> Run:
         """Move a run back among the others, under a name that is free.
 

@@ -44,10 +44,10 @@ def add_endpoints(studio: Studio) -> None:
         problems = [str(problem) for problem in manifest.problems]
         return manifest.summary() | {"sources": sources, "problems": problems}
 
-    def export(run: str, checkpoint: str = "best") -> str:
+    def export(run: str, checkpoint: str = "best", bf16: bool = False) -> str:
         """Write the weights of a run into a new folder on the server and return its path."""
         with toasts():
-            return str(export_run(studio, run, checkpoint))
+            return str(export_run(studio, run, checkpoint, bf16=bf16))
 
     for function in (start_run, stop_run, list_runs, check_dataset):
         api(function, concurrency_limit=None)
@@ -63,14 +63,15 @@ def speak_with(
     return speaking.speak(run, text, speaker=speaker, checkpoint=checkpoint, out=out)
 
 
-def export_run(studio: Studio, name: str, checkpoint: str) -> Path:
+def export_run(studio: Studio, name: str, checkpoint: str, *, bf16: bool = False) -> Path:
     """Write the weights of a run into a new folder beside its checkpoints and return it."""
     speaking.check_name(checkpoint)
     run = studio.library.get(name)
-    folder = run.folder / "exports" / checkpoint
+    wanted = f"{checkpoint}-bf16" if bf16 else checkpoint
+    folder = run.folder / "exports" / wanted
     number = 1
     while folder.exists():
         number += 1
-        folder = run.folder / "exports" / f"{checkpoint}-{number}"
+        folder = run.folder / "exports" / f"{wanted}-{number}"
     folder.parent.mkdir(exist_ok=True)
-    return speaking.export(run, folder, checkpoint=checkpoint)
+    return speaking.export(run, folder, checkpoint=checkpoint, bf16=bf16)

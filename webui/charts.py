@@ -1,13 +1,25 @@
 """Charts: a run's curves as a picture to download; the live charts are drawn in the browser."""
 
 import io
+from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from trainer.series import Points, RunSeries, thin
 
+DRAWN = {
+    "train/loss": "Train loss",
+    "val/loss": "Eval loss",
+    "train/lr": "Learning rate",
+    "train/grad_norm": "Gradient norm",
+    "perf/s_per_step": "Seconds per step",
+    "perf/memory_gib": "Memory (GiB)",
+}
+"""The metrics by which runs are compared, with their titles."""
 _BLUE, _ORANGE, _GREEN, _PURPLE = "#0072B2", "#D55E00", "#009E73", "#A1457B"
+_LINES = ((_BLUE, "-"), (_ORANGE, "--"), (_GREEN, ":"), (_PURPLE, "-."), ("#3d3d4f", "--"),
+          ("#882255", ":"))  # fmt: skip
 _MOST = 2000
 
 
@@ -31,13 +43,39 @@ def draw_curves(name: str, series: RunSeries, kind: str) -> bytes:
         axes = figure.add_subplot(grid[1, column])
         _plot(axes, series.steps, metric, label, colour)
         axes.set_title(label, fontsize=10)
+    return _save(figure, kind)
+
+
+def draw_comparison(runs: Mapping[str, RunSeries], metric: str, kind: str) -> bytes:
+    """Draw one of the `DRAWN` metrics of several runs; `kind` is `png` or `svg`."""
+    figure = Figure(figsize=(11, 5.5), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(DRAWN[metric])
+    marker = "o" if metric.startswith("val/") else ""
+    for (name, series), (colour, dashes) in zip(runs.items(), _LINES, strict=False):
+        points = series.validations if marker else series.steps
+        # A dollar sign would start a formula, a leading underscore hide the line's name.
+        label = " " + name.replace("$", r"\$")
+        _plot(axes, points, metric, label, colour, marker, dashes)
+    if axes.lines:
+        axes.legend(frameon=False)
+    return _save(figure, kind)
+
+
+def _save(figure: Figure, kind: str) -> bytes:
     target = io.BytesIO()
     figure.savefig(target, format=kind, dpi=130)
     return target.getvalue()
 
 
 def _plot(
-    axes: Axes, points: Points, metric: str, label: str, colour: str, marker: str = ""
+    axes: Axes,
+    points: Points,
+    metric: str,
+    label: str,
+    colour: str,
+    marker: str = "",
+    dashes: str = "-",
 ) -> None:
     axes.set_xlabel("Step")
     axes.grid(alpha=0.25)
@@ -47,4 +85,5 @@ def _plot(
         return
     steps, values = points.array("step"), points.array(metric)
     rows = thin([values], _MOST)
-    axes.plot(steps[rows], values[rows], color=colour, label=label, linewidth=1.3, marker=marker)
+    look = {"color": colour, "linewidth": 1.3, "marker": marker, "linestyle": dashes}
+    axes.plot(steps[rows], values[rows], label=label, **look)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import RunConfig
+from trainer.entries import find_family
 from trainer.errors import RunNotFound, TimbreError
 from trainer.library import RunLibrary
 from trainer.runs import Run, RunStatus
@@ -92,6 +93,7 @@ def _row(status: RunStatus, series: RunSeries, config: RunConfig) -> dict[str, A
         "family": config.family.name,
         "optimizer": config.optimizer.name,
         "optimizations": sorted(config.optimizations),
+        "bf16": find_family(config.family.name).publish is not None,
     }
 
 

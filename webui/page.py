@@ -30,6 +30,7 @@ def build_page(studio: Studio) -> gr.Blocks:
         train.wire(train_tab, data_form, studio, shown, tabs)
         live.wire(live_tab, studio)
         runs.wire(runs_tab, studio)
+        train.wire_copy(train_tab, data_form, studio, runs_tab.table, tabs)
         page.load(_open_link, None, tabs, show_progress="hidden", api_visibility="private")
         add_endpoints(studio)
     return page

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 import pandas
@@ -26,11 +27,14 @@ def build_routes(studio: Studio) -> list[Route]:
     views: dict[str, View] = {
         "/studio/active": runs.active,
         "/studio/runs": runs.table,
+        "/studio/trash": runs.trash,
+        "/studio/comparison.{kind}": runs.comparison,
         "/studio/runs/{name}/rows": runs.rows,
         "/studio/runs/{name}/status": runs.status,
         "/studio/runs/{name}/config": runs.config,
         "/studio/runs/{name}/log": runs.log,
         "/studio/runs/{name}/metrics.csv": runs.metrics,
+        "/studio/runs/{name}/metrics.json": runs.all_metrics,
         "/studio/runs/{name}/curves.{kind}": runs.curves,
         "/studio/runs/{name}/previews": runs.previews,
         "/studio/runs/{name}/previews/{file}": runs.preview,
@@ -84,7 +88,13 @@ class _Runs:
 
     def table(self, request: Request) -> Response:
         most = _number(request, "most", 500, 1, 10_000)
-        return _json({"runs": self._studio.overview.rows(most)})
+        queue, trash = self._library.queue, self._library.trash
+        waiting = [entry.name for entry in queue.waiting()]
+        values = {"runs": self._studio.overview.rows(most), "discarded": trash.count()}
+        return _json(values | {"queue": {"paused": queue.is_paused, "names": waiting}})
+
+    def trash(self, request: Request) -> Response:
+        return _json({"discarded": [vars(entry) for entry in self._library.trash.contents()]})
 
     def rows(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -111,19 +121,41 @@ class _Runs:
         return PlainTextResponse(run.log_tail(), headers={"Cache-Control": "no-store"})
 
     def metrics(self, request: Request) -> Response:
-        series = self._library.series(request.path_params["name"])
-        text = metrics_table(series).to_csv(index=False, lineterminator="\n")
-        return Response(text, media_type="text/csv", headers=_download("metrics.csv"))
+        name = request.path_params["name"]
+        text = metrics_table(self._library.series(name)).to_csv(index=False, lineterminator="\n")
+        return Response(text, media_type="text/csv", headers=_download(f"{name}.csv"))
+
+    def all_metrics(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        series = self._library.series(name)
+        tables = {"steps": series.steps, "validations": series.validations}
+        columns = {
+            part: {column: points.array(column).tolist() for column in points.columns}
+            for part, points in tables.items()
+        }
+        answer = _json({"run": name} | columns)
+        answer.headers.update(_download(f"{name}.json"))
+        return answer
 
     def curves(self, request: Request) -> Response:
         from webui.charts import draw_curves  # matplotlib is slow to import and seldom needed
 
-        name, kind = request.path_params["name"], request.path_params["kind"]
-        if kind not in ("png", "svg"):
-            return _json({"error": f"'{kind}' is no picture; there are png and svg."}, 404)
-        media_type = "image/png" if kind == "png" else "image/svg+xml"
-        picture = draw_curves(name, self._library.series(name), kind)
-        return Response(picture, media_type=media_type, headers=_download(f"curves.{kind}"))
+        name = request.path_params["name"]
+        series = self._library.series(name)
+        return _picture(request, name, lambda kind: draw_curves(name, series, kind))
+
+    def comparison(self, request: Request) -> Response:
+        from webui.charts import DRAWN, draw_comparison
+
+        names = list(dict.fromkeys(request.query_params.getlist("run")))
+        metric = request.query_params.get("metric", "train/loss")
+        if not 2 <= len(names) <= 6:
+            raise ValueError(f"{len(names)} runs are named; two to six can be compared.")
+        if metric not in DRAWN:
+            raise ValueError(f"'{metric}' is not drawn; there are {', '.join(DRAWN)}.")
+        runs = {name: self._library.series(name) for name in names}
+        draw = functools.partial(draw_comparison, runs, metric)
+        return _picture(request, "comparison", draw)
 
     def previews(self, request: Request) -> Response:
         run = self._library.get(request.path_params["name"])
@@ -139,6 +171,14 @@ class _Runs:
 
     def _others(self, name: str) -> list[dict[str, Any]]:
         return [row for row in self._studio.overview.active() if row["name"] != name]
+
+
+def _picture(request: Request, file: str, draw: Callable[[str], bytes]) -> Response:
+    kind = request.path_params["kind"]
+    if kind not in ("png", "svg"):
+        return _json({"error": f"'{kind}' is no picture; there are png and svg."}, 404)
+    media_type = "image/png" if kind == "png" else "image/svg+xml"
+    return Response(draw(kind), media_type=media_type, headers=_download(f"{file}.{kind}"))
 
 
 def _answering(view: View) -> View:
@@ -169,4 +209,5 @@ def _number(request: Request, name: str, default: int, low: int, high: int) -> i
 
 
 def _download(file: str) -> dict[str, str]:
-    return {"Content-Disposition": f'attachment; filename="{file}"', "Cache-Control": "no-store"}
+    value = f"attachment; filename*=UTF-8''{quote(file, safe='')}"
+    return {"Content-Disposition": value, "Cache-Control": "no-store"}

@@ -15,6 +15,8 @@ _PARTS = (
     "poll.js",
     "strip.js",
     "live.js",
+    "trash.js",
+    "compare.js",
     "runs.js",
     "speech.js",
     "mount.js",

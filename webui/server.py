@@ -15,12 +15,13 @@ from webui.theme import build_theme
 
 
 def serve(args: argparse.Namespace, scratch: Path, home: Path, port: int) -> None:
-    """Attach to the runs that train already and serve the page until it is interrupted."""
+    """Attach to the runs that train already, keep the queue, and serve until interrupted."""
     runs = home / args.runs
     uploads = runs / ".page" / "uploads"
     uploads.mkdir(parents=True, exist_ok=True)
     studio = Studio(RunLibrary(runs), scratch, uploads, home)
     studio.library.attach()
+    studio.library.keep_queue()
     page = build_page(studio)
     page.queue(default_concurrency_limit=8, max_size=64)
     page.launch(

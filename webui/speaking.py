@@ -67,14 +67,15 @@ class LiveSpeech:
         self._held.close()
 
 
-def export(run: Run, folder: Path, *, checkpoint: str = "best") -> Path:
-    """Write the weights of a run into a new folder.
+def export(run: Run, folder: Path, *, checkpoint: str = "best", bf16: bool = False) -> Path:
+    """Write the weights of a run into a new folder, where the family can also in bf16.
 
     Raises:
         RunError: the child's own sentence on why it could not.
     """
     check_name(checkpoint)
-    _run_trainer(["export", str(run.folder), f"--out={folder}", f"--checkpoint={checkpoint}"])
+    words = ["export", str(run.folder), f"--out={folder}", f"--checkpoint={checkpoint}"]
+    _run_trainer([*words, "--bf16"] if bf16 else words)
     return folder
 
 

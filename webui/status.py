@@ -5,14 +5,14 @@ from typing import Any
 from trainer.runs import RunStatus
 
 _ACTIONS = {
-    "created": ("resume",),
-    "starting": ("stop",),
-    "running": ("preview", "save", "stop"),
+    "created": ("resume", "queue", "discard"),
+    "starting": ("stop", "discard"),
+    "running": ("preview", "save", "more", "stop", "discard"),
     "stopping": (),
-    "stopped": ("resume", "listen"),
-    "finished": ("listen",),
-    "failed": ("resume",),
-    "interrupted": ("resume",),
+    "stopped": ("resume", "queue", "more", "listen", "discard"),
+    "finished": ("more", "listen", "discard"),
+    "failed": ("resume", "queue", "discard"),
+    "interrupted": ("resume", "queue", "discard"),
 }
 _SYMBOLS = {
     "starting": "o",

@@ -13,8 +13,10 @@
     "perf/host_memory_gib"];
   const BUTTONS = [
     ["preview", "Preview now", ""], ["save", "Save now", ""], ["resume", "Resume", "primary"],
-    ["stop", "Stop", "stop"],
+    ["stop", "Stop and keep", "stop"],
   ];
+  const MORE_HELP = "The planned steps keep their learning rates; the added ones go on at the rate " +
+    "the plan ends with (or at 5 % of its peak where that is zero).";
 
   t.mountLive = function (element, trigger) {
     const panel = new Panel(element, trigger);
@@ -58,11 +60,14 @@
           onclick: () => this.press(action) }, label));
       this.listen = t.h("button", { type: "button", class: "primary", id: "live-listen",
         onclick: () => t.openTab("listen") }, "Listen");
+      this.discard = t.sureButton("Discard", "Stop and move to trash?", () => this.throwAway(),
+        { class: "", id: "live-discard", title: "Moves the run to the trash, from where it can come back" });
       const head = t.h("div", { class: "live-head" }, this.picker, this.chip, this.since,
-        t.h("span", { class: "space" }), this.buttons, this.listen);
+        t.h("span", { class: "space" }), this.buttons, this.discard, this.listen);
       this.bar = t.h("div", { class: "progress", role: "progressbar", "aria-label": "Progress" },
         t.h("i", {}));
       this.words = t.h("div", { class: "progress-words", id: "live-words" });
+      this.more = this.moreBox();
       this.problem = t.h("div", { class: "notice error", role: "alert", id: "live-problem" });
       this.tiles = TILES.map(([label, , , unit]) => t.h("div", { class: "tile" },
         t.h("span", { class: "tile-label" }, label), t.h("strong", {}, "-"),
@@ -74,8 +79,32 @@
         t.h("p", {}, "Nothing has been trained yet."),
         t.h("button", { type: "button", class: "primary", onclick: () => t.openTab("start") },
           "Go to Start and train a demo voice"));
-      this.main = t.h("div", { class: "live" }, head, this.bar, this.words, this.problem, this.body);
+      this.main = t.h("div", { class: "live" }, head, this.bar, this.words, this.more,
+        this.problem, this.body);
       this.element.replaceChildren(this.empty, this.main);
+    }
+
+    /* More steps than planned, while it trains or after its end. */
+    moreBox() {
+      this.moreCount = t.h("input", { type: "number", min: "1", step: "1", value: "100",
+        id: "live-more-count", "aria-label": "How many more steps", oninput: () => this.sayMore() });
+      this.moreWords = t.h("span", { class: "quiet" });
+      return t.h("details", { class: "more", id: "live-more-box", ontoggle: () => this.sayMore() },
+        t.h("summary", {}, "Run more steps"), t.h("div", { class: "toolbar" }, this.moreCount,
+          t.h("button", { type: "button", id: "live-more",
+            onclick: () => this.press("more", this.moreCount.value) }, "Run these steps"), this.moreWords));
+    }
+
+    sayMore() {
+      const status = t.series && t.series.status, count = Number(this.moreCount.value);
+      if (!status || !(count >= 1)) return t.setText(this.moreWords, "Give a whole number from 1 on.");
+      const end = (status.state === "finished" ? status.step : status.total_steps) + count;
+      t.setText(this.moreWords, `The run then goes to step ${end}. ${MORE_HELP}`);
+    }
+
+    throwAway() {
+      t.thrownAway = t.run;
+      this.press("discard");
     }
 
     toolbar() {
@@ -100,7 +129,13 @@
         check("Log scale", "log"), check("Ignore spikes", "clip"),
         t.h("span", { class: "radios", role: "radiogroup", "aria-label": "Horizontal axis" },
           "Over: ", radio("steps", "step"), radio("time", "time"), radio("epochs", "epoch")),
-        this.reset);
+        this.reset, this.downloads());
+    }
+
+    downloads() {
+      this.files = ["metrics.csv", "metrics.json", "curves.png", "curves.svg"].map((file) =>
+        t.h("a", { "data-file": file }, file.split(".")[1].toUpperCase()));
+      return t.h("span", { class: "links", id: "live-downloads" }, "Download: ", this.files);
     }
 
     charts() {
@@ -136,8 +171,8 @@
       return this.logHolder;
     }
 
-    press(action) {
-      this.trigger("click", { action, run: t.run });
+    press(action, count) {
+      this.trigger("click", { action, run: t.run, count: count || "" });
       setTimeout(t.wake, 300);
     }
 
@@ -168,6 +203,8 @@
       this.empty.hidden = Boolean(t.run);
       this.main.hidden = !t.run;
       if (problem) t.setText(this.empty.firstChild, problem);
+      if (!t.run && t.thrownAway) t.setText(this.empty.firstChild,
+        `${t.thrownAway} was moved to the trash. The Runs tab can take it back.`);
       this.offerRuns();
       if (!series || !series.status) {
         if (series) this.words.textContent = "Reading the run ...";
@@ -190,6 +227,12 @@
       this.notices.replaceChildren();
       this.plays.replaceChildren();
       this.states.replaceChildren();
+      t.thrownAway = null;
+      this.moreCount.value = Math.max(1, Math.round(t.series.status.total_steps / 10)) || 100;
+      for (const link of this.files) {
+        link.href = t.runUrl(t.run, link.dataset.file);
+        link.download = t.run + "." + link.dataset.file.split(".")[1];
+      }
     }
 
     showState(series) {
@@ -200,6 +243,9 @@
         button.hidden = !status.actions.includes(button.dataset.action);
       }
       this.listen.hidden = !status.actions.includes("listen");
+      this.discard.hidden = !status.actions.includes("discard");
+      this.more.hidden = !status.actions.includes("more");
+      if (this.more.open) this.sayMore();
       this.bar.firstChild.style.width = status.percent + "%";
       this.bar.setAttribute("aria-valuenow", status.percent);
       this.bar.classList.toggle("waiting", status.active && Boolean(status.phase));
@@ -228,6 +274,8 @@
       for (const mark of series.marks.slice(this.shownMarks)) {
         if (mark.kind === "preview") this.addPreview(mark);
         if (mark.kind === "notice") this.addNotice(mark);
+        if (mark.kind === "plan") this.addNotice({ step: mark.step, values: { level: "info",
+          text: `The end of the run was moved to step ${mark.values.last_step}.` } });
         if (mark.kind === "started") this.showOptimizations(mark.values);
       }
       this.shownMarks = series.marks.length;

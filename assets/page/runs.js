@@ -1,9 +1,9 @@
-/* The run table with its comparison, and the recent runs on the first tab. */
+/* The run table with its queue and its trash, and the recent runs on the first tab. */
 (function () {
   "use strict";
   const t = window.timbre;
-  const COLOURS = ["--t-line-1", "--t-line-2", "--t-line-3", "--t-line-4", "--t-line-5", "--t-line-6"];
-  const DASHES = [[], [8, 3], [2, 3], [8, 3, 2, 3], [12, 4], [4, 4]];
+  const HEADS = ["", "Run", "State", "Step", "Best eval", "s/step", "Peak memory", "Trained",
+    "Created", ""];
 
   t.mountRecent = function (element, trigger) {
     const list = t.h("div", { class: "recent" });
@@ -23,32 +23,159 @@
   };
 
   t.mountRuns = function (element, trigger) {
-    const filter = t.h("input", { type: "search", placeholder: "Filter by name", id: "runs-filter",
-      "aria-label": "Filter by name" });
-    const body = t.h("tbody", {});
-    const table = t.h("table", { class: "runs-table" }, t.h("thead", {}, t.h("tr", {},
-      ["", "Run", "State", "Step", "Best eval", "s/step", "Peak memory", "Trained", "Created", ""].map((name) => t.h("th", {}, name)))), body);
-    const comparison = t.h("div", { class: "comparison" });
-    const chosen = new Set();
-    let rows = [];
-    element.replaceChildren(t.h("div", { class: "toolbar" }, filter,
-      t.h("span", { class: "quiet" }, "Tick two to six runs to compare them.")),
-      t.h("div", { class: "scroll" }, table), comparison);
-
-    const draw = () => {
-      const wanted = filter.value.toLowerCase();
-      const shown = rows.filter((run) => run.name.toLowerCase().includes(wanted));
-      body.replaceChildren(...shown.map((run) => row(run, chosen, trigger, () =>
-        compare(comparison, [...chosen]))));
-      if (!shown.length) body.replaceChildren(t.h("tr", {}, t.h("td", { colspan: "10" },
-        rows.length ? "No run has that in its name." : "No runs yet.")));
-    };
-    filter.addEventListener("input", draw);
-    refreshWhileShown(element, async () => {
-      rows = (await t.getJson("studio/runs")).runs;
-      draw();
-    });
+    const panel = new RunsPanel(element, trigger);
+    refreshWhileShown(element, () => panel.refresh());
   };
+
+  class RunsPanel {
+    constructor(element, trigger) {
+      this.trigger = trigger;
+      this.runs = [];
+      this.chosen = new Set();
+      this.rows = new Map();
+      this.filter = t.h("input", { type: "search", placeholder: "Filter", id: "runs-filter",
+        "aria-label": "Filter by name, state, clips, model or optimizer", oninput: () => this.draw() });
+      this.words = t.h("span", { class: "quiet", role: "status" });
+      this.body = t.h("tbody", {});
+      this.queue = t.h("section", { class: "queue", id: "queue" });
+      this.undo = t.h("div", { class: "notice undo", role: "status", id: "undo" });
+      this.undo.hidden = true;
+      this.trash = new t.TrashBox((action, run) => this.press(action, run));
+      this.comparison = new t.Comparison();
+      element.replaceChildren(this.undo, this.queue,
+        t.h("div", { class: "toolbar" }, this.filter, this.words),
+        t.h("div", { class: "scroll" }, t.h("table", { class: "runs-table" },
+          t.h("thead", {}, t.h("tr", {}, HEADS.map((name) => t.h("th", {}, name)))), this.body)),
+        this.comparison.element, this.trash.element);
+    }
+
+    async refresh() {
+      const answer = await t.getJson("studio/runs");
+      this.runs = answer.runs;
+      const names = this.runs.map((run) => run.name);
+      for (const name of this.chosen) if (!names.includes(name)) this.chosen.delete(name);
+      this.waiting = answer.queue.names;
+      this.drawQueue(answer.queue);
+      this.draw();
+      this.comparison.show([...this.chosen]);
+      await this.trash.refresh(answer.discarded);
+      this.offerUndo();
+    }
+
+    /* Ask the server, then look at once what came of it. */
+    press(action, run, count) {
+      this.trigger("click", { action, run, count: count || "" });
+      for (const ms of [300, 1200]) setTimeout(() => this.refresh().catch(() => {}), ms);
+    }
+
+    draw() {
+      const words = this.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+      const shown = this.runs.filter((run) => words.every((word) => searched(run).includes(word)));
+      const rows = shown.map((run) => this.row(run));
+      const isSame = rows.length === this.body.children.length &&
+        rows.every((row, i) => row === this.body.children[i]);
+      if (!isSame) this.body.replaceChildren(...rows);
+      if (!rows.length) this.body.replaceChildren(t.h("tr", {}, t.h("td", { colspan: "10" },
+        this.runs.length ? "No run is like that." : "No runs yet.")));
+      const count = this.chosen.size;
+      t.setText(this.words, count >= 6 ? "Six runs are compared, which is the most." :
+        count === 1 ? "Tick one more run to compare the two." : "Tick two to six runs to compare them.");
+    }
+
+    /* The row of a run; it stays the same element while nothing of it changes. */
+    row(run) {
+      const place = (this.waiting || []).indexOf(run.name);
+      const facts = JSON.stringify([run, place]);
+      const known = this.rows.get(run.name);
+      if (known && known.facts === facts) return known.element;
+      const element = this.makeRow(run, place, known);
+      this.rows.set(run.name, { facts, element });
+      return element;
+    }
+
+    makeRow(run, place, known) {
+      const tick = t.h("input", { type: "checkbox", "aria-label": "Compare " + run.name,
+        checked: this.chosen.has(run.name), onchange: () => {
+          if (tick.checked && this.chosen.size < 6) this.chosen.add(run.name);
+          else this.chosen.delete(run.name);
+          tick.checked = this.chosen.has(run.name);
+          this.draw();
+          this.comparison.show([...this.chosen]);
+        } });
+      const two = (first, second) => [t.h("div", {}, first), t.h("div", { class: "quiet" }, second)];
+      const state = place < 0 ? t.chip(run.state, run.symbol) : t.chip("queued", place + 1 + ".");
+      const cells = [tick, two(t.h("b", {}, run.name), run.dataset || ""), state,
+        `${run.step} / ${run.total_steps}`, t.number(run.best_eval),
+        t.number(run.median_s_per_step, 3),
+        run.peak_memory_gib == null ? "-" : t.number(run.peak_memory_gib, 3) + " GiB",
+        two(run.family || "-", [run.optimizer, ...(run.optimizations || [])].join(", ")),
+        run.created_at ? t.clock(run.created_at) : "-", this.buttons(run, place, known)];
+      return t.h("tr", { "data-run": run.name }, cells.map((cell) => t.h("td", {}, cell)));
+    }
+
+    buttons(run, place, known) {
+      const can = (action) => run.actions.includes(action);
+      const give = (bf16) => () => this.trigger("download", { run: run.name, bf16 });
+      const isOpen = Boolean(known && known.element.querySelector("details[open]"));
+      const file = (label, path) => t.h("a", { href: t.runUrl(run.name, path),
+        download: run.name + "." + path.split(".").pop() }, label);
+      return [t.h("span", { class: "links" }, openButton(run),
+        can("resume") && place < 0 ? button("Resume", () => resume(this.trigger, run)) : null),
+      t.h("details", { class: "more-links", open: isOpen }, t.h("summary", {}, "More"),
+        t.h("div", { class: "links" },
+          button("Copy settings to Train", () => this.trigger("apply", { run: run.name })),
+          can("queue") && place < 0 ? button("Add to queue", () => this.press("queue", run.name)) : null,
+          run.step ? button("Export voice", give("false")) : null,
+          run.step && run.bf16 ? button("Export voice in bf16", give("true")) : null,
+          can("discard") ? t.sureButton("Delete", "Move to trash?", () =>
+            this.discard(run.name)) : null),
+        t.h("div", { class: "links" }, t.h("span", { class: "quiet" }, "Download"),
+          file("CSV", "metrics.csv"), file("JSON", "metrics.json"),
+          file("PNG", "curves.png"), file("SVG", "curves.svg")))];
+    }
+
+    discard(name) {
+      this.discarding = name;
+      this.press("discard", name);
+    }
+
+    /* After a deletion, one press takes it back. */
+    offerUndo() {
+      const last = this.trash.entries[0];
+      if (this.discarding && last && last.name === this.discarding) {
+        this.discarding = null;
+        this.undo.replaceChildren(`${last.name} was moved to the trash. `, button("Undo", () => {
+          this.undo.hidden = true;
+          this.press("give_back", last.key);
+        }));
+        this.undo.hidden = false;
+      } else if (!this.trash.entries.length) {
+        this.undo.hidden = true;
+      }
+    }
+
+    drawQueue(queue) {
+      const facts = JSON.stringify(queue);
+      if (facts === this.queueFacts) return;
+      this.queueFacts = facts;
+      this.queue.hidden = !queue.names.length && !queue.paused;
+      const items = queue.names.map((name, i) => t.h("li", { "data-run": name }, t.h("b", {}, name),
+        t.h("span", { class: "space" }),
+        button("Earlier", () => this.press("earlier", name), i === 0, `Start ${name} earlier`),
+        button("Later", () => this.press("later", name), i === queue.names.length - 1, `Start ${name} later`),
+        button("Remove", () => this.press("unqueue", name), false, `Take ${name} out of the queue`)));
+      this.queue.replaceChildren(t.h("div", { class: "toolbar" }, t.h("h3", {}, "Queue"),
+        t.h("span", { class: "quiet" }, queue.paused ? "Paused: nothing is started."
+          : "One after the other; the next starts when nothing trains."),
+        queue.paused ? button("Go on", () => this.press("continue", ""))
+          : button("Pause", () => this.press("pause", ""))), t.h("ol", {}, items));
+    }
+  }
+
+  function searched(run) {
+    return [run.name, run.state, run.dataset, run.family, run.optimizer,
+      ...(run.optimizations || [])].join(" ").toLowerCase();
+  }
 
   let listened = null;
 
@@ -75,76 +202,6 @@
     return run;
   };
 
-  function row(run, chosen, trigger, changed) {
-    const tick = t.h("input", { type: "checkbox", "aria-label": "Compare " + run.name,
-      checked: chosen.has(run.name), onchange: () => {
-        if (tick.checked && chosen.size < 6) chosen.add(run.name);
-        else chosen.delete(run.name);
-        tick.checked = chosen.has(run.name);
-        changed();
-      } });
-    const two = (first, second) => [t.h("div", {}, first), t.h("div", { class: "quiet" }, second)];
-    const cells = [tick, two(t.h("b", {}, run.name), run.dataset || ""), t.chip(run.state, run.symbol),
-      `${run.step} / ${run.total_steps}`, t.number(run.best_eval), t.number(run.median_s_per_step, 3),
-      run.peak_memory_gib == null ? "-" : t.number(run.peak_memory_gib, 3) + " GiB",
-      two(run.family || "-", [run.optimizer, ...(run.optimizations || [])].join(", ")),
-      run.created_at ? t.clock(run.created_at) : "-"];
-    const links = t.h("span", { class: "links" }, openButton(run),
-      run.actions.includes("resume") ? button("Resume", () => resume(trigger, run)) : null,
-      run.step ? button("Export", () => trigger("click", { action: "export", run: run.name })) : null,
-      t.h("a", { href: t.runUrl(run.name, "metrics.csv"), download: run.name + ".csv" }, "CSV"),
-      t.h("a", { href: t.runUrl(run.name, "curves.png"), download: run.name + ".png" }, "PNG"));
-    return t.h("tr", { "data-run": run.name }, [...cells, links].map((cell) => t.h("td", {}, cell)));
-  }
-
-  async function compare(holder, names) {
-    if (names.length < 2) {
-      holder.replaceChildren();
-      return;
-    }
-    const found = await Promise.all(names.map(async (name) => ({
-      name,
-      rows: await t.getJson(t.runUrl(name, "rows?cursor=&max=1000")),
-      config: await t.getJson(t.runUrl(name, "config")),
-    })));
-    const group = new t.ChartGroup();
-    const train = new t.Chart(group, { title: "Loss (smoothed)", large: true });
-    const evals = new t.Chart(group, { title: "Eval loss" });
-    holder.replaceChildren(t.h("h3", {}, "Comparison"), train.element, evals.element,
-      differences(found));
-    const lines = (part, metric, kind) => found.map((run, i) => {
-      const table = new t.Table();
-      table.append(run.rows[part]);
-      const y = table.get(metric);
-      return { label: run.name, colour: COLOURS[i], dash: DASHES[i], x: table.get("step"), kind,
-        y: kind === "line" ? t.smooth(y, 0.9) : y };
-    });
-    train.set(lines("steps", "train/loss", "line"));
-    evals.set(lines("validations", "val/loss", "dots"));
-  }
-
-  /* Only the settings in which the runs differ. */
-  function differences(found) {
-    const flat = found.map((run) => flatten(run.config, ""));
-    const names = [...new Set(flat.flatMap((values) => Object.keys(values)))].sort();
-    const differing = names.filter((name) => new Set(flat.map((values) => values[name])).size > 1);
-    if (!differing.length) return t.h("p", { class: "quiet" }, "All settings are the same.");
-    return t.h("div", { class: "scroll" }, t.h("table", { class: "runs-table" },
-      t.h("thead", {}, t.h("tr", {}, t.h("th", {}, "Setting"),
-        found.map((run) => t.h("th", {}, run.name)))),
-      t.h("tbody", {}, differing.map((name) => t.h("tr", {}, t.h("td", {}, name),
-        flat.map((values) => t.h("td", {}, values[name] == null ? "-" : values[name])))))));
-  }
-
-  function flatten(values, prefix) {
-    const found = {};
-    for (const [name, value] of Object.entries(values)) {
-      if (value && typeof value === "object") Object.assign(found, flatten(value, prefix + name + "."));
-      else found[prefix + name] = value === "" ? "(empty)" : String(value);
-    }
-    return found;
-  }
-
   function openButton(run) {
     return button("Watch", () => {
       t.show(run.name);
@@ -163,8 +220,9 @@
     t.openTab("live");
   }
 
-  function button(label, onclick) {
-    return t.h("button", { type: "button", class: "small", onclick }, label);
+  function button(label, onclick, disabled, spoken) {
+    return t.h("button", { type: "button", class: "small", onclick, disabled: Boolean(disabled),
+      "aria-label": spoken }, label);
   }
 
   /* Refresh now and every few seconds, but only while the element is on screen. */

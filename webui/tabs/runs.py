@@ -1,4 +1,4 @@
-"""Runs: every run in one table, compared, resumed and exported."""
+"""Runs: the queue, every run in one table, compared, resumed, exported, and the trash."""
 
 import shutil
 from dataclasses import dataclass
@@ -31,21 +31,20 @@ def build(studio: Studio) -> RunsTab:
 
 
 def wire(tab: RunsTab, studio: Studio) -> None:
-    """Connect the buttons of the table."""
+    """Connect the buttons of the table; settings are copied to the form by the Train tab."""
 
-    def press_export(event: gr.EventData) -> tuple[Any, Any]:
-        if event_detail(event, "action") != "export":
-            return gr.skip(), gr.skip()
+    def hand_over(event: gr.EventData) -> tuple[Any, Any]:
+        bf16 = event_detail(event, "bf16") == "true"
         with toasts():
-            folder = export_run(studio, event_detail(event, "run"), "best")
+            folder = export_run(studio, event_detail(event, "run"), "best", bf16=bf16)
         name = f"{folder.parent.parent.name}-{folder.name}"
         archive = shutil.make_archive(str(studio.scratch / name), "zip", folder)
         return f"Exported to `{folder}`", gr.File(archive, visible=True)
 
     quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
     tab.table.click(answer_buttons(studio), concurrency_limit=None, **quiet)
-    tab.table.click(
-        press_export,
+    tab.table.download(
+        hand_over,
         None,
         [tab.where, tab.files],
         concurrency_limit=1,

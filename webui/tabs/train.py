@@ -16,7 +16,7 @@ from trainer.flags import command_line
 from trainer.library import free_name
 from trainer.presets import PRESETS, apply_preset
 from trainer.schedules import lr_curve, warnings_for
-from webui.actions import toasts
+from webui.actions import event_detail, toasts
 from webui.curve import draw_lr_curve
 from webui.form import Values
 from webui.run_form import DataForm, RunForm
@@ -39,6 +39,7 @@ class TrainTab:
     warnings: gr.Markdown
     problem: gr.Markdown
     start: gr.Button
+    queue: gr.Button
     preview_command: gr.Button
     command: gr.Textbox
     save: gr.Button
@@ -122,6 +123,7 @@ def build(studio: Studio) -> TrainTab:
             start = gr.Button(
                 "Start training", variant="primary", size="lg", elem_id="start-training"
             )
+            queue = gr.Button("Add to queue", size="lg", elem_id="add-to-queue")
             preview_command = gr.Button("Preview command", elem_id="preview-command")
             save = gr.Button("Save settings")
             load = gr.UploadButton("Load settings", file_types=[".json"])
@@ -131,8 +133,8 @@ def build(studio: Studio) -> TrainTab:
         )  # fmt: skip
         saved = gr.File(label="Settings", visible=False)
     return TrainTab(
-        page, dataset, name, preset, form, curve, warnings, problem, start, preview_command,
-        command, save, saved, load,
+        page, dataset, name, preset, form, curve, warnings, problem, start, queue,
+        preview_command, command, save, saved, load,
     )  # fmt: skip
 
 
@@ -140,22 +142,37 @@ def wire(
     tab: TrainTab, data_form: DataForm, studio: Studio, shown: gr.Textbox, tabs: gr.Tabs
 ) -> None:
     """Connect the buttons and everything that follows from the fields."""
-    fields = tab.components | set(data_form.widgets.values())
+    fields: set[Any] = tab.components | set(data_form.widgets.values())
+
+    def refuse(error: TimbreError) -> gr.Markdown:
+        gr.Warning("The settings cannot be used; see above the Start button.")
+        return gr.Markdown(_as_list(error), visible=True)
 
     def press_start(values: Values) -> dict[Any, Any]:
         try:
             config = read_config_of(tab, data_form, studio, values)
             run = studio.start(values[tab.name] or "run", config)
         except TimbreError as error:
-            gr.Warning("The settings cannot be used; see above the Start button.")
-            return {tab.problem: gr.Markdown(_as_list(error), visible=True), shown: ""}
+            return {tab.problem: refuse(error), shown: ""}
         return {
             shown: run.name,
             tabs: gr.Tabs(selected="live"),
             tab.problem: gr.Markdown(visible=False),
         }
 
+    def press_queue(values: Values) -> gr.Markdown:
+        try:
+            config = read_config_of(tab, data_form, studio, values)
+            run = studio.library.enqueue(values[tab.name] or "run", config)
+        except TimbreError as error:
+            return refuse(error)
+        gr.Info(f"{run.name} waits in the queue, which is on the Runs tab.", duration=4)
+        return gr.Markdown(visible=False)
+
     show_run(tab.start, press_start, shown, tabs, fields, [tab.problem])
+    tab.queue.click(
+        press_queue, fields, tab.problem, concurrency_limit=None, api_visibility="private"
+    )
     _wire_plan(tab, data_form, studio, fields)
     _wire_settings(tab, data_form, studio, fields)
 
@@ -206,19 +223,41 @@ def _wire_settings(tab: TrainTab, data_form: DataForm, studio: Studio, fields: s
 
     def load_settings(file: str) -> dict[Any, Any]:
         with toasts():
-            config = read_config(Path(file))
-            resolve(config)
-        return (
-            tab.form.fill(config)
-            | data_form.fill(vars(config.data))
-            | {tab.dataset: _DEMO if config.data.train_csv == demo_data().train_csv else _OWN}
-        )
+            return show_settings(tab, data_form, read_config(Path(file)))
 
     quiet: dict[str, Any] = {"concurrency_limit": None, "api_visibility": "private"}
     tab.preview_command.click(show_command, fields, tab.command, **quiet)
     tab.save.click(save_settings, fields, tab.saved, **quiet)
     outputs = list(fields - {tab.name})
     tab.load.upload(load_settings, tab.load, outputs, **quiet)
+
+
+def show_settings(tab: TrainTab, data_form: DataForm, config: RunConfig) -> dict[Any, Any]:
+    """Return the update that shows the settings of a RunConfig.
+
+    Raises:
+        ConfigError: it names something that no catalog holds.
+    """
+    resolve(config)
+    is_demo = config.data.train_csv == demo_data().train_csv
+    updates = tab.form.fill(config) | data_form.fill(vars(config.data))
+    return updates | {tab.dataset: _DEMO if is_demo else _OWN}
+
+
+def wire_copy(
+    tab: TrainTab, data_form: DataForm, studio: Studio, table: gr.HTML, tabs: gr.Tabs
+) -> None:
+    """Let a button of the run table show a run's settings here, ready to be changed."""
+
+    def copy(event: gr.EventData) -> dict[Any, Any]:
+        name = event_detail(event, "run")
+        with toasts():
+            updates = show_settings(tab, data_form, studio.library.get(name).config)
+        gr.Info(f"These are the settings of {name}.", duration=4)
+        return updates | {tab.name: name, tabs: gr.Tabs(selected="train")}
+
+    outputs = [*tab.components, *data_form.widgets.values(), tabs]
+    table.apply(copy, None, outputs, concurrency_limit=None, api_visibility="private")
 
 
 def _as_list(error: TimbreError) -> str:
