@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests._toy import OPTIMIZERS, make_setup
+from tests._toy import OPTIMIZERS
 from trainer.catalog import discover
 from trainer.errors import ConfigError, MissingDependency
 from trainer.optimizers._groups import param_groups

@@ -29,3 +29,10 @@ sqrt = _torch._foreach_sqrt
 sub = _torch._foreach_sub
 sub_ = _torch._foreach_sub_
 fused_adamw_ = _torch._fused_adamw_
+
+# With one number for all tensors that lies on the device. The functions above would read it: they
+# take a tensor without dimensions for a plain number.
+scale = torch.ops.aten._foreach_mul.Tensor
+scale_ = torch.ops.aten._foreach_mul_.Tensor
+divide_ = torch.ops.aten._foreach_div_.Tensor
+shift_ = torch.ops.aten._foreach_add_.Tensor

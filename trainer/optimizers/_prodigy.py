@@ -37,13 +37,13 @@ class Scalars:
     weight_of_grad: Tensor
     scratch: Tensor
 
-    def buffers_like(self, pieces: list[Tensor]) -> list[Tensor]:
-        """Return room for results that are soon forgotten: the same, so that it stays cached."""
-        sizes = [piece.numel() for piece in pieces]
-        if sum(sizes) > self.scratch.numel() or pieces[0].dtype != self.scratch.dtype:
-            return [torch.empty_like(piece) for piece in pieces]
-        parts = self.scratch[: sum(sizes)].split(sizes)
-        return [part.view(piece.shape) for part, piece in zip(parts, pieces, strict=True)]
+    def buffer_like(self, piece: Tensor) -> Tensor:
+        """Return room for what is soon forgotten: always the same, so that it stays cached."""
+        if piece.numel() == self.scratch.numel() and piece.dim() == 1:
+            return self.scratch
+        if piece.numel() > self.scratch.numel():
+            return torch.empty_like(piece)
+        return self.scratch[: piece.numel()].view(piece.shape)
 
 
 class EstimatingOptimizer(TableOptimizer):
@@ -170,7 +170,7 @@ def scalars_of(group: dict[str, Any], lr: float) -> Scalars:
     d = group["d"].clone()
     rate = d * (lr * correction)
     weight_of_grad = (d if group["safeguard_warmup"] else rate) * (d / group["d0"])
-    scratch = torch.empty(2 * CPU_PIECE if _is_host(d) else 0, dtype=torch.float32)
+    scratch = torch.empty(CPU_PIECE if _is_host(d) else 0, dtype=torch.float32)
     return Scalars((beta1, beta2, beta3), group["eps"], d, rate, weight_of_grad, scratch)
 
 
@@ -179,31 +179,32 @@ def estimate(pieces: list[list[Tensor]], scalars: Scalars) -> Parts:
 
     `pieces` are weights, gradients, sums and first weights (any shape).
     """
-    if _is_host(scalars.d):
-        return _estimate_on_host(pieces, scalars)
     weights, grads, sums, firsts = pieces
+    is_host = _is_host(scalars.d)
+    if is_host and len(weights) == 1 and scalars.scratch.dtype == weights[0].dtype:
+        return _estimate_one(weights[0], grads[0], sums[0], firsts[0], scalars)
     ways = lists.sub(firsts, weights)
     products = [
         torch.dot(grad.flatten(), way.flatten()) for grad, way in zip(grads, ways, strict=True)
     ]
     lists.mul_(sums, scalars.betas[2])
-    factor = scalars.weight_of_grad.to(grads[0].dtype)
-    lists.add_(sums, lists.mul(grads, factor))
+    if is_host:
+        lists.add_(sums, grads, alpha=_read_host(scalars.weight_of_grad))
+    else:
+        lists.add_(sums, lists.scale(grads, scalars.weight_of_grad.to(grads[0].dtype)))
     return products, [part.sum() for part in lists.abs(sums)]
 
 
-def _estimate_on_host(pieces: list[list[Tensor]], scalars: Scalars) -> Parts:
-    """As `estimate` (any shape), with one buffer that stays in the cache."""
-    parts: Parts = ([], [])
-    factor = _read_host(scalars.weight_of_grad)
-    for weight, grad, total, first in zip(*pieces, strict=True):
-        (buffer,) = scalars.buffers_like([grad])
-        torch.sub(first, weight, out=buffer)
-        parts[0].append(torch.dot(grad.flatten(), buffer.flatten()))
-        total.mul_(scalars.betas[2]).add_(grad, alpha=factor)
-        torch.abs(total, out=buffer)
-        parts[1].append(buffer.sum())
-    return parts
+def _estimate_one(
+    weight: Tensor, grad: Tensor, total: Tensor, first: Tensor, scalars: Scalars
+) -> Parts:
+    """As `estimate` for one piece of a CPU (any shape), with a buffer that stays in the cache."""
+    buffer = scalars.buffer_like(grad)
+    torch.sub(first, weight, out=buffer)
+    product = torch.dot(grad.flatten(), buffer.flatten())
+    total.mul_(scalars.betas[2]).add_(grad, alpha=_read_host(scalars.weight_of_grad))
+    torch.abs(total, out=buffer)
+    return [product], [buffer.sum()]
 
 
 def _adam(pieces: list[list[Tensor]], scalars: Scalars, weight_decay: float) -> None:
@@ -212,9 +213,10 @@ def _adam(pieces: list[list[Tensor]], scalars: Scalars, weight_decay: float) -> 
     beta1, beta2, _ = scalars.betas
     if _is_host(scalars.d):
         d, rate = _read_host(scalars.d), _read_host(scalars.rate)
-        scaled = scalars.buffers_like(grads)
-        for grad, buffer in zip(grads, scaled, strict=True):
-            torch.mul(grad, d, out=buffer)
+        if len(grads) == 1 and scalars.scratch.dtype == grads[0].dtype:
+            scaled = [torch.mul(grads[0], d, out=scalars.buffer_like(grads[0]))]
+        else:
+            scaled = list(lists.mul(grads, d))
         apply_adamw(
             [weights, scaled, means, squares],
             lr=rate,
@@ -226,14 +228,14 @@ def _adam(pieces: list[list[Tensor]], scalars: Scalars, weight_decay: float) -> 
         return
     dtype = weights[0].dtype
     d, rate = scalars.d.to(dtype), scalars.rate.to(dtype)
-    scaled = lists.mul(grads, d)
+    scaled = lists.scale(grads, d)
     lists.lerp_(means, scaled, 1 - beta1)
     lists.mul_(squares, beta2)
     lists.addcmul_(squares, scaled, scaled, 1 - beta2)
     roots = lists.sqrt(squares)
-    lists.add_(roots, d * scalars.eps)
-    lists.div_(roots, rate)
-    lists.mul_(weights, 1 - rate * weight_decay)
+    lists.shift_(roots, d * scalars.eps)
+    lists.divide_(roots, rate)
+    lists.scale_(weights, 1 - rate * weight_decay)
     lists.addcdiv_(weights, means, roots, -1)
 
 

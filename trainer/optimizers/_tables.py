@@ -16,7 +16,7 @@ from torch import Tensor
 from trainer.errors import ConfigError
 from trainer.optimizers._native import NativeRule
 
-CPU_PIECE = 1 << 17
+CPU_PIECE = 1 << 18
 """Entries that a CPU works on at once; measured by assets/measure_optimizers.py, 2**14 to 2**20."""
 DEVICE_PIECES = 1 << 25
 """Entries of a launch elsewhere; bounds temporary memory to 128 MiB a temporary in float32."""
@@ -86,6 +86,13 @@ class TableOptimizer(torch.optim.Optimizer):
         self.update(tables)
         return loss
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state; what the code that wrote it does not know keeps its value."""
+        own = [dict(group) for group in self.param_groups]
+        super().load_state_dict(state_dict)
+        for group, before in zip(self.param_groups, own, strict=True):
+            group.update({name: before[name] for name in before.keys() - group.keys()})
+
     def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
         """Return the state that a weight starts with; any shape."""
         raise NotImplementedError
@@ -132,28 +139,29 @@ def cut_rows(columns: Sequence[Sequence[Tensor]]) -> Iterator[tuple[list[int], P
     """As `cut` (any shape), with the row that every piece comes from."""
     if not columns[0]:
         return
-    is_cpu = columns[0][0].device.type == "cpu"
-    limit = CPU_PIECE if is_cpu else DEVICE_PIECES
-    chunk: Pieces = [[] for _ in columns]
-    rows: list[int] = []
+    limit = CPU_PIECE if columns[0][0].device.type == "cpu" else DEVICE_PIECES
+    small: list[int] = []
     size = 0
     for number, row in enumerate(zip(*columns, strict=True)):
-        for pieces in _pieces_of_row(row, CPU_PIECE if is_cpu else None):
-            for column, piece in zip(chunk, pieces, strict=True):
-                column.append(piece)
-            rows.append(number)
-            size += pieces[0].numel()
-            if size >= limit:
-                yield rows, chunk
-                chunk, rows, size = [[] for _ in columns], [], 0
-    if rows:
-        yield rows, chunk
+        if row[0].numel() > limit // 2:
+            for pieces in _pieces_of_row(row, limit):
+                yield [number], [[piece] for piece in pieces]
+            continue
+        small.append(number)
+        size += row[0].numel()
+        if size > limit // 2:
+            yield small, [[column[row] for row in small] for column in columns]
+            small, size = [], 0
+    if small:
+        yield small, [[column[row] for row in small] for column in columns]
 
 
-def _pieces_of_row(row: Sequence[Tensor], length: int | None) -> Iterator[Sequence[Tensor]]:
-    if length is None or row[0].numel() <= length or not all(x.is_contiguous() for x in row):
+def _pieces_of_row(row: Sequence[Tensor], length: int) -> Iterator[Sequence[Tensor]]:
+    is_cpu = row[0].device.type == "cpu"
+    if not is_cpu or row[0].numel() <= length or not all(x.is_contiguous() for x in row):
         return iter((row,))
-    return zip(*(tensor.view(-1).split(length) for tensor in row), strict=True)
+    # Nothing here is differentiated, so the cheap form of split is safe.
+    return zip(*(torch.unsafe_split(tensor.view(-1), length) for tensor in row), strict=True)
 
 
 def _check_dtype(weight: Tensor, name: str) -> None:

@@ -104,19 +104,19 @@ def _average(
     dtype = weights[0].dtype
     beta1, beta2, _ = scalars.betas
     d, rate, share = (scalar.to(dtype) for scalar in (scalars.d, scalars.rate, share))
-    updates = list(lists.mul(grads, d))
+    updates = list(lists.scale(grads, d))
     lists.mul_(squares, beta2)
     lists.addcmul_(squares, updates, updates, 1 - beta2)
     roots = lists.sqrt(squares)
-    lists.add_(roots, d * scalars.eps)
+    lists.shift_(roots, d * scalars.eps)
     lists.div_(updates, roots)
     lists.add_(updates, weights, alpha=group["weight_decay"])
-    lists.mul_(updates, rate)
+    lists.scale_(updates, rate)
     ways = lists.sub(fast, weights)
-    lists.mul_(ways, share)
+    lists.scale_(ways, share)
     lists.add_(weights, ways)
     lists.sub_(fast, updates)
-    lists.mul_(updates, beta1 * (1 - share) - 1)
+    lists.scale_(updates, beta1 * (1 - share) - 1)
     lists.add_(weights, updates)
 
 
