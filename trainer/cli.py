@@ -37,6 +37,8 @@ COMMANDS = {
     "export": "write the weights of a run for use elsewhere",
     "race": "compare optimizers on your clips under equal conditions",
     "find-lr": "find a learning rate with one short run",
+    "estimate": "say how much memory a run will need, before it runs",
+    "measure": "measure what each optimization brings on this machine",
 }
 
 
@@ -329,6 +331,18 @@ def _race(argv: list[str]) -> int:
     return race_command(_parser("race"), argv, _say)
 
 
+def _estimate(argv: list[str]) -> int:
+    from trainer.foresight import estimate_command
+
+    return estimate_command(_parser("estimate"), argv, _say)
+
+
+def _measure(argv: list[str]) -> int:
+    from trainer.measure.command import measure_command
+
+    return measure_command(_parser("measure"), argv, _say)
+
+
 def _find_lr(argv: list[str]) -> int:
     from trainer.rate_finder import find_lr_command
 
@@ -398,4 +412,6 @@ _HANDLERS: dict[str, Callable[[list[str]], int]] = {
     "export": _export,
     "race": _race,
     "find-lr": _find_lr,
+    "estimate": _estimate,
+    "measure": _measure,
 }

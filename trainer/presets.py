@@ -7,6 +7,10 @@ from trainer.config import RunConfig, merge_values
 from trainer.errors import UnknownEntry
 from trainer.options import unknown_name
 
+USABLE_SHARE = 0.9
+"""Of a device's memory, what a run may plan with; the driver, PyTorch's libraries and the gaps
+between blocks take the rest."""
+
 
 @dataclass(frozen=True)
 class Preset:

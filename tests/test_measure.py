@@ -1,0 +1,394 @@
+"""Measuring: which rows there are, that they tell the truth, and that they keep their time."""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trainer.assemble import choose_device
+from trainer.catalog import discover
+from trainer.config import Choice, RunConfig, TrainingConfig
+from trainer.device import Device
+from trainer.errors import ConfigError
+from trainer.estimate import estimate
+from trainer.measure import ladder as ladder_module
+from trainer.measure import plan as plan_module
+from trainer.measure.command import measure_command
+from trainer.measure.ladder import Ladder
+from trainer.measure.peaks import peak_flops
+from trainer.measure.plan import MeasurePlan, available_boxes, plan_rows, row_of_all
+from trainer.measure.report import line_of, to_markdown
+from trainer.measure.row import Job, carry_out
+from trainer.measurements import (
+    Measurement,
+    Row,
+    keep,
+    list_kept,
+    new_path,
+    read_kept,
+    s_per_step_of,
+)
+from trainer.rehearsal import make_up_clips
+from trainer.specs import Optimization
+
+CPU = choose_device("cpu")
+GPU = Device("cuda", 0, "NVIDIA H200", 139.8, (9, 0))
+SMALL = RunConfig(
+    family=Choice("fastspeech2", {"size": "small"}),
+    training=TrainingConfig(batch_size=1, device="cpu", steps=1000),
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache_and_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TIMBRE_CACHE", str(tmp_path / "cache"))
+    precision, tf32 = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    yield
+    torch.set_float32_matmul_precision(precision)
+    torch.backends.cudnn.allow_tf32 = tf32
+
+
+def _done(name: str, boxes: dict[str, Any] | None = None, **values: Any) -> Row:
+    facts = {"s_per_step": 1.0, "peak_gib": 4.0, "trained": 10, "parameters": 10, "flops": 1e12}
+    return Row(name, name, ["alone"], boxes or {}, state="done", **(facts | values))
+
+
+# The plan
+
+
+def test_the_first_row_is_plain_and_every_set_of_boxes_comes_once() -> None:
+    rows, _ = plan_rows(GPU)
+    sets = [frozenset(row.boxes) for row in rows]
+
+    assert rows[0].boxes == {}
+    assert len(sets) == len(set(sets))
+
+
+def test_the_rows_hold_the_fair_baseline_the_guide_and_each_box_alone() -> None:
+    rows, notes = plan_rows(GPU)
+    of_guide = [list(row.boxes) for row in rows if "guide" in row.groups]
+    alone = {next(iter(row.boxes)) for row in rows if "alone" in row.groups}
+
+    assert ["tf32", "sdpa"] in [list(row.boxes) for row in rows if "ladder" in row.groups]
+    assert of_guide == [
+        [],
+        ["gradient_checkpointing"],
+        ["gradient_checkpointing", "sdpa"],
+        ["gradient_checkpointing", "sdpa", "mixed_precision"],
+    ]
+    assert alone | {note.split(":")[0] for note in notes} == set(
+        discover("trainer.optimizations", Optimization)
+    )
+
+
+def test_what_a_device_lacks_is_left_out_with_its_reason() -> None:
+    boxes, notes = available_boxes(CPU)
+
+    assert "tf32" not in boxes
+    assert any(note.startswith("tf32: TF32 is a number format") for note in notes)
+
+
+def test_a_box_that_appears_later_is_measured_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = discover("trainer.optimizations", Optimization)
+    later = replace(entries["sdpa"], name="later", label="A later box")
+    monkeypatch.setattr(plan_module, "discover", lambda *_: entries | {"later": later})
+
+    rows, _ = plan_rows(CPU)
+
+    assert "later" in [row.name for row in rows]
+
+
+def test_a_box_that_decides_for_itself_is_measured_always() -> None:
+    boxes, _ = available_boxes(GPU)
+
+    assert boxes["compile"] == {"when": "always"}
+
+
+def test_all_of_them_are_those_that_worked_and_train_the_same_weights() -> None:
+    boxes, _ = available_boxes(CPU)
+    measured = [_done("fp32"), *(_done(name, {name: {}}) for name in boxes)]
+    late = next(row for row in measured if row.name == "mixed_precision")
+    late.state = "deadline"
+    next(row for row in measured if row.name == "lora").trained = 2
+
+    row = row_of_all(CPU, measured)
+
+    assert set(row.boxes) == set(boxes) - {"mixed_precision", "lora"}
+    assert len(row.notes) == 2
+
+
+# A row
+
+
+def _carry_out(tmp_path: Path, boxes: dict[str, dict[str, Any]], size: str = "small") -> Row:
+    job = Job(
+        row=asdict(Row("row", "row", ["ladder"], boxes)),
+        config=replace(SMALL, optimizations=boxes).to_json(),
+        size=size,
+        lengths="spread",
+        warm_up=1,
+        least_steps=2,
+        most_steps=2,
+        timed_s=0.0,
+        deadline_s=100.0,
+    )
+    (tmp_path / "job.json").write_text(json.dumps(asdict(job)))
+    assert carry_out(tmp_path / "job.json", tmp_path / "row.json") == 0
+    return Row(**json.loads((tmp_path / "row.json").read_text()))
+
+
+def test_a_row_tells_time_memory_loss_and_what_was_on(tmp_path: Path) -> None:
+    row = _carry_out(tmp_path, {"gradient_checkpointing": {}})
+
+    assert row.is_done
+    assert (row.steps, row.warm_up, row.loss_after) == (2, 1, 1)
+    assert row.s_per_step is not None and row.s_per_step > 0
+    assert row.on["gradient_checkpointing"]["on"]
+    assert not row.on["mixed_precision"]["on"]
+    assert row.predicted_gib == pytest.approx(row.peak_gib, rel=0.1)
+    assert row.padded_ratio is not None and 1.0 <= row.padded_ratio < 1.5
+
+
+def test_rows_start_from_the_same_weights_and_draw_the_same_numbers(tmp_path: Path) -> None:
+    plain = _carry_out(tmp_path, {})
+    exact = _carry_out(tmp_path, {"gradient_checkpointing": {}})
+
+    assert plain.loss == pytest.approx(exact.loss, rel=1e-6)
+
+
+def test_what_cannot_be_used_is_a_refused_row(tmp_path: Path) -> None:
+    row = _carry_out(tmp_path, {"mixed_precision": {"mode": "fp16"}})
+
+    assert row.state == "refused"
+    assert "needs a GPU" in row.reason
+
+
+# The ladder
+
+
+class _Answering(Ladder):
+    """A ladder whose children answer at once."""
+
+    cancel_after = ""
+
+    def _run_child(self, row: Row, deadline_s: float, timed_s: float) -> Row:
+        if row.name == self.cancel_after:
+            self.cancel()
+        return replace(row, state="done", s_per_step=1.0, trained=10, loss=2.0, loss_after=3)
+
+
+def test_a_ladder_measures_all_rows_and_repeats_the_first_at_the_end() -> None:
+    ladder = _Answering(MeasurePlan(SMALL, "small"))
+
+    rows = list(ladder.rows())
+
+    assert rows[0].name == "fp32"
+    assert rows[-1].name == "fp32_again"
+    assert rows[-1].loss_drift == 0.0
+    assert any(row.name == "all" for row in rows)
+    assert ladder.measurement.state == "finished"
+
+
+def test_rows_without_time_are_skipped_and_say_so() -> None:
+    ladder = _Answering(MeasurePlan(SMALL, "small", minutes=0.1))
+
+    rows = list(ladder.rows())
+
+    assert rows[0].is_done
+    assert {row.state for row in rows[1:]} == {"skipped"}
+    assert rows[1].reason == "no time was left for it"
+
+
+def test_a_cancelled_ladder_keeps_what_it_has() -> None:
+    ladder = _Answering(MeasurePlan(SMALL, "small"))
+    ladder.cancel_after = "sdpa"
+
+    rows = list(ladder.rows())
+
+    assert [row.state for row in rows[:2]] == ["done", "done"]
+    assert {row.state for row in rows[2:]} == {"cancelled"}
+    assert ladder.measurement.state == "cancelled"
+
+
+def test_a_child_that_takes_too_long_is_ended() -> None:
+    ladder = Ladder(MeasurePlan(SMALL, "small"))
+    began = time.monotonic()
+
+    row = ladder._run_child(Row("row", "row", [], {}), deadline_s=0.3, timed_s=0.1)
+
+    assert row.state == "deadline"
+    assert time.monotonic() - began < 10
+
+
+def test_a_child_that_fails_leaves_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho the GPU fell off\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(ladder_module.sys, "executable", str(program))
+
+    row = Ladder(MeasurePlan(SMALL, "small"))._run_child(Row("row", "row", [], {}), 60.0, 0.1)
+
+    assert (row.state, row.reason) == ("failed", "the GPU fell off")
+
+
+def test_the_share_of_the_peak_counts_real_tokens_of_the_plain_graph() -> None:
+    first = _done("fp32", flops=989.4e12, padded_ratio=2.0, loss=2.0, loss_after=3)
+    row = _done("faster", {"sdpa": {}}, s_per_step=5.0, loss=2.002, loss_after=3)
+
+    ladder_module._compare(row, first, GPU)
+
+    assert row.mfu == pytest.approx(0.1)
+    assert row.loss_drift == pytest.approx(0.001)
+
+
+@pytest.mark.parametrize(
+    ("name", "tflops"),
+    [
+        ("NVIDIA H200", 989.4),
+        ("NVIDIA GeForce RTX 4090", 165.2),
+        ("NVIDIA GeForce RTX 3090 Ti", 80.0),
+        ("NVIDIA A100-SXM4-80GB", 312.0),
+        ("NVIDIA L4", 121.0),
+    ],
+)
+def test_peaks_of_known_gpus(name: str, tflops: float) -> None:
+    assert peak_flops(name) == tflops * 1e12
+
+
+@pytest.mark.parametrize("name", ["NVIDIA GeForce RTX 4090 Laptop GPU", "AMD EPYC", "NVIDIA L400"])
+def test_no_peak_is_guessed(name: str) -> None:
+    assert peak_flops(name) is None
+
+
+# What is kept
+
+
+def _measurement(**values: Any) -> Measurement:
+    machine = {"device": CPU.name, "kind": "cpu"}
+    model = {"family": "fastspeech2", "size": "small", "batch_size": 1, "optimizer": "adamw"}
+    return Measurement("python -m trainer measure", machine, model, **values)
+
+
+def test_a_measurement_is_read_back_as_it_was(tmp_path: Path) -> None:
+    found = _measurement(rows=[_done("fp32")], state="finished")
+
+    keep(found, tmp_path / "x.json")
+
+    assert read_kept(tmp_path / "x.json") == found
+
+
+def test_a_newer_measurement_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(json.dumps(_measurement().to_json() | {"format": 99}))
+
+    with pytest.raises(ConfigError, match="format 99"):
+        read_kept(tmp_path / "x.json")
+
+
+def test_damaged_files_among_the_kept_are_passed_over() -> None:
+    path = new_path("fastspeech2")
+    keep(_measurement(), path)
+    path.with_name("broken.json").write_text("{")
+
+    assert [found[0] for found in list_kept()] == [path]
+
+
+def test_seconds_are_foretold_only_from_a_like_measurement() -> None:
+    row = _done("fp32", s_per_step=1.2, optimizer_s=0.2)
+    keep(_measurement(rows=[row]), new_path("fastspeech2"))
+    alike = {"machine": CPU.name, "parameters": 10, "trained": 10}
+    twice = replace(SMALL, training=replace(SMALL.training, accumulate=2))
+    boxed = replace(SMALL, optimizations={"sdpa": {}})
+
+    same = s_per_step_of(SMALL, **alike, flops=1.5e12)
+    several = s_per_step_of(twice, **alike, flops=1e12)
+
+    assert same is not None and same[0] == pytest.approx(1.5 + 0.2)
+    assert several is not None and several[0] == pytest.approx(2 * 1.0 + 0.2)
+    assert s_per_step_of(boxed, **alike, flops=1e12) is None
+    assert s_per_step_of(SMALL, **alike, flops=3e12) is None
+    assert s_per_step_of(SMALL, **alike | {"machine": "another"}, flops=1e12) is None
+    assert s_per_step_of(SMALL, **alike | {"trained": 9}, flops=1e12) is None
+
+
+def test_a_table_shows_ratios_to_the_first_row() -> None:
+    rows = [_done("fp32"), _done("fast", {"sdpa": {}}, s_per_step=0.5, peak_gib=3.0)]
+    rows[1].on = {"sdpa": {"on": True, "detail": ""}}
+    late = Row("compile", "compile", [], {}, "deadline", "it took longer than 9 s")
+
+    table = to_markdown(_measurement(rows=[*rows, late]))
+
+    assert "| fast | 0.5000 | 2.00x |" in table
+    assert "-25 %" in table
+    assert "deadline" in table
+
+
+def test_a_line_names_what_was_asked_for_but_not_on() -> None:
+    row = _done("sdpa", {"sdpa": {}})
+
+    assert "not really on: sdpa" in line_of(row, _done("fp32"))
+
+
+# The command
+
+
+def _command(*words: str) -> tuple[int, list[str]]:
+    told: list[str] = []
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    return measure_command(parser, list(words), told.append), told
+
+
+def test_kept_measurements_are_listed_and_shown() -> None:
+    keep(_measurement(rows=[_done("fp32")], state="finished"), new_path("fastspeech2"))
+
+    code, listed = _command("--show")
+    _, shown = _command("--show", str(list_kept()[0][0]))
+
+    assert code == 0
+    assert "1 rows, finished" in listed[0]
+    assert "| fp32 | 1.0000 |" in shown[-1]
+
+
+def test_rows_are_printed_as_json_lines_as_they_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.measure.command.Ladder", _Answering)
+    out = tmp_path / "m.json"
+
+    code, told = _command(
+        "--family", "xtts", "--size", "tiny", "--device", "cpu", "--lines", "--json", str(out)
+    )
+
+    assert code == 0
+    assert [json.loads(line)["name"] for line in told][0] == "fp32"
+    assert read_kept(out).model["size"] == "tiny"
+    assert read_kept(out) == list_kept()[0][1]
+
+
+def test_a_size_the_family_lacks_is_refused() -> None:
+    with pytest.raises(ConfigError, match="There is: small, standard"):
+        _command("--family", "fastspeech2", "--size", "full", "--device", "cpu")
+
+
+def test_what_was_measured_is_what_the_estimate_needs(tmp_path: Path) -> None:
+    row = _carry_out(tmp_path, {})
+    keep(_measurement(rows=[row]), new_path("fastspeech2"))
+    found = estimate(SMALL, clips=make_up_clips([8.0]))
+
+    known = s_per_step_of(
+        SMALL,
+        machine=CPU.name,
+        parameters=found.parameters,
+        trained=found.trained,
+        flops=row.flops or 0.0,
+    )
+
+    assert known is not None and row.s_per_step is not None
+    assert known[0] == pytest.approx(row.s_per_step, rel=0.01)

@@ -1,0 +1,80 @@
+"""Foresight: `python -m trainer estimate`, what a run will need and whether it fits."""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from trainer.assemble import choose_device
+from trainer.config import RunConfig
+from trainer.data.manifest import read_manifest
+from trainer.data.types import Clip
+from trainer.device import Device
+from trainer.entries import with_absolute_paths
+from trainer.estimate import GIB, estimate
+from trainer.flags import config_from_args
+from trainer.measurements import s_per_step_of
+from trainer.presets import USABLE_SHARE
+
+Tell = Callable[[str], None]
+
+
+def estimate_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: Tell) -> int:
+    """Print what the largest step of a configuration needs; 1 if it does not fit the device."""
+    add = parser.add_argument_group("the estimate").add_argument
+    add("--gpu-memory", type=float, metavar="GIB", help="for a GPU of this size, not this device")
+    add("--json", action="store_true", help="print JSON for machines")
+    config, args = config_from_args(parser, argv)
+    device = choose_device(config.training.device)
+    if args.gpu_memory:
+        device = Device("cuda", 0, f"a GPU with {args.gpu_memory:g} GiB", args.gpu_memory, (9, 0))
+    found = foresee(with_absolute_paths(config), device)
+    if args.json:
+        tell(json.dumps(found))
+    else:
+        _describe(found, tell)
+    return 0 if found["fits"] else 1
+
+
+def foresee(
+    config: RunConfig, device: Device, *, clips: Sequence[Clip] = (), size: str = ""
+) -> dict[str, Any]:
+    """Return the estimate of a configuration as plain JSON values, with seconds if they are known.
+
+    Clips are read from the configuration's CSV if none are given; a missing one means clips of
+    the usual longest. `s_per_step` is None unless this machine was measured alike.
+    """
+    if not clips and (config.data.train_csv or config.data.train_data):
+        clips = read_manifest(config.data).train
+    found = estimate(config, clips=clips, device=device, size=size)
+    usable_gib = USABLE_SHARE * device.memory_gib
+    known = s_per_step_of(
+        config,
+        machine=device.name,
+        parameters=found.parameters,
+        trained=found.trained,
+        flops=found.flops,
+    )
+    return asdict(found) | {
+        "device": device.name,
+        "peak_gib": found.peak_gib,
+        "usable_gib": usable_gib,
+        "fits": found.peak_gib <= usable_gib,
+        "s_per_step": known[0] if known else None,
+        "s_per_step_from": known[1] if known else "",
+    }
+
+
+def _describe(found: dict[str, Any], tell: Tell) -> None:
+    parts = ("weights", "optimizer", "average", "working")
+    listed = ", ".join(f"{name} {found[name] / GIB:.2f}" for name in parts if found[name])
+    tell(f"Peak memory of a step: {found['peak_gib']:.2f} GiB ({listed}).")
+    verdict = "It fits" if found["fits"] else "It does not fit"
+    tell(f"{verdict}: {found['device']} has {found['usable_gib']:.1f} GiB that a run may use.")
+    if found["left_out"]:
+        tell(f"Not reckoned in, it may need less: {', '.join(found['left_out'])}.")
+    if found["s_per_step"] is None:
+        tell("Seconds per step are unknown: python -m trainer measure tells them for this machine.")
+    else:
+        tell(f"{found['s_per_step']:.3f} s/step, from {found['s_per_step_from']}.")

@@ -1,0 +1,184 @@
+"""Command: `python -m trainer measure`, from its words to rows on the terminal and a kept file."""
+
+import argparse
+import json
+import shlex
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from trainer.assemble import choose_device
+from trainer.entries import find_family, with_absolute_paths
+from trainer.errors import ConfigError
+from trainer.flags import config_from_args
+from trainer.measure.ladder import Ladder
+from trainer.measure.plan import FIRST, MeasurePlan
+from trainer.measure.report import line_of, to_markdown
+from trainer.measurements import Measurement, keep, list_kept, new_path, read_kept
+from trainer.options import describe
+from trainer.specs import ModelFamily
+
+FINISHED, STOPPED = 0, 10
+_USUAL_STEPS = 1000
+"""Steps of a run for which boxes decide whether they pay."""
+
+Tell = Callable[[str], None]
+
+
+def measure_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: Tell) -> int:
+    """Measure a ladder, or show kept ones; returns the exit code."""
+    known, rest = _own_parser(add_help=False).parse_known_args(argv)
+    if known.row:
+        from trainer.measure.row import carry_out
+
+        return carry_out(Path(known.row), Path(known.row_out))
+    if known.show is not None:
+        return _show(known.show, tell)
+    _add_flags(parser.add_argument_group("the measurement"))
+    parser.epilog = (
+        "Without --base and clips, --size names a model with random weights: tiny, medium or full "
+        "for xtts, small or standard for fastspeech2."
+    )
+    plan, args = _read_plan(parser, argv, known)
+    ladder = Ladder(plan)
+    path = new_path(plan.config.family.name)
+    before = _cancel_on_signals(ladder)
+    try:
+        _carry_out(ladder, path, args, tell)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return FINISHED if ladder.measurement.state == "finished" else STOPPED
+
+
+def _carry_out(ladder: Ladder, path: Path, args: argparse.Namespace, tell: Tell) -> None:
+    measurement = ladder.measurement
+    if not args.lines:
+        machine, model = measurement.machine, measurement.model
+        tell(
+            f"{model['family']}, {model['size']}, batch {model['batch_size']}, {machine['device']}"
+        )
+    for row in ladder.rows():
+        keep(measurement, path)
+        first = measurement.row(FIRST)
+        tell(json.dumps(asdict(row)) if args.lines else line_of(row, first))
+    keep(measurement, path)
+    if args.json:
+        keep(measurement, Path(args.json))
+    if not args.lines:
+        tell(f"Kept as {path}: {measurement.state} after {measurement.seconds:.0f} s.")
+
+
+def _own_parser(*, add_help: bool) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=add_help, allow_abbrev=False)
+    _add_flags(parser)
+    for name in ("--family", "--base", "--device", "--size", "--train-csv", "--train-data"):
+        parser.add_argument(name)
+    parser.add_argument("--row")
+    parser.add_argument("--row-out")
+    return parser
+
+
+def _add_flags(group: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    add = group.add_argument
+    add("--minutes", type=float, default=10.0, help="the most it may take in all [10]")
+    add(
+        "--lengths",
+        choices=("longest", "spread"),
+        default="longest",
+        help="made-up clips: all of the longest usual length, or spread as in read speech "
+        "[longest]; --train-csv takes your own clips instead",
+    )
+    add("--json", default="", metavar="FILE", help="also write the result there")
+    add("--lines", action="store_true", help="print a line of JSON for every row, for programs")
+    add(
+        "--show",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="list the measurements of this machine, or show one as a table",
+    )
+
+
+def _read_plan(
+    parser: argparse.ArgumentParser, argv: Sequence[str], known: argparse.Namespace
+) -> tuple[MeasurePlan, argparse.Namespace]:
+    """Return the plan; without a base and clips, `--size` names a random model of a true size."""
+    family = find_family(known.family or "xtts")
+    words = [*argv] if known.family else ["--family", family.name, *argv]
+    size = ""
+    if not (known.base or known.train_csv or known.train_data):
+        size = _choose_size(family, known)
+        words = _with_size(words, family, size)
+    config, args = config_from_args(parser, words)
+    config = with_absolute_paths(config)
+    training = replace(config.training, steps=_USUAL_STEPS, epochs=None)
+    plan = MeasurePlan(
+        config=replace(config, training=training),
+        size=size,
+        lengths=args.lengths,
+        minutes=args.minutes,
+        command=shlex.join(["python", "-m", "trainer", "measure", *argv]),
+    )
+    return plan, args
+
+
+def _choose_size(family: ModelFamily, known: argparse.Namespace) -> str:
+    """Return the size of a random model: as told, else large on a GPU and small on a CPU."""
+    if family.rehearsal is None:
+        raise ConfigError(f"{family.label} cannot be measured without clips. Give --train-csv.")
+    sizes = family.rehearsal.sizes
+    is_gpu = choose_device(known.device or "auto").kind == "cuda"
+    size = known.size or sizes[-1 if is_gpu else 0]
+    if size not in sizes:
+        raise ConfigError(
+            f"{family.label} has no size '{size}' that can be measured with random weights. There "
+            f"is: {', '.join(sizes)}."
+        )
+    return size
+
+
+def _with_size(words: list[str], family: ModelFamily, size: str) -> list[str]:
+    """Return the words with a size the family's own option knows, if it has the same sizes."""
+    kept, skip = [], False
+    for word in words:
+        if not (skip or word.partition("=")[0] == "--size"):
+            kept.append(word)
+        skip = word == "--size"
+    assert family.rehearsal is not None
+    choices = [info.choices for info in describe(family.options) if info.name == "size"]
+    is_known = bool(choices) and set(family.rehearsal.sizes) <= set(choices[0])
+    return [*kept, "--size", size] if is_known else kept
+
+
+def _show(name: str, tell: Tell) -> int:
+    if name:
+        found = read_kept(Path(name))
+        tell(f"{found.command}\n{found.machine['device']}, {found.made_at}, {found.state}\n")
+        tell(to_markdown(found))
+        return FINISHED
+    kept = list_kept()
+    for path, measurement in kept:
+        tell(f"{path}: {_title(measurement)}")
+    if not kept:
+        tell("Nothing has been measured on this machine yet: python -m trainer measure")
+    return FINISHED
+
+
+def _title(measurement: Measurement) -> str:
+    model = measurement.model
+    done = sum(row.is_done for row in measurement.rows)
+    return (
+        f"{measurement.made_at}, {measurement.machine['device']}, {model['family']} "
+        f"{model['size']}, batch {model['batch_size']}: {done} rows, {measurement.state}"
+    )
+
+
+def _cancel_on_signals(ladder: Ladder) -> dict[int, Any]:
+    def cancel(signum: int, frame: FrameType | None) -> None:
+        ladder.cancel()
+
+    return {number: signal.signal(number, cancel) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -1,0 +1,214 @@
+"""Ladder: carries a plan out, row after row, each in a child that has to keep its time."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+import torch
+
+from trainer.assemble import choose_device
+from trainer.device import Device
+from trainer.entries import resolve
+from trainer.measure.peaks import peak_flops
+from trainer.measure.plan import AGAIN, FIRST, MeasurePlan, plan_rows, row_of_all
+from trainer.measure.row import Job
+from trainer.measurements import Measurement, Row
+from trainer.rehearsal import rehearsal_of
+
+_PROJECT = Path(__file__).resolve().parent.parent.parent
+_POLL_S = 0.1
+_LEAST_S = 20.0
+"""No row is begun with less time than this, nor with less than half of what others took."""
+
+_SHARE_TIMED = 0.25
+"""Of the time that is fair for a row, how much its timed steps may take."""
+
+
+class Ladder:
+    """One measurement under way; `measurement` grows, and `cancel` ends it after a moment."""
+
+    def __init__(self, plan: MeasurePlan) -> None:
+        self.plan = plan
+        self.device = choose_device(plan.config.training.device)
+        self.measurement = Measurement(
+            command=plan.command,
+            machine=describe_machine(self.device),
+            model=_describe_model(plan),
+            made_at=time.strftime("%Y-%m-%d %H:%M"),
+        )
+        self._is_cancelled = False
+        self._started = time.monotonic()
+        self._taken: list[float] = []
+
+    def cancel(self) -> None:
+        """Ask for an end; the row at hand is given up, those before it stay."""
+        self._is_cancelled = True
+
+    def rows(self) -> Iterator[Row]:
+        """Measure and yield one row after another.
+
+        Rows for which no time is left are yielded as skipped.
+        """
+        planned, notes = plan_rows(self.device)
+        self.measurement.model["left_out"] = notes
+        for place, row in enumerate(planned):
+            yield self._finish(row, left=len(planned) - place + 2)
+        measured = self.measurement.rows
+        last = row_of_all(self.device, measured)
+        known = next((row for row in measured if row.boxes == last.boxes), None)
+        if known is not None:
+            known.groups.append("all")
+            known.notes += last.notes
+        else:
+            yield self._finish(last, left=2)
+        yield self._finish(Row(AGAIN, "fp32 again, for the noise", ["noise"], {}), left=1)
+        self.measurement.state = "cancelled" if self._is_cancelled else "finished"
+        self.measurement.seconds = round(time.monotonic() - self._started, 1)
+
+    def _finish(self, row: Row, *, left: int) -> Row:
+        found = self._carry_out(row, left)
+        _compare(found, self.measurement.row(FIRST), self.device)
+        self.measurement.rows.append(found)
+        return found
+
+    def _carry_out(self, row: Row, left: int) -> Row:
+        remaining_s = 60 * self.plan.minutes - (time.monotonic() - self._started)
+        needed_s = max(_LEAST_S, 0.5 * median(self._taken)) if self._taken else 0.0
+        if self._is_cancelled or remaining_s < needed_s:
+            row.state = "cancelled" if self._is_cancelled else "skipped"
+            row.reason = "" if self._is_cancelled else "no time was left for it"
+            return row
+        fair_s = remaining_s / left
+        # The first row may take its time: without it there is nothing to compare with.
+        deadline_s = min(remaining_s, 0.6 * remaining_s if not self._taken else 3 * fair_s)
+        began = time.monotonic()
+        found = self._run_child(row, deadline_s, _SHARE_TIMED * fair_s)
+        self._taken.append(time.monotonic() - began)
+        return found
+
+    def _run_child(self, row: Row, deadline_s: float, timed_s: float) -> Row:
+        is_gpu = self.device.kind == "cuda"
+        job = Job(
+            row=asdict(row),
+            config=self.plan.with_boxes(row.boxes).to_json(),
+            size=self.plan.size,
+            lengths=self.plan.lengths,
+            warm_up=10 if is_gpu else 3,
+            least_steps=10 if is_gpu else 5,
+            most_steps=60 if is_gpu else 30,
+            timed_s=timed_s,
+            deadline_s=deadline_s,
+        )
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / "job.json").write_text(json.dumps(asdict(job)), encoding="utf-8")
+            reason = self._wait_for(folder, deadline_s)
+            try:
+                values = json.loads((folder / "row.json").read_text(encoding="utf-8"))
+                return Row(**values)
+            except FileNotFoundError:
+                is_late = reason == "deadline"
+                row.state = "cancelled" if self._is_cancelled else reason
+                row.reason = (
+                    f"it took longer than {deadline_s:.0f} s"
+                    if is_late
+                    else _last_words(folder / "log.txt")
+                )
+                return row
+
+    def _wait_for(self, folder: Path, deadline_s: float) -> str:
+        """Run the child of a folder to its end, or end it; return why there may be no result."""
+        paths = [str(_PROJECT), os.environ.get("PYTHONPATH", "")]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        words = ["-m", "trainer", "measure", "--row", str(folder / "job.json")]
+        with (folder / "log.txt").open("wb") as log:
+            child = subprocess.Popen(
+                [sys.executable, *words, "--row-out", str(folder / "row.json")],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+            )
+            try:
+                ends_at = time.monotonic() + deadline_s
+                while child.poll() is None:
+                    if self._is_cancelled or time.monotonic() > ends_at:
+                        return "deadline"
+                    time.sleep(_POLL_S)
+            finally:
+                _end(child)
+        return "failed"
+
+
+def describe_machine(device: Device) -> dict[str, Any]:
+    """Return what a measurement has to be read with: the device and the versions."""
+    facts = {
+        "device": device.name,
+        "kind": device.kind,
+        "memory_gib": round(device.memory_gib, 1),
+        "cores": psutil.cpu_count(logical=True),
+        "threads": torch.get_num_threads(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+    }
+    if device.kind == "cuda":
+        facts["cuda"] = torch.version.cuda
+        peak = peak_flops(device.name)
+        facts["peak_bf16_tflops"] = peak / 1e12 if peak else None
+    return facts
+
+
+def _describe_model(plan: MeasurePlan) -> dict[str, Any]:
+    config = plan.config
+    has_clips = bool(config.data.train_csv or config.data.train_data)
+    return {
+        "family": config.family.name,
+        "options": config.family.options,
+        "size": plan.size or "base",
+        "weights": "random" if not config.base else "of the base",
+        "clips": "own" if has_clips else plan.lengths,
+        "longest_s": None if has_clips else rehearsal_of(resolve(config)).longest_s,
+        "batch_size": config.training.batch_size,
+        "optimizer": config.optimizer.name,
+    }
+
+
+def _compare(row: Row, first: Row | None, device: Device) -> None:
+    """Fill in what needs the first row: the drift of the loss, and the share of the GPU's peak."""
+    first = row if row.name == FIRST else first
+    if first is None or not (first.is_done and row.is_done):
+        return
+    if row.loss is not None and first.loss and row.loss_after == first.loss_after:
+        row.loss_drift = abs(row.loss - first.loss) / abs(first.loss)
+    peak = peak_flops(device.name) if device.kind == "cuda" else None
+    if peak and first.flops and first.padded_ratio and row.s_per_step:
+        # The plain graph recomputes nothing; padding is no work that anybody wanted.
+        row.mfu = first.flops / first.padded_ratio / row.s_per_step / peak
+
+
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    """End a child and all it started, such as the compiler's workers."""
+    if child.poll() is not None:
+        return
+    family = [*psutil.Process(child.pid).children(recursive=True)]
+    child.kill()
+    child.wait()
+    for process in family:
+        if process.is_running():
+            process.kill()
+
+
+def _last_words(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1][:300] if lines else "it ended without a word"

@@ -1,0 +1,113 @@
+"""Plan: which rows a ladder has, and what it is measured with."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trainer.catalog import discover
+from trainer.config import RunConfig
+from trainer.device import Device
+from trainer.measurements import Row
+from trainer.options import describe
+from trainer.setup import STAGES
+from trainer.specs import Optimization
+
+GUIDE = ("gradient_checkpointing", "sdpa", "mixed_precision")
+"""The three boxes of the guide this project grew from, in its order."""
+
+FIRST, AGAIN, ALL = "fp32", "fp32_again", "all"
+
+
+@dataclass(frozen=True)
+class MeasurePlan:
+    """All that a ladder is measured with.
+
+    `size` names a random model of a true size; empty: the base's. `lengths` is longest or spread
+    and counts without clips of one's own.
+    """
+
+    config: RunConfig
+    size: str = ""
+    lengths: str = "longest"
+    minutes: float = 10.0
+    command: str = ""
+
+    def with_boxes(self, boxes: dict[str, dict[str, Any]]) -> RunConfig:
+        """Return the configuration of a row."""
+        return replace(self.config, optimizations=boxes)
+
+
+def plan_rows(device: Device) -> tuple[list[Row], list[str]]:
+    """Return the rows in the order of their worth, and what is left out and why.
+
+    The row of all boxes is made last, when it is known which of them work.
+    """
+    boxes, notes = available_boxes(device)
+    rows = [Row(FIRST, "fp32, nothing fused", ["ladder", "guide"], {})]
+    fair = [name for name in ("tf32", "sdpa") if name in boxes]
+    rows.append(_row("+".join(fair), [*fair], boxes, "ladder"))
+    taken: list[str] = []
+    for name in GUIDE:
+        if name in boxes:
+            taken.append(name)
+            rows.append(_row("+".join(taken), taken, boxes, "guide"))
+    rows += [_row(name, [name], boxes, "alone") for name in boxes]
+    return _merged(row for row in rows if row.boxes or row.name == FIRST), notes
+
+
+def row_of_all(device: Device, measured: list[Row]) -> Row:
+    """Return the row of all boxes that worked alone and train the same weights."""
+    boxes, _ = available_boxes(device)
+    alone = {next(iter(row.boxes)): row for row in measured if len(row.boxes) == 1}
+    first = next(row for row in measured if row.name == FIRST)
+    kept, notes = {}, []
+    for name, options in boxes.items():
+        row = alone.get(name)
+        if row is not None and row.state in ("refused", "failed", "deadline"):
+            notes.append(f"{name} is left out: it did not work alone")
+        elif row is not None and row.is_done and row.trained != first.trained:
+            notes.append(f"{name} is left out: it trains other weights")
+        else:
+            kept[name] = options
+    return Row(ALL, "all of them", ["ladder", "guide"], kept, notes=notes)
+
+
+def available_boxes(device: Device) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Return the boxes a device has with their options, in stage order, and why others lack."""
+    entries = discover("trainer.optimizations", Optimization).values()
+    boxes: dict[str, dict[str, Any]] = {}
+    notes = []
+    for entry in sorted(entries, key=lambda entry: (STAGES.index(entry.stage), entry.name)):
+        values = _unconditional(entry)
+        reason = entry.unavailable(device)
+        if reason is None and entry.refuse is not None:
+            reason = entry.refuse(device, entry.options(**values))
+        if reason is None:
+            boxes[entry.name] = values
+        else:
+            notes.append(f"{entry.name}: {reason}")
+    return boxes, notes
+
+
+def _unconditional(entry: Optimization) -> dict[str, Any]:
+    """Return options with which a box does what it says, even where it does not pay."""
+    whens = [info for info in describe(entry.options) if info.name == "when"]
+    return {"when": "always"} if whens and "always" in whens[0].choices else {}
+
+
+def _row(name: str, names: list[str], boxes: dict[str, dict[str, Any]], group: str) -> Row:
+    entries = discover("trainer.optimizations", Optimization)
+    label = " + ".join(entries[each].label for each in names)
+    return Row(name, label, [group], {each: boxes[each] for each in names})
+
+
+def _merged(rows: Iterable[Row]) -> list[Row]:
+    """Return every set of boxes once, with all groups it belongs to."""
+    found: dict[frozenset[str], Row] = {}
+    for row in rows:
+        key = frozenset(row.boxes)
+        if key in found:
+            found[key].groups = list(dict.fromkeys([*found[key].groups, *row.groups]))
+        else:
+            found[key] = row
+    return list(found.values())

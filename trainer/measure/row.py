@@ -1,0 +1,295 @@
+"""Row: one short training with a set of optimizations, in a process of its own."""
+
+import json
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import psutil
+import torch
+
+from trainer.assemble import (
+    build_setup,
+    check_before_start,
+    choose_device,
+    describe_start,
+    seed_everything,
+)
+from trainer.config import RunConfig
+from trainer.data.types import Batch
+from trainer.dataset import Dataset, prepare_dataset
+from trainer.entries import Entries, resolve
+from trainer.errors import TimbreError
+from trainer.estimate import GIB, count_step
+from trainer.evaluate import weights_for_evaluation
+from trainer.events import Event, Notice
+from trainer.loop import train_step
+from trainer.measure.memory import peak_on_cpu
+from trainer.measurements import Row
+from trainer.rehearsal import imagine, make_up_clips, rehearsal_of, spread_lengths
+from trainer.setup import Setup, World
+from trainer.stopwatch import Stopwatch
+
+_BATCHES = 4
+"""Batches of made-up clips."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a child is told: the row, its configuration and how long it may take."""
+
+    row: dict[str, Any]
+    config: dict[str, Any]
+    size: str
+    lengths: str
+    warm_up: int
+    least_steps: int
+    most_steps: int
+    timed_s: float
+    deadline_s: float
+
+
+def carry_out(job_path: Path, out: Path) -> int:
+    """Measure a row and write what was found; the exit code is 0 even if it was refused."""
+    job = Job(**json.loads(job_path.read_text(encoding="utf-8")))
+    row = Row(**job.row)
+    try:
+        with _ended_after(job.deadline_s):
+            _measure(job, row, lambda: _write(row, out))
+    except TimbreError as error:
+        row.state, row.reason = "refused", str(error)
+    except torch.OutOfMemoryError as error:
+        row.state, row.reason = "failed", f"out of memory: {str(error).splitlines()[0]}"
+    _write(row, out)
+    return 0
+
+
+@contextmanager
+def _ended_after(seconds: float) -> Iterator[None]:
+    """End this process late after its deadline, should whoever waits for it have been killed."""
+    can_end = hasattr(signal, "alarm")
+    if can_end:
+        signal.alarm(int(seconds) + 10)
+    try:
+        yield
+    finally:
+        if can_end:
+            signal.alarm(0)
+
+
+def _write(row: Row, out: Path) -> None:
+    partial = out.with_suffix(".part")
+    partial.write_text(json.dumps(asdict(row)), encoding="utf-8")
+    os.replace(partial, out)
+
+
+def _measure(job: Job, row: Row, publish: Callable[[], None]) -> None:
+    started = time.perf_counter()
+    config = RunConfig.from_json(job.config)
+    _be_strict()
+    check_before_start(config)
+    seed_everything(config.training.seed)
+    entries = resolve(config)
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = _make_dataset(job, config, entries, Path(folder))
+        setup = _make_setup(config, entries, dataset, Path(folder), row)
+        try:
+            row.on = describe_start(setup).optimizations
+            row.start_s = round(time.perf_counter() - started, 2)
+            _time_steps(job, setup, row)
+            row.state = "done"
+            publish()
+            _predict(config, entries, dataset, setup, row)
+        finally:
+            setup.train_batches.close()
+            if setup.val_batches is not None:
+                setup.val_batches.close()
+
+
+def _be_strict() -> None:
+    """Switch off what torch rounds by itself, so that only the boxes decide."""
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def _make_dataset(job: Job, config: RunConfig, entries: Entries, folder: Path) -> Dataset:
+    data = config.data
+    if data.train_csv or data.train_data:
+        return prepare_dataset(
+            folder, config, entries.family, entries.family_options, lambda event: None
+        )
+    longest, count = rehearsal_of(entries).longest_s, _BATCHES * config.training.batch_size
+    spread = spread_lengths(longest, count, config.training.seed)
+    lengths = [longest] * count if job.lengths == "longest" else spread
+    return imagine(config, entries, make_up_clips(lengths), job.size)
+
+
+def _make_setup(
+    config: RunConfig, entries: Entries, dataset: Dataset, folder: Path, row: Row
+) -> Setup:
+    machine = choose_device(config.training.device)
+    base = Path(config.base) if config.base else None
+    model = entries.family.load(base, entries.family_options, dataset.corpus.facts)
+    model = model.to(torch.device(machine.torch_name))
+    setup = build_setup(
+        folder, config, entries, dataset, model=model, machine=machine, world=World()
+    )
+    for optimization, options in entries.optimizations:
+        optimization.apply(setup, options)
+
+    def note(event: Event) -> None:
+        if isinstance(event, Notice):
+            row.notes.append(event.text)
+
+    for optimization, options in entries.optimizations:
+        if optimization.settle is not None:
+            optimization.settle(setup, options, note)
+    return setup
+
+
+def _time_steps(job: Job, setup: Setup, row: Row) -> None:
+    """Train, and write down what a step takes after some that are not timed."""
+    stopwatch, clock = Stopwatch(setup.optimizer, setup.device), _Clock(setup.device)
+    first = setup.first_step
+    for step in range(first, first + job.warm_up):
+        train_step(setup, step)
+    row.loss, row.loss_after = _judge(setup), job.warm_up
+    _start_watching_memory(setup)
+    laps, began, step = [], time.perf_counter(), first + job.warm_up
+    clock.tick()
+    while not laps or _wants_more(job, len(laps), time.perf_counter() - began):
+        train_step(setup, step)
+        clock.tick()
+        laps.append(stopwatch.take())
+        step += 1
+    spans, cpu_spans = clock.spans()
+    row.steps, row.warm_up = len(spans), job.warm_up
+    row.s_per_step, row.cpu_s_per_step = median(spans), median(cpu_spans)
+    if len(spans) > 1:
+        row.s_p10, *_, row.s_p90 = quantiles(spans, n=10, method="inclusive")
+    known = [lap.seconds() for lap in laps if lap is not None]
+    row.optimizer_s = median(known) if known else None
+    _note_memory(setup, row)
+    _note_sizes(setup, row, range(first + job.warm_up, step))
+
+
+def _wants_more(job: Job, done: int, seconds: float) -> bool:
+    """Whether further steps fit: some are always done, others as long as there is time."""
+    return done < job.least_steps or (done < job.most_steps and seconds < job.timed_s)
+
+
+def _start_watching_memory(setup: Setup) -> None:
+    if setup.device.type == "cuda":
+        torch.cuda.synchronize(setup.device)
+        torch.cuda.reset_peak_memory_stats(setup.device)
+
+
+class _Clock:
+    """Marks the ends of steps: on a GPU by events in its own queue, so that nothing waits."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._marks: list[Any] = []
+        self._cpu_marks: list[float] = []
+
+    def tick(self) -> None:
+        """Mark a moment."""
+        self._cpu_marks.append(time.process_time())
+        if self._device.type == "cuda":
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._marks.append(event)
+        else:
+            self._marks.append(time.perf_counter())
+
+    def spans(self) -> tuple[list[float], list[float]]:
+        """Return the seconds between marks, and those of the processor."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        seconds = [self._between(before, after) for before, after in pairwise(self._marks)]
+        return seconds, [after - before for before, after in pairwise(self._cpu_marks)]
+
+    def _between(self, before: Any, after: Any) -> float:
+        if self._device.type == "cuda":
+            return before.elapsed_time(after) / 1000
+        return after - before
+
+
+@torch.no_grad()
+def _judge(setup: Setup) -> float:
+    """Return the loss of the first step's batches with the weights as they are, dropout off."""
+    total = 0.0
+    with weights_for_evaluation(setup):
+        for host_batch in setup.train_batches.of_step(setup.first_step):
+            with setup.precision.autocast(setup.device):
+                losses = setup.family.losses(setup.model, host_batch.to(setup.device))
+            total += float(torch.stack(list(losses.values())).sum())
+    return total
+
+
+def _note_memory(setup: Setup, row: Row) -> None:
+    if setup.device.type == "cuda":
+        row.peak_gib = torch.cuda.max_memory_allocated(setup.device) / GIB
+        row.reserved_gib = torch.cuda.max_memory_reserved(setup.device) / GIB
+        row.peak_is = "torch.cuda.max_memory_allocated"
+        retries = torch.cuda.memory_stats(setup.device).get("num_alloc_retries", 0)
+        if retries:
+            row.notes.append(f"the allocator had to retry {retries} times")
+        return
+    row.resident_gib = psutil.Process().memory_info().rss / GIB
+    largest, _ = _largest(setup)
+    row.peak_gib = peak_on_cpu(setup, largest) / GIB
+    row.peak_is = "most bytes PyTorch's CPU allocator held in the step of the largest batch"
+
+
+def _note_sizes(setup: Setup, row: Row, steps: range) -> None:
+    """Write down how much was computed: positions, and how many of them were padding."""
+    real = padded = 0.0
+    name = next(iter(_totals(setup, steps[0])), "")
+    for step in steps[: 2 * _BATCHES]:
+        batches = setup.train_batches.of_step(step)
+        real += batches[0].totals.get(name, 0.0)
+        padded += sum(_padded(batch) for batch in batches)
+    count = len(steps[: 2 * _BATCHES])
+    row.positions = real / count
+    row.padded_ratio = padded / real if real else None
+    row.parameters = sum(value.numel() for value in setup.model.parameters())
+    groups = setup.optimizer.param_groups
+    row.trained = sum(value.numel() for group in groups for value in group["params"])
+
+
+def _largest(setup: Setup) -> tuple[int, Batch]:
+    """Return the largest of the first batches, and its step."""
+    steps = range(setup.first_step, setup.first_step + 2 * _BATCHES)
+    found = [(step, batch) for step in steps for batch in setup.train_batches.of_step(step)]
+    return max(found, key=lambda pair: sum(value.nbytes for value in pair[1].tensors.values()))
+
+
+def _totals(setup: Setup, step: int) -> dict[str, float]:
+    totals = setup.train_batches.of_step(step)[0].totals
+    return {name: value for name, value in totals.items() if name != "clips"}
+
+
+def _padded(batch: Batch) -> float:
+    """Return the positions of the largest mask of a batch: what the trunk computes."""
+    masks = [value.numel() for value in batch.tensors.values() if value.dtype == torch.bool]
+    return float(max(masks, default=0))
+
+
+def _predict(config: RunConfig, entries: Entries, dataset: Dataset, setup: Setup, row: Row) -> None:
+    """Write down what the estimate says of the same batches, and their FLOPs."""
+    _, largest = _largest(setup)
+    # What was measured stands, even if something cannot run without contents.
+    with suppress(RuntimeError):
+        found = count_step(config, entries, dataset, largest, setup.machine)
+        row.predicted_gib = None if found.left_out else found.peak_gib
+        padded = (row.positions or 0.0) * (row.padded_ratio or 0.0)
+        row.flops = found.flops * padded / (_padded(largest) or 1.0)
