@@ -46,6 +46,7 @@ FLOORS = {
     "trainer.loop": 4.1,
     "trainer.guard": 4.0,
     "trainer.alerts": 4.0,
+    "trainer.alerts": 4.0,
     "trainer.writer": 4.0,
     "trainer.meter": 4.0,
     "trainer.timetable": 4.0,

@@ -2,6 +2,7 @@
 
 import faulthandler
 import logging
+import math
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ from types import FrameType
 
 import psutil
 
+from trainer.alerts import Alerts
 from trainer.assemble import assemble, choose_device, describe_start
 from trainer.distributed import join_world, leave_world
 from trainer.errors import StopRequested, TimbreError
@@ -53,7 +55,7 @@ def _train_and_tell(run: Run, world: World, emit: Callable[[Event], None]) -> in
         setup = assemble(run.folder, run.config, world=world, emit=emit)
         take_up_plan(setup, run.series().plan, emit)
         emit(describe_start(setup))
-        outcome = train(setup, _guarded(run, setup, emit))
+        outcome = train(setup, _watched(run, setup, emit))
     except StopRequested as error:
         run.answer("stop")
         emit(RunFinished("stopped", _step_of(run), str(error), "Press Resume to go on."))
@@ -78,9 +80,14 @@ def _train_and_tell(run: Run, world: World, emit: Callable[[Event], None]) -> in
     return STOPPED if outcome == "stopped" else FINISHED
 
 
-def _guarded(run: Run, setup: Setup, emit: Callable[[Event], None]) -> Callable[[Event], None]:
-    """Let the guard watch the first steps; a run that is past them needs none."""
-    if setup.first_step > FIRST_STEPS or not setup.world.is_main:
+def _watched(run: Run, setup: Setup, emit: Callable[[Event], None]) -> Callable[[Event], None]:
+    """Let alerts watch the whole run, and the guard its first steps."""
+    if not setup.world.is_main:
+        return emit
+    total_gib = setup.machine.memory_gib if setup.device.type == "cuda" else math.inf
+    patience = setup.config.training.patience
+    emit = Alerts(run.folder, total_gib=total_gib, patience=patience).watch(emit)
+    if setup.first_step > FIRST_STEPS:
         return emit
     known = run.series().steps.columns
     return Guard(run.folder, setup.config, setup.base_lr, known).watch(emit)

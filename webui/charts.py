@@ -3,6 +3,7 @@
 import io
 from collections.abc import Mapping
 
+import pandas
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -21,6 +22,7 @@ _BLUE, _ORANGE, _GREEN, _PURPLE = "#0072B2", "#D55E00", "#009E73", "#A1457B"
 _LINES = ((_BLUE, "-"), (_ORANGE, "--"), (_GREEN, ":"), (_PURPLE, "-."), ("#3d3d4f", "--"),
           ("#882255", ":"))  # fmt: skip
 _MOST = 2000
+_SMOOTHING = 0.9
 
 
 def draw_curves(name: str, series: RunSeries, kind: str) -> bytes:
@@ -57,9 +59,23 @@ def draw_comparison(runs: Mapping[str, RunSeries], metric: str, kind: str) -> by
         # A dollar sign would start a formula, a leading underscore hide the line's name.
         label = " " + name.replace("$", r"\$")
         _plot(axes, points, metric, label, colour, marker, dashes)
+        if not marker:
+            _smooth_last(axes)
     if axes.lines:
         axes.legend(frameon=False)
     return _save(figure, kind)
+
+
+def _smooth_last(axes: Axes) -> None:
+    """Lay the debiased average over the line drawn last, which grows faint."""
+    if not axes.lines:
+        return
+    line = axes.lines[-1]
+    steps, values = line.get_xdata(), pandas.Series(line.get_ydata())
+    average = values.ewm(alpha=1 - _SMOOTHING, ignore_na=True).mean()
+    look = {"color": line.get_color(), "linestyle": line.get_linestyle(), "linewidth": 1.8}
+    axes.plot(steps, average, label=line.get_label(), **look)
+    line.set(alpha=0.2, linestyle="-", label="_raw")
 
 
 def _save(figure: Figure, kind: str) -> bytes:

@@ -148,7 +148,8 @@
       };
       this.plays = t.h("div", { class: "plays" });
       this.key = t.h("p", { class: "quiet key" },
-        "Drag to zoom, double click to see all. Dots on the axis are checkpoints (large: the best).");
+        "Drag to zoom, double click to see all. Dots on the axis are checkpoints (green, large: the best), " +
+        "warnings (red) and changes of the plan (purple).");
       return t.h("div", {}, t.h("div", { class: "loss-box" }, this.loss.element, this.plays, this.key),
         t.h("div", { class: "charts" }, Object.values(this.small).map((item) => item.element)));
     }
@@ -379,8 +380,11 @@
     axisMarks(series) {
       const saved = series.markedAs("checkpoint");
       const best = saved.filter((mark) => mark.values.best).pop();
-      return saved.map((mark) => ({
-        x: this.markX(mark, series), colour: "--t-line-3", strong: mark === best }));
+      const alerts = series.markedAs("notice").filter((mark) => mark.values.level !== "info");
+      const marks = (found, colour) => found.map((mark) => ({
+        x: this.markX(mark, series), colour, strong: mark === best }));
+      return [...marks(saved, "--t-line-3"), ...marks(alerts, "--t-bad"),
+        ...marks(series.markedAs("plan"), "--t-line-4")];
     }
 
     markX(mark, series) {

@@ -5,6 +5,8 @@
   const HEADS = ["", "Run", "State", "Step", "Best eval", "s/step", "Peak memory", "Trained",
     "Created", ""];
 
+  const NUMBERS = ["Step", "Best eval", "s/step", "Peak memory"];
+
   t.mountRecent = function (element, trigger) {
     const list = t.h("div", { class: "recent" });
     element.replaceChildren(list);
@@ -110,7 +112,8 @@
         run.peak_memory_gib == null ? "-" : t.number(run.peak_memory_gib, 3) + " GiB",
         two(run.family || "-", [run.optimizer, ...(run.optimizations || [])].join(", ")),
         run.created_at ? t.clock(run.created_at) : "-", this.buttons(run, place, known)];
-      return t.h("tr", { "data-run": run.name }, cells.map((cell) => t.h("td", {}, cell)));
+      return t.h("tr", { "data-run": run.name }, cells.map((cell, i) =>
+        t.h("td", { "data-label": NUMBERS.includes(HEADS[i]) ? HEADS[i] : null }, cell)));
     }
 
     buttons(run, place, known) {
