@@ -37,16 +37,20 @@ def build(
         MissingDependency: bitsandbytes is not installed.
     """
     try:
-        optim = importlib.import_module("bitsandbytes.optim")
+        package = importlib.import_module("bitsandbytes")
     except ImportError:
         raise MissingDependency("bitsandbytes", "The optimizer 8-bit AdamW") from None
-    manager = optim.GlobalOptimManager.get_instance()
-    for group in param_groups:
-        if not group.get("are_matrices", True):
-            # Rows of an embedding are seen rarely, and rounding keeps their small averages at zero.
-            for weight in group["params"]:
-                manager.override_config(weight, "optim_bits", 32)
-    return optim.AdamW8bit(
+
+    class AdamW8bit(package.optim.AdamW8bit):
+        """8-bit AdamW for the matrices, 32-bit AdamW for the rest."""
+
+        def get_config(self, gindex: int, pindex: int, group: dict[str, Any]) -> dict[str, Any]:
+            """Return how a weight's state is kept."""
+            config = super().get_config(gindex, pindex, group)
+            # Rows of an embedding are seen rarely; rounding would keep their averages at zero.
+            return config if group.get("are_matrices", True) else config | {"optim_bits": 32}
+
+    return AdamW8bit(
         param_groups,
         lr=options.lr or SPEC.default_lr,
         betas=(options.beta1, options.beta2),
