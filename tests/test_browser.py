@@ -16,7 +16,7 @@ from _page_server import PageServer
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from trainer import Run, RunConfig
-from trainer.config import DataConfig, TrainingConfig
+from trainer.config import TrainingConfig
 from trainer.library import RunLibrary
 
 pytestmark = needs_chromium
@@ -287,24 +287,6 @@ def test_the_page_shows_the_command_of_the_same_run(
     command = page.input_value("#command textarea")
     assert command.startswith("python -m trainer train --run ")
     assert "--steps 7" in command
-
-
-def test_two_runs_are_compared(context: BrowserContext, server: PageServer) -> None:
-    for name, rate in (("left", 1e-3), ("right", 2e-3)):
-        data = DataConfig(train_csv="/same.csv")
-        config = RunConfig(data=data, training=TrainingConfig(steps=5, clip_norm=rate))
-        _write_history(Run.create(server.runs / name, config), 50)
-    page = open_page(context, server, "?tab=runs")
-
-    page.fill("#runs-filter", "ft")
-    page.fill("#runs-filter", "")
-    for name in ("left", "right"):
-        page.check(f"tr[data-run={name}] input")
-    page.wait_for_selector(".comparison canvas")
-
-    comparison = page.inner_text(".comparison")
-    assert "training.clip_norm" in comparison
-    assert "training.steps" not in comparison
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -207,3 +207,16 @@ def test_what_must_fail_is_said_before_a_folder_is_made(
     assert code == 2
     assert sentence in capsys.readouterr().err
     assert not (tmp_path / "r").exists()
+
+
+def test_more_steps_are_asked_of_a_run_that_trains(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run.create(tmp_path / "voice", RunConfig(training=TrainingConfig(steps=30)))
+    lock = run.take()
+
+    code = main(["resume", str(run.folder), "--more-steps", "12"])
+    lock.release()
+
+    assert (code, run.requested_steps()) == (0, 42)
+    assert "goes to step 42" in capsys.readouterr().out

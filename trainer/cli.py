@@ -17,6 +17,7 @@ from trainer.events import (
     Event,
     Notice,
     PhaseChanged,
+    PlanChanged,
     PreviewMade,
     RunFinished,
     RunStarted,
@@ -187,7 +188,16 @@ def _train(argv: list[str]) -> int:
 
 
 def _resume(argv: list[str]) -> int:
-    return _continue(Run.open(_run_parser("resume").parse_args(argv).run))
+    parser = _run_parser("resume")
+    more = "let it go further than planned, or than where it ended early"
+    parser.add_argument("--more-steps", type=int, metavar="N", help=more)
+    args = parser.parse_args(argv)
+    run = Run.open(args.run)
+    if args.more_steps is not None:
+        print(f"{run.name} goes to step {run.request_more(args.more_steps)}.")
+        if run.is_owned():
+            return 0
+    return _continue(run)
 
 
 def _continue(run: Run) -> int:
@@ -386,6 +396,8 @@ def _line(event: Event) -> str | None:
             return f"step {event.step}  saved {event.path}{' (best)' if event.best else ''}"
         case PreviewMade():
             return f"step {event.step}  preview {event.path}"
+        case PlanChanged():
+            return f"step {event.step}  the run now goes to step {event.last_step}"
         case Notice():
             return f"{event.level}: {event.text} {event.remedy}"
         case RunFinished():

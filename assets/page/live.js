@@ -15,6 +15,7 @@
     ["preview", "Preview now", ""], ["save", "Save now", ""], ["resume", "Resume", "primary"],
     ["stop", "Stop and keep", "stop"],
   ];
+  const READING_MS = 5000;
   const MORE_HELP = "The planned steps keep their learning rates; the added ones go on at the rate " +
     "the plan ends with (or at 5 % of its peak where that is zero).";
 
@@ -43,10 +44,13 @@
       this.build();
     }
 
-    /* On arrival without a run: show what trains, else the newest. */
+    /* On arrival without a run: show what trains, else the newest; but let a problem be read. */
     async arrive() {
       await this.listRuns();
-      if (!t.run && this.names && this.names.length) t.show((t.active[0] || {}).name || this.names[0]);
+      const isRead = !(Date.now() - this.lostAt < READING_MS);
+      if (!t.run && isRead && this.names && this.names.length) {
+        t.show((t.active[0] || {}).name || this.names[0]);
+      }
       t.wake();
     }
 
@@ -203,7 +207,10 @@
       const series = t.series;
       this.empty.hidden = Boolean(t.run);
       this.main.hidden = !t.run;
-      if (problem) t.setText(this.empty.firstChild, problem);
+      if (problem) {
+        this.lostAt = Date.now();
+        t.setText(this.empty.firstChild, problem);
+      }
       if (!t.run && t.thrownAway) t.setText(this.empty.firstChild,
         `${t.thrownAway} was moved to the trash. The Runs tab can take it back.`);
       this.offerRuns();
