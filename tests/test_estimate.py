@@ -20,6 +20,7 @@ from trainer.errors import ConfigError
 from trainer.estimate import count_step, estimate
 from trainer.live_memory import FlopCount, LiveMemory
 from trainer.loop import train_step
+from trainer.presets import USABLE_SHARE, apply_preset
 from trainer.rehearsal import imagine, largest_batches, longest_clips, make_up_clips
 from trainer.setup import Setup, World
 from trainer.specs import OptimizerSpec
@@ -169,7 +170,7 @@ def test_fixed_weights_need_neither_gradients_nor_state() -> None:
 
 
 def test_a_gpu_of_another_machine_gets_fused_attention_despite_dropout() -> None:
-    config = _config("xtts", "", boxes={"sdpa": {}})
+    config = _config("xtts", "", boxes={"sdpa": {}, "gradient_checkpointing": {}})
 
     here, there = (estimate(config, clips=make_up_clips([6.0]), device=at) for at in (CPU, GPU))
 
@@ -223,3 +224,11 @@ def test_flops_of_a_product_are_two_per_weight_and_row() -> None:
         torch.ones(3, 4) @ torch.ones(4, 5)
 
     assert counter.flops == 2 * 3 * 4 * 5
+
+
+def test_a_preset_for_a_gpu_fits_it_at_the_published_size() -> None:
+    config = apply_preset(RunConfig(), "xtts-12gb")
+
+    found = estimate(config, device=replace(GPU, memory_gib=12.0), size="full")
+
+    assert 0.5 * 12 < found.peak_gib <= USABLE_SHARE * 12

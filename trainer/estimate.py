@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import _engine_run_backward
 
 from trainer.assemble import build_setup, choose_device
 from trainer.config import RunConfig
@@ -141,7 +142,13 @@ def _place(value: torch.Tensor, device: torch.device) -> torch.Tensor:
 def _micro_step(setup: Setup, batch: Batch) -> None:
     with setup.precision.autocast(setup.device):
         losses = setup.family.losses(setup.model, batch)
-    torch.stack(list(losses.values())).sum().backward()
+    loss = torch.stack(list(losses.values())).sum()
+    # What `loss.backward()` does, but inside the mode that stands in for a GPU: through the method
+    # the mode would step aside, and blocks that compute again would compute something else.
+    _engine_run_backward(
+        (loss,), (torch.ones_like(loss),), False, False, (),
+        allow_unreachable=True, accumulate_grad=True,
+    )  # fmt: skip
 
 
 def _make_state(setup: Setup) -> bool:

@@ -11,11 +11,12 @@ from trainer.config import RunConfig
 from trainer.data.manifest import read_manifest
 from trainer.data.types import Clip
 from trainer.device import Device
-from trainer.entries import with_absolute_paths
+from trainer.entries import find_family, with_absolute_paths
 from trainer.estimate import GIB, estimate
 from trainer.flags import config_from_args
 from trainer.measurements import s_per_step_of
-from trainer.presets import USABLE_SHARE
+from trainer.presets import USABLE_SHARE, apply_preset
+from trainer.rehearsal import without_size
 
 Tell = Callable[[str], None]
 
@@ -25,16 +26,32 @@ def estimate_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell:
     add = parser.add_argument_group("the estimate").add_argument
     add("--gpu-memory", type=float, metavar="GIB", help="for a GPU of this size, not this device")
     add("--json", action="store_true", help="print JSON for machines")
-    config, args = config_from_args(parser, argv)
+    parser.epilog = "Without --base, --size also names a random model of a true size, as `measure`."
+    words, size = _split_size(argv)
+    config, args = config_from_args(parser, words)
     device = choose_device(config.training.device)
     if args.gpu_memory:
         device = Device("cuda", 0, f"a GPU with {args.gpu_memory:g} GiB", args.gpu_memory, (9, 0))
-    found = foresee(with_absolute_paths(config), device)
+    found = foresee(with_absolute_paths(config), device, size=size)
     if args.json:
         tell(json.dumps(found))
     else:
         _describe(found, tell)
     return 0 if found["fits"] else 1
+
+
+def _split_size(argv: Sequence[str]) -> tuple[list[str], str]:
+    """Return the words, and the size of a random model if they name one."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("--family", "--preset", "--base", "--size"):
+        parser.add_argument(name, default="")
+    known, _ = parser.parse_known_args(argv)
+    config = apply_preset(RunConfig(), known.preset) if known.preset else RunConfig()
+    family = find_family(known.family or config.family.name)
+    sizes = family.rehearsal.sizes if family.rehearsal else ()
+    if known.base or known.size not in sizes:
+        return list(argv), ""
+    return without_size(argv, family, known.size), known.size
 
 
 def foresee(

@@ -71,6 +71,27 @@ def _indextts2_korean() -> dict[str, Any]:
     }
 
 
+def _xtts_on(gib: int, batch_size: int, accumulate: int, **boxes: dict[str, Any]) -> Preset:
+    """Return a preset for GPUs of a memory in GiB, in which its largest step is estimated to fit.
+
+    Estimated, not measured: `python -m trainer estimate --preset xtts-12gb --size full
+    --gpu-memory 12` counts clips of 11.6 s at the published size.
+    """
+    values = _xtts(10, batch_size, accumulate, patience=4, validate_every="1 epochs")
+    values["optimizations"] |= boxes
+    what = "all weights"
+    if "lora" in boxes:
+        what = "LoRA adapters"
+        values["optimizer"]["options"]["lr"] = 1e-4
+    return Preset(
+        f"xtts-{gib}gb",
+        f"XTTS v2: GPU with {gib} GB",
+        f"Batch {batch_size} x {accumulate}, {what}; the largest step is estimated to fit.",
+        values,
+        ("xtts",),
+    )
+
+
 def _study(lr: float, warmup_steps: int, weight_decay: float) -> dict[str, Any]:
     """Return the settings of the FastSpeech 2 optimizer study for the standard size.
 
@@ -215,6 +236,12 @@ _PRESETS = (
         _indextts2_korean(),
         ("indextts2",),
     ),
+    _xtts_on(8, 8, 2, lora={}, gradient_checkpointing={"level": "light"}),
+    _xtts_on(12, 8, 2, gradient_checkpointing={"level": "light"}),
+    _xtts_on(16, 8, 2),
+    _xtts_on(24, 16, 1),
+    _xtts_on(48, 32, 1),
+    _xtts_on(80, 64, 1),
 )
 
 PRESETS: dict[str, Preset] = {preset.name: preset for preset in _PRESETS}

@@ -12,7 +12,8 @@ from trainer.data.types import Batch, Clip
 from trainer.dataset import Dataset
 from trainer.entries import Entries
 from trainer.errors import ConfigError
-from trainer.specs import Rehearsal
+from trainer.options import describe
+from trainer.specs import ModelFamily, Rehearsal
 
 _DRAWS = 32
 """Steps of which the largest batch is taken, where a family draws some lengths anew."""
@@ -109,3 +110,17 @@ def spread_lengths(longest_s: float, count: int, seed: int) -> list[float]:
     """Return lengths in seconds as read speech has them: mean 0.57 of the longest, seeded."""
     drawn = np.random.default_rng(seed).normal(0.57, 0.22, count).clip(0.1, 1.0)
     return [round(longest_s * float(share), 2) for share in drawn]
+
+
+def without_size(words: Sequence[str], family: ModelFamily, size: str) -> list[str]:
+    """Return the words of a command without `--size`, unless the family has an option of the same
+    sizes, which then is this one."""
+    kept, skip = [], False
+    for word in words:
+        if not (skip or word.partition("=")[0] == "--size"):
+            kept.append(word)
+        skip = word == "--size"
+    assert family.rehearsal is not None
+    choices = [info.choices for info in describe(family.options) if info.name == "size"]
+    is_known = bool(choices) and set(family.rehearsal.sizes) <= set(choices[0])
+    return [*kept, "--size", size] if is_known else kept

@@ -18,7 +18,7 @@ from trainer.measure.ladder import Ladder
 from trainer.measure.plan import FIRST, MeasurePlan
 from trainer.measure.report import line_of, to_markdown
 from trainer.measurements import Measurement, keep, list_kept, new_path, read_kept
-from trainer.options import describe
+from trainer.rehearsal import without_size
 from trainer.specs import ModelFamily
 
 FINISHED, STOPPED = 0, 10
@@ -112,7 +112,7 @@ def _read_plan(
     size = ""
     if not (known.base or known.train_csv or known.train_data):
         size = _choose_size(family, known)
-        words = _with_size(words, family, size)
+        words = without_size(words, family, size)
     config, args = config_from_args(parser, words)
     config = with_absolute_paths(config)
     training = replace(config.training, steps=_USUAL_STEPS, epochs=None)
@@ -139,19 +139,6 @@ def _choose_size(family: ModelFamily, known: argparse.Namespace) -> str:
             f"is: {', '.join(sizes)}."
         )
     return size
-
-
-def _with_size(words: list[str], family: ModelFamily, size: str) -> list[str]:
-    """Return the words with a size the family's own option knows, if it has the same sizes."""
-    kept, skip = [], False
-    for word in words:
-        if not (skip or word.partition("=")[0] == "--size"):
-            kept.append(word)
-        skip = word == "--size"
-    assert family.rehearsal is not None
-    choices = [info.choices for info in describe(family.options) if info.name == "size"]
-    is_known = bool(choices) and set(family.rehearsal.sizes) <= set(choices[0])
-    return [*kept, "--size", size] if is_known else kept
 
 
 def _show(name: str, tell: Tell) -> int:
