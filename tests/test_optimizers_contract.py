@@ -14,6 +14,7 @@ from tests._no_reads import NoReads
 from tests._toy import OPTIMIZERS, make_setup
 from tests.parity import optimizer_problem as problem
 from trainer.catalog import discover
+from trainer.cli import main
 from trainer.errors import ConfigError
 from trainer.events import Event, StepDone
 from trainer.loop import train
@@ -374,3 +375,12 @@ def test_research_entries_carry_a_warning() -> None:
 
     assert research == {"kron", "mars_shampoo", "prodigy_schedule_free", "soap_ademamix"}
     assert all(SPECS[name].warning.endswith(".") for name in research)
+    assert all(SPECS[name].advice.startswith("For research. ") for name in research)
+    assert SPECS["adamw"].advice == ""
+
+
+def test_the_help_tells_what_to_know_before_choosing(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--optimizer", "kron", "--help"])
+
+    assert "For research. Nothing is known of it" in " ".join(capsys.readouterr().out.split())

@@ -51,6 +51,8 @@ def config_from_args(
     _add_choices(parser)
     flags = config_flags(config)
     groups = {flag.path[0]: parser.add_argument_group(_GROUPS[flag.path[0]]) for flag in flags}
+    optimizer = find_optimizer(config.optimizer.name)
+    groups["optimizer"].description = f"{optimizer.summary} {optimizer.advice}".strip()
     for flag in flags:
         _add_flag(groups[flag.path[0]], flag)
     _add_optimizations(parser)

@@ -183,6 +183,11 @@ class OptimizerSpec:
     experimental: bool = False
     warning: str = ""
 
+    @property
+    def advice(self) -> str:
+        """What to know before choosing it, in sentences; may be empty."""
+        return " ".join(filter(None, ("For research." if self.experimental else "", self.warning)))
+
 
 @dataclass(frozen=True)
 class State:

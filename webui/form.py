@@ -141,6 +141,7 @@ class ChoiceForm:
 
 
 def _describe(entry: Any) -> str:
-    """Return the line under a choice: what it is and, for a model, under which licence."""
-    licence = getattr(entry, "licence", "")
-    return f"{entry.summary} Licence: {licence}." if licence else entry.summary
+    """Return the line under a choice: what it is, its licence, what to know before choosing it."""
+    licence, advice = getattr(entry, "licence", ""), getattr(entry, "advice", "")
+    parts = (entry.summary, f"Licence: {licence}." if licence else "", advice)
+    return " ".join(part for part in parts if part)
