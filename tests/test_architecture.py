@@ -46,7 +46,6 @@ FLOORS = {
     "trainer.loop": 4.1,
     "trainer.guard": 4.0,
     "trainer.alerts": 4.0,
-    "trainer.alerts": 4.0,
     "trainer.writer": 4.0,
     "trainer.meter": 4.0,
     "trainer.timetable": 4.0,

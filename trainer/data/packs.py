@@ -135,7 +135,9 @@ class CheckedArrays(dict[str, np.ndarray]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return an array, checked, or the default."""
-        return self[name] if name in self else default
+        if name not in self:
+            return default
+        return self[name]
 
     def __or__(self, other: Any) -> Any:
         return {name: self[name] for name in self} | other
