@@ -37,12 +37,13 @@ def judge_for(family: str, base: str, data: DataConfig) -> dict[str, Any]:
             timeout=_TIMEOUT_S,
             check=False,
         )
-        return json.loads(ended.stdout)
     except subprocess.TimeoutExpired:
         raise RunError(
             "This took longer than an hour and was given up. Features that are done are kept, so "
             "the next try is shorter."
         ) from None
+    try:
+        return json.loads(ended.stdout)
     except ValueError:
         lines = [line for line in ended.stderr.splitlines() if line.strip()]
         reason = lines[-1].removeprefix("Error: ") if lines else "The check left no answer."
