@@ -13,17 +13,15 @@ import torch
 from torch import Tensor
 
 from trainer.optimizers import _lists as lists
-from trainer.optimizers._elementwise import apply_adamw
 from trainer.optimizers._native import NativeRule
+from trainer.optimizers._prodigy_host import HostNumbers, step_on_host
 from trainer.optimizers._prodigy_options import check_rates
-from trainer.optimizers._tables import CPU_PIECE, Table, TableOptimizer, cut
+from trainer.optimizers._tables import Table, TableOptimizer, cut
 
 ESTIMATES = ("d", "d_max", "d_numerator")
 """Scalars of the method, one for all groups; plain numbers in a checkpoint."""
 Parts = tuple[list[Tensor], list[Tensor]]
 """Scalars that add up to <g, p0 - p> and to |s|."""
-_LONG_AGO = 10**9
-"""A step at which Adam's bias correction is one."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +33,6 @@ class Scalars:
     d: Tensor
     rate: Tensor
     weight_of_grad: Tensor
-    scratch: Tensor
-
-    def buffer_like(self, piece: Tensor) -> Tensor:
-        """Return room for what is soon forgotten: always the same, so that it stays cached."""
-        if piece.numel() == self.scratch.numel() and piece.dim() == 1:
-            return self.scratch
-        if piece.numel() > self.scratch.numel():
-            return torch.empty_like(piece)
-        return self.scratch[: piece.numel()].view(piece.shape)
 
 
 class EstimatingOptimizer(TableOptimizer):
@@ -139,15 +128,18 @@ class Prodigy(EstimatingOptimizer):
         if slice_p > 1:
             weights, grads = ([tensor[::slice_p] for tensor in x] for x in columns[:2])
             yield estimate([weights, grads, *estimators], scalars)
-            for pieces in cut(columns):
-                _adam(pieces, scalars, decay)
-        elif table.group["compiled"]:
-            found = RULE([*columns, *estimators], _numbers(scalars, decay))
+            estimators = []
+        columns += estimators
+        if table.group["compiled"] and estimators:
+            found = RULE(columns, _numbers(scalars, decay))
             yield [found[0]], [found[1]]
+        elif _is_host(scalars.d):
+            yield step_on_host(columns, _host_numbers(scalars, decay))
         else:
-            for *pieces, sums, firsts in cut([*columns, *estimators]):
-                yield estimate([*pieces[:2], sums, firsts], scalars)
-                _adam(pieces, scalars, decay)
+            for pieces in cut(columns):
+                if estimators:
+                    yield estimate([*pieces[:2], *pieces[4:]], scalars)
+                _adam(pieces[:4], scalars, decay)
         for weight, values in zip(table.weights, columns[0], strict=True):
             if not weight.is_contiguous():
                 weight.copy_(values.view_as(weight))
@@ -170,8 +162,7 @@ def scalars_of(group: dict[str, Any], lr: float) -> Scalars:
     d = group["d"].clone()
     rate = d * (lr * correction)
     weight_of_grad = (d if group["safeguard_warmup"] else rate) * (d / group["d0"])
-    scratch = torch.empty(CPU_PIECE if _is_host(d) else 0, dtype=torch.float32)
-    return Scalars((beta1, beta2, beta3), group["eps"], d, rate, weight_of_grad, scratch)
+    return Scalars((beta1, beta2, beta3), group["eps"], d, rate, weight_of_grad)
 
 
 def estimate(pieces: list[list[Tensor]], scalars: Scalars) -> Parts:
@@ -180,52 +171,19 @@ def estimate(pieces: list[list[Tensor]], scalars: Scalars) -> Parts:
     `pieces` are weights, gradients, sums and first weights (any shape).
     """
     weights, grads, sums, firsts = pieces
-    is_host = _is_host(scalars.d)
-    if is_host and len(weights) == 1 and scalars.scratch.dtype == weights[0].dtype:
-        return _estimate_one(weights[0], grads[0], sums[0], firsts[0], scalars)
     ways = lists.sub(firsts, weights)
     products = [
         torch.dot(grad.flatten(), way.flatten()) for grad, way in zip(grads, ways, strict=True)
     ]
     lists.mul_(sums, scalars.betas[2])
-    if is_host:
-        lists.add_(sums, grads, alpha=_read_host(scalars.weight_of_grad))
-    else:
-        lists.add_(sums, lists.scale(grads, scalars.weight_of_grad.to(grads[0].dtype)))
+    lists.add_(sums, lists.scale(grads, scalars.weight_of_grad.to(grads[0].dtype)))
     return products, [part.sum() for part in lists.abs(sums)]
-
-
-def _estimate_one(
-    weight: Tensor, grad: Tensor, total: Tensor, first: Tensor, scalars: Scalars
-) -> Parts:
-    """As `estimate` for one piece of a CPU (any shape), with a buffer that stays in the cache."""
-    buffer = scalars.buffer_like(grad)
-    torch.sub(first, weight, out=buffer)
-    product = torch.dot(grad.flatten(), buffer.flatten())
-    total.mul_(scalars.betas[2]).add_(grad, alpha=_read_host(scalars.weight_of_grad))
-    torch.abs(total, out=buffer)
-    return [product], [buffer.sum()]
 
 
 def _adam(pieces: list[list[Tensor]], scalars: Scalars, weight_decay: float) -> None:
     """Move weights (flat pieces, with gradients and averages) by Adam on d * g at rate d * lr."""
     weights, grads, means, squares = pieces
     beta1, beta2, _ = scalars.betas
-    if _is_host(scalars.d):
-        d, rate = _read_host(scalars.d), _read_host(scalars.rate)
-        if len(grads) == 1 and scalars.scratch.dtype == grads[0].dtype:
-            scaled = [torch.mul(grads[0], d, out=scalars.buffer_like(grads[0]))]
-        else:
-            scaled = list(lists.mul(grads, d))
-        apply_adamw(
-            [weights, scaled, means, squares],
-            lr=rate,
-            betas=(beta1, beta2),
-            eps=scalars.eps * d,
-            weight_decay=weight_decay,
-            step=_LONG_AGO,
-        )
-        return
     dtype = weights[0].dtype
     d, rate = scalars.d.to(dtype), scalars.rate.to(dtype)
     scaled = lists.scale(grads, d)
@@ -302,6 +260,9 @@ def _is_host(scalar: Tensor) -> bool:
     return scalar.device.type == "cpu"
 
 
-def _read_host(scalar: Tensor) -> float:
-    """Return a scalar of a CPU: its memory is the host's, so there is nothing to wait for."""
-    return float(scalar.numpy())
+def _host_numbers(scalars: Scalars, weight_decay: float) -> HostNumbers:
+    """Return the scalars of a CPU: their memory is the host's, so there is nothing to wait for."""
+    d, rate, weight = (
+        float(scalar.numpy()) for scalar in (scalars.d, scalars.rate, scalars.weight_of_grad)
+    )
+    return HostNumbers(scalars.betas, scalars.eps * d, d, rate, weight, weight_decay)
