@@ -9,6 +9,7 @@ import pytest
 from trainer import Run, RunConfig
 from trainer.cli import main
 from trainer.config import Choice, DataConfig, TrainingConfig
+from trainer.errors import ConfigError
 from trainer.events import RunFinished, RunStarted, StepDone, ValidationDone
 from trainer.flags import command_line, config_flags, config_from_args
 from trainer.presets import PRESETS, apply_preset
@@ -86,6 +87,14 @@ def test_an_optimization_of_a_preset_can_be_switched_off() -> None:
     config = _parse("--preset", "low-memory", "--mixed-precision", "off", "--no-sdpa")
 
     assert set(config.optimizations) == {"gradient_checkpointing"}
+
+
+def test_options_of_an_optimization_are_flags_of_their_own() -> None:
+    config = _parse("--gradient-checkpointing", "--gradient-checkpointing-level", "light")
+
+    assert config.optimizations == {"gradient_checkpointing": {"level": "light"}}
+    with pytest.raises(ConfigError, match="lora-rank is given, but lora is off. Add --lora"):
+        _parse("--lora-rank", "8")
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))

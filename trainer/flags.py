@@ -68,8 +68,7 @@ def config_from_args(
                 problems += error.problems
     if problems:
         raise ConfigError(problems)
-    for name in discover("trainer.optimizations", Optimization):
-        _read_optimization(values, name, getattr(parsed, name, None))
+    _read_optimizations(values, parsed)
     if hasattr(parsed, "epochs") and not hasattr(parsed, "steps"):
         values["training"]["steps"] = None
     if hasattr(parsed, "steps") and not hasattr(parsed, "epochs"):
@@ -131,14 +130,15 @@ def command_line(config: RunConfig, run: str) -> list[str]:
         value = _get(values, flag.path, flag.info.default)
         if value == flag.info.default:
             continue
-        if flag.info.kind is bool:
-            words.append(f"--{flag.flag}" if value else f"--no-{flag.flag}")
-        else:
-            words += [f"--{flag.flag}", "auto" if value is None else _spell(value)]
+        words += _words_of(flag, value)
     for name, options in config.optimizations.items():
         words.append(f"--{name.replace('_', '-')}")
         if "mode" in options:
             words.append(str(options["mode"]))
+        for flag in _option_flags(name):
+            value = options.get(flag.info.name, flag.info.default)
+            if value != flag.info.default:
+                words += _words_of(flag, value)
     return words
 
 
@@ -192,12 +192,20 @@ def _add_flag(parser: "argparse._ArgumentGroup", flag: Flag) -> None:
     parser.add_argument(f"--{flag.flag}", help=text, default=argparse.SUPPRESS, metavar=metavar)
 
 
+def _words_of(flag: Flag, value: Any) -> list[str]:
+    if flag.info.kind is bool:
+        return [f"--{flag.flag}" if value else f"--no-{flag.flag}"]
+    return [f"--{flag.flag}", "auto" if value is None else _spell(value)]
+
+
 def _add_optimizations(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("optimizations")
     for name, entry in discover("trainer.optimizations", Optimization).items():
         flag = f"--{name.replace('_', '-')}"
         modes = [info for info in describe(entry.options) if info.name == "mode"]
         text = entry.help.replace("%", "%%")
+        for detail in _option_flags(name):
+            _add_flag(group, detail)
         if not modes:
             action = argparse.BooleanOptionalAction
             group.add_argument(flag, action=action, help=text, default=argparse.SUPPRESS)
@@ -207,6 +215,42 @@ def _add_optimizations(parser: argparse.ArgumentParser) -> None:
             flag, nargs="?", const=modes[0].default, choices=choices, help=text,
             default=argparse.SUPPRESS,
         )  # fmt: skip
+
+
+def _option_flags(name: str) -> list[Flag]:
+    """Return the flags of an optimization's options; its mode is the value of its own flag."""
+    entry = discover("trainer.optimizations", Optimization)[name]
+    start = name.replace("_", "-")
+    return [
+        Flag(f"{start}-{info.name.replace('_', '-')}", ("optimizations", name, info.name), info)
+        for info in describe(entry.options)
+        if info.name != "mode"
+    ]
+
+
+def _read_optimizations(values: dict[str, Any], parsed: argparse.Namespace) -> None:
+    """Put the optimizations given and their options in place.
+
+    Raises:
+        ConfigError: a value that cannot be used, or an option of an optimization that is off.
+    """
+    problems: list[str] = []
+    for name in discover("trainer.optimizations", Optimization):
+        _read_optimization(values, name, getattr(parsed, name, None))
+        for flag in _option_flags(name):
+            given = getattr(parsed, flag.flag.replace("-", "_"), None)
+            if given is None:
+                continue
+            if name not in values["optimizations"]:
+                on = f"--{name.replace('_', '-')}"
+                problems.append(f"--{flag.flag} is given, but {name} is off. Add {on}.")
+                continue
+            try:
+                _put(values, flag.path, parse_value(flag.info, given))
+            except ConfigError as error:
+                problems += error.problems
+    if problems:
+        raise ConfigError(problems)
 
 
 def _read_optimization(values: dict[str, Any], name: str, given: bool | str | None) -> None:
