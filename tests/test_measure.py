@@ -392,3 +392,14 @@ def test_what_was_measured_is_what_the_estimate_needs(tmp_path: Path) -> None:
 
     assert known is not None and row.s_per_step is not None
     assert known[0] == pytest.approx(row.s_per_step, rel=0.01)
+
+
+def test_a_slow_row_leaves_the_others_their_time() -> None:
+    ladder = Ladder(MeasurePlan(SMALL, "small"))
+    ladder._taken = [50.0, 60.0, 70.0]
+
+    with_plenty = ladder._deadline(400.0, 100.0, 4)
+    with_little = ladder._deadline(150.0, 50.0, 3)
+
+    assert with_plenty == 400.0 - 3 * 60.0
+    assert with_little == 50.0

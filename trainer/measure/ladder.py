@@ -89,12 +89,19 @@ class Ladder:
             row.reason = "" if self._is_cancelled else "no time was left for it"
             return row
         fair_s = remaining_s / left
-        # The first row may take its time: without it there is nothing to compare with.
-        deadline_s = min(remaining_s, 0.6 * remaining_s if not self._taken else 3 * fair_s)
+        deadline_s = self._deadline(remaining_s, fair_s, left)
         began = time.monotonic()
         found = self._run_child(row, deadline_s, _SHARE_TIMED * fair_s)
         self._taken.append(time.monotonic() - began)
         return found
+
+    def _deadline(self, remaining_s: float, fair_s: float, left: int) -> float:
+        """Return how long a row may take: longer than its share, but not what others need."""
+        if not self._taken:
+            # Without the first row there is nothing to compare with.
+            return 0.6 * remaining_s
+        for_others_s = (left - 1) * median(self._taken)
+        return min(3 * fair_s, max(fair_s, remaining_s - for_others_s))
 
     def _run_child(self, row: Row, deadline_s: float, timed_s: float) -> Row:
         is_gpu = self.device.kind == "cuda"
