@@ -91,7 +91,8 @@ def close(setup: Setup) -> None:
 
 def test_training_beats_the_entropy_of_codes_and_of_text(tmp_path: Path) -> None:
     options = EXACT | {"text_weight": 0.1}
-    config = make_config(tmp_path, demo_rows(6), options=options, training={"steps": 40})
+    training = {"steps": 60, "batch_size": 6}
+    config = make_config(tmp_path, demo_rows(6), options=options, training=training)
     _, setup, events = prepare(tmp_path, config)
     clips = [setup.corpus.features[clip_id] for clip_id in list(setup.corpus.features)[:6]]
     code_entropy = entropy(np.concatenate([clip["codes"] for clip in clips]))
