@@ -14,14 +14,12 @@ from torch import Tensor
 
 from trainer.optimizers import _lists as lists
 from trainer.optimizers._native import NativeRule
-from trainer.optimizers._prodigy_host import HostNumbers, step_on_host
+from trainer.optimizers._prodigy_host import HostNumbers, Parts, move_on_host, step_on_host
 from trainer.optimizers._prodigy_options import check_rates
 from trainer.optimizers._tables import Table, TableOptimizer, cut
 
 ESTIMATES = ("d", "d_max", "d_numerator")
 """Scalars of the method, one for all groups; plain numbers in a checkpoint."""
-Parts = tuple[list[Tensor], list[Tensor]]
-"""Scalars that add up to <g, p0 - p> and to |s|."""
 
 
 @dataclass(frozen=True)
@@ -128,18 +126,17 @@ class Prodigy(EstimatingOptimizer):
         if slice_p > 1:
             weights, grads = ([tensor[::slice_p] for tensor in x] for x in columns[:2])
             yield estimate([weights, grads, *estimators], scalars)
-            estimators = []
-        columns += estimators
-        if table.group["compiled"] and estimators:
-            found = RULE(columns, _numbers(scalars, decay))
+            for pieces in cut(columns):
+                _adam(pieces, scalars, decay)
+        elif table.group["compiled"]:
+            found = RULE([*columns, *estimators], _numbers(scalars, decay))
             yield [found[0]], [found[1]]
         elif _is_host(scalars.d):
-            yield step_on_host(columns, _host_numbers(scalars, decay))
+            yield step_on_host([*columns, *estimators], _host_numbers(scalars, decay))
         else:
-            for pieces in cut(columns):
-                if estimators:
-                    yield estimate([*pieces[:2], *pieces[4:]], scalars)
-                _adam(pieces[:4], scalars, decay)
+            for *pieces, sums, firsts in cut([*columns, *estimators]):
+                yield estimate([*pieces[:2], sums, firsts], scalars)
+                _adam(pieces, scalars, decay)
         for weight, values in zip(table.weights, columns[0], strict=True):
             if not weight.is_contiguous():
                 weight.copy_(values.view_as(weight))
@@ -184,6 +181,10 @@ def _adam(pieces: list[list[Tensor]], scalars: Scalars, weight_decay: float) -> 
     """Move weights (flat pieces, with gradients and averages) by Adam on d * g at rate d * lr."""
     weights, grads, means, squares = pieces
     beta1, beta2, _ = scalars.betas
+    if _is_host(scalars.d):
+        numbers = _host_numbers(scalars, weight_decay)
+        move_on_host([weights, list(lists.mul(grads, numbers.d)), means, squares], numbers)
+        return
     dtype = weights[0].dtype
     d, rate = scalars.d.to(dtype), scalars.rate.to(dtype)
     scaled = lists.scale(grads, d)
