@@ -60,7 +60,7 @@ def imagine(base: Path | None, options: Options, clips: Sequence[Clip], size: st
         "related": {},
         "amharic_g2p": options.amharic_g2p,
         "config": config_of(sizes),
-        "speakers": [{"name": "nobody", "language": "en", "references": []}],
+        "speakers": [{"name": "nobody", "languages": ["en"], "references": []}],
     }
     return Corpus(facts, features)
 
