@@ -54,6 +54,7 @@ def test_a_fresh_run_is_created_and_not_owned(run: Run) -> None:
     assert (run.status().state, run.is_owned()) == ("created", False)
 
 
+@pytest.mark.fault("A10")
 def test_ownership_ends_with_the_process_that_holds_it(run: Run) -> None:
     owner = _owner_of(run)
 
@@ -205,6 +206,7 @@ def test_a_process_killed_by_a_signal_is_named_so() -> None:
     assert "Resume" in remedy
 
 
+@pytest.mark.fault("A9")
 def test_five_owners_at_once_leave_one(run: Run) -> None:
     source = (
         "import sys, time\nfrom trainer import Run\nfrom trainer.errors import RunOwned\n"
