@@ -72,7 +72,8 @@ def _train_toy(run: Run, wants_stop: Callable[[], bool]) -> str:
 def _steady(event: Event) -> Event:
     """Return the event with a step time that does not depend on what else the machine does."""
     if isinstance(event, StepDone):
-        return replace(event, metrics=event.metrics | {"perf/s_per_step": 0.01})
+        steady = {"perf/s_per_step": 0.01, "perf/cpu_s_per_step": 0.01}
+        return replace(event, metrics=event.metrics | steady)
     return event
 
 
@@ -375,6 +376,25 @@ def test_seconds_leave_warming_up_and_validating_out(tmp_path: Path) -> None:
     assert result.seconds == pytest.approx((1.0,))
     assert result.warmup_s == pytest.approx(4.9)
     assert result.s_per_step == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("clock", "processor"), [(0.4, 0.1), (0.1, 0.2)])
+def test_a_step_counts_as_what_it_takes_when_nothing_else_runs(
+    tmp_path: Path, clock: float, processor: float
+) -> None:
+    run = Run.create(tmp_path / "run", CONFIG)
+    run.events.append(RunStarted(1, 10, 4))
+    told = {"perf/s_per_step": clock, "perf/cpu_s_per_step": processor, "perf/optimizer_s": 0.05}
+    for step in range(1, 11):
+        run.events.append(StepDone(step, {"train/loss": 2.0} | told))
+    run.events.append(ValidationDone(10, {"val/loss": 1.5}))
+    run.events.append(RunFinished("finished", 10))
+
+    result = read_result(run)
+
+    assert result is not None
+    assert result.s_per_step == pytest.approx(0.1)
+    assert result.optimizer_s == pytest.approx(0.1 * 0.05 / clock)
 
 
 def test_without_validations_a_run_says_what_is_missing(tmp_path: Path) -> None:

@@ -8,12 +8,16 @@ import psutil
 import torch
 from torch import Tensor
 
+from trainer.device import DeviceUse, glance_at
 from trainer.errors import TimbreError
 from trainer.events import Event, StepDone
 from trainer.setup import Setup
-from trainer.stopwatch import Lap, Stopwatch
+from trainer.stopwatch import Lap, Splits, Stopwatch, seconds_by_part
 
 _GIB = 1024**3
+_GLANCE_S = 2.0
+_PARTS = {"data": "perf/data_wait_s", "forward": "perf/forward_s", "backward": "perf/backward_s"}
+"""Where a step's seconds go; the optimizer's own are told by its hooks, the rest is the rest."""
 
 
 class LossNotFinite(TimbreError):
@@ -30,6 +34,7 @@ class _Pending:
     ready: "torch.cuda.Event | None"
     facts: dict[str, float]
     lap: Lap | None
+    parts: list[tuple[str, Lap]]
 
 
 class Meter:
@@ -44,12 +49,17 @@ class Meter:
         self._pending: _Pending | None = None
         self._process = psutil.Process()
         self._stopwatch = Stopwatch(setup.optimizer, setup.device)
+        self._splits = Splits(setup.device)
+        setup.enter = self._splits.enter
+        self._glanced_at = 0.0
         self._last = time.monotonic()
+        self._cpu_last = time.process_time()
         self._waited_s = setup.train_batches.waited_s
         self._trained_s = float(setup.progress.get("trained_s", 0.0))
 
     def step_done(self, step: int, tensors: dict[str, Tensor]) -> None:
         """Take the metrics of a step: loss parts and `grad_norm`, scalars on the device."""
+        self._splits.enter("rest")
         pending = self._copy(step, tensors)
         self._read()
         self._pending = pending
@@ -63,7 +73,7 @@ class Meter:
 
     def restart(self) -> None:
         """Leave the time since the last step out of the next one's seconds."""
-        self._last = time.monotonic()
+        self._last, self._cpu_last = time.monotonic(), time.process_time()
 
     def _copy(self, step: int, tensors: dict[str, Tensor]) -> _Pending:
         names = list(tensors)
@@ -74,7 +84,8 @@ class Meter:
             host.copy_(values, non_blocking=True)
             ready, values = torch.cuda.Event(), host
             ready.record()
-        return _Pending(step, names, values, ready, self._facts(step), self._stopwatch.take())
+        lap, parts = self._stopwatch.take(), self._splits.take()
+        return _Pending(step, names, values, ready, self._facts(step), lap, parts)
 
     def _facts(self, step: int) -> dict[str, float]:
         """Return what the host knows of a step without asking the device."""
@@ -88,6 +99,9 @@ class Meter:
             "perf/audio_s": setup.train_batches.audio_s_of_step(step),
         }
         self._waited_s = waited_s
+        if setup.optimizer_spec.effective_lr is not None:
+            facts["train/lr_scheduled"] = float(setup.optimizer.param_groups[0]["lr"])
+        facts |= self._glance()
         if setup.device.type == "cuda":
             facts["perf/memory_gib"] = torch.cuda.memory_allocated(setup.device) / _GIB
             facts["perf/memory_reserved_gib"] = torch.cuda.memory_reserved(setup.device) / _GIB
@@ -95,6 +109,19 @@ class Meter:
         else:
             facts["perf/memory_gib"] = facts["perf/host_memory_gib"]
         return facts
+
+    def _glance(self) -> dict[str, float]:
+        """Return how busy and how warm the device is, every two seconds; asking takes a moment."""
+        now = time.monotonic()
+        if now - self._glanced_at < _GLANCE_S:
+            return {}
+        self._glanced_at = now
+        use = glance_at(self._setup.machine) or DeviceUse(0.0, 0.0)
+        told = {
+            "perf/utilisation_percent": use.utilisation_percent,
+            "perf/temperature_c": use.temperature_c,
+        }
+        return {name: value for name, value in told.items() if value is not None}
 
     def _learning_rate(self) -> float:
         effective = self._setup.optimizer_spec.effective_lr
@@ -117,6 +144,12 @@ class Meter:
         metrics = {"train/loss": loss, "train/grad_norm": grad_norm, "perf/s_per_step": seconds}
         metrics |= {f"train/loss/{name}": value for name, value in values.items()}
         metrics |= pending.facts
+        if self._setup.device.type == "cpu":
+            cpu_now = time.process_time()
+            metrics["perf/cpu_s_per_step"] = cpu_now - self._cpu_last
+            self._cpu_last = cpu_now
+        parts = seconds_by_part(pending.parts)
+        metrics |= {name: parts[part] for part, name in _PARTS.items() if part in parts}
         if pending.lap is not None:
             metrics["perf/optimizer_s"] = pending.lap.seconds()
         metrics["perf/audio_s_per_s"] = metrics.pop("perf/audio_s") / max(seconds, 1e-9)

@@ -23,7 +23,10 @@ class Result:
         validation, saving and previews are left out, and so is what the first steps of a process
         take longer than the others; that is `warmup_s`.
     s_per_step, fast_s_per_step: median and lower quartile; other work on the machine only ever
-        makes steps longer, so speeds are compared by the latter.
+        makes steps longer, so speeds are compared by the latter. On a CPU a step counts as the
+        seconds of the clock or of the processor, whichever are fewer: other work lengthens the
+        first, several threads the second.
+    optimizer_s: what the optimizer takes of `s_per_step`.
     """
 
     state: str
@@ -57,7 +60,6 @@ def read_result(run: Run) -> Result | None:
     validations = series.validations
     val_steps = validations.array("step") if validations.count else np.zeros(0)
     reached = np.searchsorted(series.steps.array("step"), val_steps) if losses.size else val_steps
-    optimizer_s = _column(series, "perf/optimizer_s")
     memory = _column(series, "perf/memory_peak_gib")
     memory = memory if memory.size else _column(series, "perf/host_memory_gib")
     return Result(
@@ -69,7 +71,7 @@ def read_result(run: Run) -> Result | None:
         first_loss=float(losses[0]) if losses.size else math.nan,
         s_per_step=s_per_step,
         fast_s_per_step=fast_s,
-        optimizer_s=float(np.nanmedian(optimizer_s)) if optimizer_s.size else None,
+        optimizer_s=_optimizer_s(series, s_per_step),
         peak_memory_gib=float(np.nanmax(memory)) if memory.size else math.nan,
         warmup_s=warmup_s,
         validation_s=_validation_s(series),
@@ -104,7 +106,7 @@ def _end_of(series: RunSeries, losses: np.ndarray) -> tuple[str, str]:
 
 def _training_seconds(series: RunSeries) -> tuple[np.ndarray, tuple[float, float], float]:
     """Return seconds trained after each step, the quartile and median of a step, and warming up."""
-    measured = _column(series, "perf/s_per_step")
+    measured = _step_seconds(series)
     if not measured.size:
         return measured, (math.nan, math.nan), 0.0
     steps = series.steps.array("step")
@@ -115,6 +117,22 @@ def _training_seconds(series: RunSeries) -> tuple[np.ndarray, tuple[float, float
     fast, usual = np.percentile(measured[is_warm] if is_warm.any() else measured, [25, 50])
     counted = np.where(is_warm, measured, np.minimum(measured, usual))
     return np.cumsum(counted), (float(fast), float(usual)), float((measured - counted).sum())
+
+
+def _step_seconds(series: RunSeries) -> np.ndarray:
+    """Return the seconds of every step, (steps,)."""
+    by_clock, by_processor = (
+        _column(series, name) for name in ("perf/s_per_step", "perf/cpu_s_per_step")
+    )
+    return np.fmin(by_clock, by_processor) if by_processor.size else by_clock
+
+
+def _optimizer_s(series: RunSeries, s_per_step: float) -> float | None:
+    """Return the optimizer's part of a step's seconds; both parts are read from one clock."""
+    spent, whole = (_column(series, name) for name in ("perf/optimizer_s", "perf/s_per_step"))
+    if not spent.size or not np.isfinite(spent).any():
+        return None
+    return s_per_step * float(np.nanmedian(spent / np.maximum(whole, 1e-9)))
 
 
 def _validation_s(series: RunSeries) -> float:
