@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import pytest
+
 from trainer.alerts import Alerts
 from trainer.events import CheckpointSaved, Event, Notice, StepDone, ValidationDone
 
@@ -42,6 +44,7 @@ def test_a_run_that_goes_well_is_left_alone() -> None:
     assert _told([*steps, *checks, *saves], total_gib=24.0) == []
 
 
+@pytest.mark.fault("E12")
 def test_a_loss_that_leaves_its_best_behind_is_told_once_and_again_after_it_came_back() -> None:
     losses = [1.0] * 300 + [3.0] * 600 + [1.0] * 600 + [3.0] * 600
 
@@ -89,6 +92,7 @@ def test_a_plateau_is_told_unless_the_run_has_patience() -> None:
     assert _told(checks, patience=10) == []
 
 
+@pytest.mark.fault("B3")
 def test_a_disk_that_fills_is_told_before_it_is_full() -> None:
     save = CheckpointSaved(100, "x", False, 4 * 2**30, 1.0)
 

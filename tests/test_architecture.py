@@ -294,6 +294,7 @@ def test_what_may_be_missing_is_imported_only_where_it_is_needed() -> None:
     assert foreign == set()
 
 
+@pytest.mark.fault("E11", "F13")
 def test_the_trainer_starts_where_only_what_it_needs_is_installed() -> None:
     program = f"""
 import importlib, pkgutil, sys
@@ -414,6 +415,7 @@ def test_only_the_command_line_prints() -> None:
     assert printing == []
 
 
+@pytest.mark.fault("F14")
 def test_no_global_names_are_changed_and_no_shell_is_started() -> None:
     found = [
         f"{module.name}:{node.lineno}"

@@ -75,6 +75,7 @@ def test_a_reload_and_a_second_tab_show_the_whole_curve(
     assert page.evaluate(PLACES) == second.evaluate(PLACES)
 
 
+@pytest.mark.fault("A5")
 def test_a_killed_server_loses_nothing(
     context: BrowserContext, server: PageServer, start: Starter
 ) -> None:
@@ -197,6 +198,7 @@ def _write_history(run: Run, last: int, first: int = 1) -> None:
         file.write("\n".join(lines) + "\n")
 
 
+@pytest.mark.fault("F1")
 def test_eight_tabs_of_one_browser_all_load(
     context: BrowserContext, server: PageServer, start: Starter
 ) -> None:

@@ -33,6 +33,7 @@ def test_a_checkpoint_holds_weights_settings_state_and_a_manifest(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "state.pt", "config.json"])
+@pytest.mark.fault("B6")
 def test_one_flipped_bit_is_noticed_and_the_checkpoint_before_is_used(
     tmp_path: Path, name: str
 ) -> None:
@@ -51,6 +52,7 @@ def test_one_flipped_bit_is_noticed_and_the_checkpoint_before_is_used(
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+@pytest.mark.fault("B5")
 def test_truncated_files_are_noticed(tmp_path: Path, share: float) -> None:
     folder = tmp_path / save_checkpoint(make_setup(tmp_path), 1, best=False).path
     path = folder / "state.pt"
@@ -60,6 +62,7 @@ def test_truncated_files_are_noticed(tmp_path: Path, share: float) -> None:
         verify_checkpoint(folder)
 
 
+@pytest.mark.fault("A15")
 def test_a_checkpoint_of_a_newer_format_is_refused_in_a_sentence(tmp_path: Path) -> None:
     folder = tmp_path / save_checkpoint(make_setup(tmp_path), 1, best=False).path
     manifest = folder / "manifest.json"
@@ -69,6 +72,7 @@ def test_a_checkpoint_of_a_newer_format_is_refused_in_a_sentence(tmp_path: Path)
         verify_checkpoint(folder)
 
 
+@pytest.mark.fault("A4", "B8")
 def test_a_failing_disk_leaves_the_old_checkpoint_and_no_new_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +96,7 @@ def test_a_failing_disk_leaves_the_old_checkpoint_and_no_new_name(
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [older.name]
 
 
+@pytest.mark.fault("A2")
 def test_saving_at_every_instant_of_a_crash_leaves_a_usable_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +130,7 @@ def _photograph(tmp_path: Path, moments: list[str]) -> None:
     moments.append(name)
 
 
+@pytest.mark.fault("B16")
 def test_pruning_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
     setup = make_setup(tmp_path, keep_last=2)
     for step in range(1, 7):
@@ -187,6 +193,7 @@ def test_restoring_what_was_left_out_would_be_noticed(tmp_path: Path) -> None:
     assert not torch.equal(setup.model.inner.weight, forgetful.model.inner.weight)  # type: ignore[arg-type]
 
 
+@pytest.mark.fault("B5", "B16")
 def test_a_damaged_newer_checkpoint_does_not_push_out_good_ones(tmp_path: Path) -> None:
     setup = make_setup(tmp_path, keep_last=1)
     save_checkpoint(setup, 2, best=False)

@@ -100,6 +100,7 @@ def test_a_line_still_being_written_waits_for_its_end(log: EventLog) -> None:
     assert _events(log, seen[-1].offset) == [StepDone(1, {})]
 
 
+@pytest.mark.fault("F3")
 def test_a_line_torn_by_a_crash_is_passed_over_and_spoils_no_other(log: EventLog) -> None:
     log.append(StepDone(1, {}))
     with log.path.open("ab") as file:
@@ -149,6 +150,7 @@ def test_what_could_not_be_written_is_written_later_in_order(tmp_path: Path) -> 
     assert _events(log) == [StepDone(1, {}), StepDone(2, {}), StepDone(3, {})]
 
 
+@pytest.mark.fault("B2")
 def test_a_full_disk_loses_no_event_and_spoils_no_line(log: EventLog) -> None:
     resource = pytest.importorskip("resource")
     log.append(StepDone(1, {}))

@@ -149,6 +149,7 @@ def test_known_classes_become_plain_values(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("trap", [Trap, SystemTrap])
 @pytest.mark.parametrize("is_zip", [True, False])
+@pytest.mark.fault("F6")
 def test_code_in_a_pickle_never_runs(tmp_path: Path, trap: type[Trap], is_zip: bool) -> None:
     source, canary = tmp_path / "model.pth", tmp_path / "canary"
     content = {"model": {"w": torch.ones(2)}, "config": {"deep": [trap(canary)]}}
@@ -248,6 +249,7 @@ def test_a_converter_that_takes_too_long_is_ended(tmp_path: Path) -> None:
         convert_pickle(tmp_path / "model.pth", tmp_path / "out", timeout_s=0.01)
 
 
+@pytest.mark.fault("F6")
 def test_a_child_converts_several_files_and_names_the_one_with_code(tmp_path: Path) -> None:
     good, bad, canary = tmp_path / "good.pth", tmp_path / "bad.pth", tmp_path / "canary"
     torch.save({"w": torch.ones(2), "step": 3}, good)

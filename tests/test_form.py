@@ -198,6 +198,7 @@ def test_the_learning_rate_is_drawn_from_the_first_step_to_the_last() -> None:
     assert "0.002" in picture
 
 
+@pytest.mark.fault("F7")
 def test_foreign_words_in_the_report_are_escaped(clips_csv: Path) -> None:
     manifest = read_manifest(DataConfig(train_csv=str(clips_csv)))
     nasty = replace(manifest.clips[0], speaker="<img src=x> ${1} {{this}}")

@@ -61,6 +61,7 @@ def test_one_odd_batch_and_one_odd_gradient_raise_no_alarm() -> None:
         ([4.0] * 20, [math.inf] * 20, "20 steps in a row"),
     ],
 )
+@pytest.mark.fault("E3")
 def test_each_kind_of_harm_is_named(losses: list[float], norms: list[float], words: str) -> None:
     assert words in (find_trouble(losses, norms) or "")
 

@@ -122,6 +122,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.fault("C3")
 def test_each_common_layout_is_recognised_and_shown(tmp_path: Path, layout: str) -> None:
     file_name, rows, expected = LAYOUTS[layout]
     write_clips(tmp_path / "wavs", "a.wav", "b.wav", "c.wav")
@@ -139,6 +140,7 @@ def test_each_common_layout_is_recognised_and_shown(tmp_path: Path, layout: str)
     "encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "cp949"]
 )
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.fault("C1", "C2", "C5")
 def test_korean_text_survives_every_encoding_and_line_end(
     tmp_path: Path, encoding: str, end: str
 ) -> None:
@@ -170,6 +172,7 @@ def test_western_bytes_that_fit_no_strict_encoding_are_refused(tmp_path: Path) -
         read(path)
 
 
+@pytest.mark.fault("C5")
 def test_bytes_that_are_not_utf8_cost_their_own_row_only(tmp_path: Path) -> None:
     write_clips(tmp_path, "a.wav", "b.wav", "c.wav")
     rows = [f"a.wav|{HANGUL}".encode(), b"b.wav|caf\xe9 here", f"c.wav|{HANGUL}.".encode()]
@@ -182,6 +185,7 @@ def test_bytes_that_are_not_utf8_cost_their_own_row_only(tmp_path: Path) -> None
     assert kinds(manifest) == [(2, "damaged_text")]
 
 
+@pytest.mark.fault("C6")
 def test_damaged_bytes_in_a_speaker_or_a_header_reach_no_message(tmp_path: Path) -> None:
     write_clips(tmp_path, "a.wav", "b.wav")
     rows = [b"audio_file|text|speaker|no\xff", f"a.wav|{HANGUL}|ann|".encode(), b"b.wav|Two|b\xff|"]
@@ -195,6 +199,7 @@ def test_damaged_bytes_in_a_speaker_or_a_header_reach_no_message(tmp_path: Path)
     assert [str(problem).encode() for problem in manifest.problems]
 
 
+@pytest.mark.fault("C4")
 def test_quotes_in_pipe_rows_are_letters(tmp_path: Path) -> None:
     write_clips(tmp_path, "a.wav", "b.wav", "c.wav", "d.wav")
     rows = ['a.wav|"Hello, he said.', 'b.wav|She said "no" twice.', "c.wav|Bye.", 'd.wav|"Yes."']
@@ -216,6 +221,7 @@ def test_pipe_rows_written_by_pandas_lose_their_doubled_quotes(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("cell", "text"), [('"Yes"', "Yes"), ('Size 5"', 'Size 5"')])
+@pytest.mark.fault("C4")
 def test_an_unclosed_quote_costs_one_row(tmp_path: Path, cell: str, text: str) -> None:
     write_clips(tmp_path, "a.wav", "b.wav", "c.wav", "d.wav")
     rows = ["audio,text", "a.wav,Fine.", 'b.wav,"Never closed', "c.wav,Also fine.", f"d.wav,{cell}"]
@@ -251,6 +257,7 @@ def test_text_that_looks_like_data_stays_text(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.fault("C6", "C8", "C12", "C15", "D1", "D2", "D9")
 def test_every_kind_of_bad_row_is_named_with_its_line(tmp_path: Path) -> None:
     write_clips(tmp_path, "good.wav", "twice.wav", "again.wav", "empty_text.wav", "nul.wav")
     write_tone(tmp_path / "short.wav", 0.1)
@@ -319,6 +326,7 @@ def test_every_kind_of_bad_row_is_named_with_its_line(tmp_path: Path) -> None:
         " a.wav ",
     ],
 )
+@pytest.mark.fault("C15", "B12")
 def test_audio_is_found_however_it_is_written(tmp_path: Path, cell: str) -> None:
     write_clips(tmp_path / "wavs", "a.wav", "ab.wav")
 
@@ -338,6 +346,7 @@ def test_audio_is_found_however_it_is_written(tmp_path: Path, cell: str) -> None
         "file:///etc/a.wav",
     ],
 )
+@pytest.mark.fault("C14")
 def test_paths_that_lead_elsewhere_are_refused_with_a_reason(tmp_path: Path, cell: str) -> None:
     write_clips(tmp_path, "a.wav")
     (tmp_path / "set").mkdir()
@@ -356,6 +365,7 @@ def test_an_absolute_path_of_ones_own_is_taken(tmp_path: Path) -> None:
     assert [clip.audio_path for clip in manifest.clips] == [str(tmp_path / "elsewhere/a.wav")]
 
 
+@pytest.mark.fault("B11")
 def test_another_case_is_not_guessed_where_two_files_fit(tmp_path: Path) -> None:
     write_clips(tmp_path, "Abc.wav", "aBc.wav")
 
@@ -366,6 +376,7 @@ def test_another_case_is_not_guessed_where_two_files_fit(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("on_disk", ["NFC", "NFD"])
 @pytest.mark.parametrize("in_list", ["NFC", "NFD"])
+@pytest.mark.fault("B13")
 def test_decomposed_hangul_names_match_composed_ones(
     tmp_path: Path, on_disk: str, in_list: str
 ) -> None:
@@ -389,6 +400,7 @@ def test_awkward_file_names_are_only_names(tmp_path: Path, name: str) -> None:
     assert [Path(clip.audio_path).name for clip in manifest.clips] == [name]
 
 
+@pytest.mark.fault("D11")
 def test_a_pipe_that_never_ends_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.wav")
 
@@ -431,6 +443,7 @@ def test_a_header_alone_is_an_empty_manifest(tmp_path: Path) -> None:
     assert len(manifest.table()) == 0
 
 
+@pytest.mark.fault("C12")
 def test_a_clip_in_both_lists_stays_in_the_eval_list(tmp_path: Path) -> None:
     write_clips(tmp_path, "a.wav", "b.wav")
     copy = tmp_path / "copy_of_b.wav"
@@ -535,6 +548,7 @@ def test_one_recording_is_split_by_clip_and_the_page_is_told(tmp_path: Path) -> 
     assert "no separate recordings" in manifest.notes[-1]
 
 
+@pytest.mark.fault("C13")
 def test_a_speaker_with_one_recording_is_not_held_out_whole(tmp_path: Path) -> None:
     names = [f"{speaker}_{clip:03d}" for speaker in ("p225", "p226") for clip in range(6)]
     write_clips(tmp_path, *(f"{name}.wav" for name in names))
@@ -581,6 +595,7 @@ def test_the_ledger_has_one_row_for_every_row(tmp_path: Path) -> None:
     assert not table["text"].isna().any()
 
 
+@pytest.mark.fault("C17")
 def test_an_exported_ledger_runs_no_formula(tmp_path: Path) -> None:
     write_clips(tmp_path, "-a.wav", "b.wav")
     rows = ["audio_file|text", "-a.wav|=cmd|' /C calc'!A0", "b.wav|+1 is @ home", "-a.wav|=1+1"]

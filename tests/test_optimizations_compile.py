@@ -178,6 +178,7 @@ def test_what_is_not_faster_is_left_out_unless_asked_for(
     assert _state(always).on
 
 
+@pytest.mark.fault("E10")
 def test_a_compiler_that_fails_costs_the_gain_and_not_the_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

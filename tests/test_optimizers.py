@@ -198,6 +198,7 @@ def test_values_that_cannot_work_are_refused(name: str, values: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(("name", "package"), OPTIONAL_PACKAGES.items())
+@pytest.mark.fault("E11")
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

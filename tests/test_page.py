@@ -90,6 +90,7 @@ def test_a_name_that_is_taken_gets_a_number(client: Client) -> None:
     assert names == ["twice", "twice-2"]
 
 
+@pytest.mark.fault("B14")
 def test_a_name_cannot_lead_out_of_the_folder_of_runs(client: Client, page: PageServer) -> None:
     name = client.predict(_config(1), "../$(touch pwned)/x", api_name="/start_run")["run"]
 
@@ -151,6 +152,7 @@ def test_speaking_needs_a_checkpoint(client: Client, checkpoint: str) -> None:
         "openapi.json",
     ],
 )
+@pytest.mark.fault("F11")
 def test_no_file_of_this_computer_is_served(page: PageServer, path: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(page.url + path)
@@ -159,6 +161,7 @@ def test_no_file_of_this_computer_is_served(page: PageServer, path: str) -> None
     caught.value.close()
 
 
+@pytest.mark.fault("F8")
 def test_an_event_from_another_site_is_refused(page: PageServer) -> None:
     body = json.dumps({"data": ["x"]}).encode()
     headers = {"Origin": "http://evil.example", "Content-Type": "application/json"}
@@ -203,6 +206,7 @@ def test_with_a_password_our_routes_ask_for_it_too(tmp_path: Path) -> None:
         (["--auth", ":secret"], "USER:PASSWORD"),
     ],
 )
+@pytest.mark.fault("F12")
 def test_the_page_is_not_opened_to_others_without_a_password(words: list[str], said: str) -> None:
     command = [sys.executable, str(PROJECT / "app.py"), *words]
 

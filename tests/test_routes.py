@@ -98,6 +98,7 @@ def test_a_resumed_run_starts_the_page_afresh(client: TestClient, run: Run) -> N
     assert answer["steps"]["rows"][-1][0] == 20
 
 
+@pytest.mark.fault("F2")
 def test_a_long_run_is_thinned_but_keeps_its_spike(client: TestClient, run: Run) -> None:
     for step in range(31, 5001):
         run.events.append(StepDone(step, {"train/loss": 99.0 if step == 3333 else 1.0}))
@@ -147,6 +148,7 @@ def test_an_unknown_run_is_a_sentence(client: TestClient, path: str) -> None:
         "voice/curves.exe",
     ],
 )
+@pytest.mark.fault("F11")
 def test_paths_lead_nowhere_but_to_what_is_listed(client: TestClient, run: Run, path: str) -> None:
     assert client.get(f"/studio/runs/{path}").status_code == 404
 
@@ -281,6 +283,7 @@ def test_a_wrong_token_is_no_login() -> None:
         ({"origin": "null"}, 403),
     ],
 )
+@pytest.mark.fault("F8", "F9")
 def test_foreign_hosts_and_origins_are_refused(
     client: TestClient, headers: dict[str, str], code: int
 ) -> None:

@@ -69,6 +69,7 @@ def test_ownership_ends_with_the_process_that_holds_it(run: Run) -> None:
     run.take().release()
 
 
+@pytest.mark.fault("A1")
 def test_a_killed_process_leaves_an_interrupted_run(run: Run) -> None:
     owner = _owner_of(run)
     run.events.append(RunStarted(1, 10, 5))
@@ -117,6 +118,7 @@ def test_requests_wait_until_they_are_answered(run: Run) -> None:
     assert (waiting, run.requests()) == ({"save"}, set())
 
 
+@pytest.mark.fault("B7")
 def test_checkpoints_without_a_manifest_are_not_listed(run: Run) -> None:
     whole = run.folder / "checkpoints" / "step-00000002"
     torn = run.folder / "checkpoints" / "step-00000003"
@@ -152,6 +154,7 @@ def test_a_library_lists_the_newest_run_first_and_refuses_odd_names(tmp_path: Pa
         ("a/b", "a-b"),
     ],
 )
+@pytest.mark.fault("B14")
 def test_run_names_become_safe_folder_names(tmp_path: Path, wanted: str, expected: str) -> None:
     assert free_name(tmp_path, wanted) == expected
 

@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from trainer.events import CheckpointSaved, EventLog, Notice, RunStarted, StepDone, ValidationDone
 from trainer.series import RunSeries, thin
@@ -48,6 +49,7 @@ def test_a_cursor_returns_only_what_is_new(tmp_path: Path) -> None:
     assert [mark["kind"] for mark in answer["marks"]] == ["checkpoint"]
 
 
+@pytest.mark.fault("F3")
 def test_a_resume_from_an_earlier_step_voids_the_rows_after_it(tmp_path: Path) -> None:
     log = _log(tmp_path, RunStarted(1, 9, 3), *_steps(1, 5))
     series = RunSeries(log)
@@ -121,6 +123,7 @@ def test_a_range_of_steps_comes_in_full_detail(tmp_path: Path) -> None:
     assert [row[0] for row in table["rows"]] == list(range(100, 111))
 
 
+@pytest.mark.fault("F2")
 def test_a_hundred_thousand_points_answer_small_and_a_poll_smaller(tmp_path: Path) -> None:
     series = RunSeries(EventLog(tmp_path / "none.jsonl"))
     for step in range(1, 100_001):

@@ -95,6 +95,7 @@ def test_sound_is_heard_before_it_is_whole_and_to_its_end(app: Starlette, run_fo
     assert listener.body.startswith(b"RIFF\xff\xff\xff\xffWAVE")
 
 
+@pytest.mark.fault("F1")
 def test_the_child_ends_when_the_listener_leaves(app: Starlette, run_folder: Path) -> None:
     async def story() -> None:
         listener = Listener(app)
@@ -180,6 +181,7 @@ def test_what_takes_too_long_is_given_up(
     assert "Try a shorter text" in answer.json()["error"]
 
 
+@pytest.mark.fault("F14")
 def test_text_that_looks_like_an_option_is_text(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, run_folder: Path
 ) -> None:
@@ -222,6 +224,7 @@ def test_requests_that_name_nothing_start_nothing(
     assert not (run_folder / "speaker.pid").exists()
 
 
+@pytest.mark.fault("F8")
 def test_no_other_site_makes_the_server_speak(client: TestClient, run_folder: Path) -> None:
     headers = {"sec-fetch-site": "cross-site"}
 

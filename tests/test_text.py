@@ -23,6 +23,7 @@ HANGUL = "\uc548\ub155\ud558\uc138\uc694"
         ("", ""),
     ],
 )
+@pytest.mark.fault("C11")
 def test_what_is_written_in_several_ways_becomes_one(text: str, expected: str) -> None:
     assert clean_text(text) == expected
     assert clean_text(clean_text(text)) == clean_text(text)
@@ -65,6 +66,7 @@ def test_a_batch_gives_what_each_text_gives_alone() -> None:
 
 
 @needs_espeak
+@pytest.mark.fault("F14")
 def test_text_that_looks_like_an_option_or_a_command_is_only_text() -> None:
     plain, odd = text_to_phonemes(["help", "--help; $(reboot)"], "en")
 

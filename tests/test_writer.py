@@ -165,6 +165,7 @@ def test_a_save_that_fails_is_a_notice_and_training_goes_on(
     assert [e.step for e in events if isinstance(e, CheckpointSaved)] == [8, 12]
 
 
+@pytest.mark.fault("B1")
 def test_a_full_disk_costs_older_checkpoints_before_the_newest(
     tmp_path: Path, fail_writing: Callable[..., list[int]]
 ) -> None:
@@ -184,6 +185,7 @@ def test_a_full_disk_costs_older_checkpoints_before_the_newest(
     assert "Free space" in events[1].remedy  # type: ignore[attr-defined]
 
 
+@pytest.mark.fault("B1")
 def test_a_disk_that_stays_full_leaves_the_older_checkpoint_and_says_how_much_to_free(
     tmp_path: Path, fail_writing: Callable[..., list[int]]
 ) -> None:
@@ -213,6 +215,7 @@ def test_the_last_save_of_a_run_may_not_fail_unheard(
         train(setup, lambda event: None)
 
 
+@pytest.mark.fault("B1")
 def test_a_real_full_disk_is_recognised_through_torch_and_safetensors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
