@@ -1,5 +1,6 @@
 """The loop: what it emits, when it stops, and that stopping and going on changes no bit."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from tests._toy import OPTIMIZERS, make_setup
 from trainer.checkpoints import newest_checkpoint, restore_checkpoint
+from trainer.data.types import Batch
 from trainer.events import (
     CheckpointSaved,
     Event,
@@ -55,7 +57,29 @@ def test_every_step_carries_the_named_metrics(tmp_path: Path) -> None:
         "perf/memory_gib",
         "perf/host_memory_gib",
         "perf/data_wait_s",
+        "perf/forward_s",
+        "perf/backward_s",
+        "perf/optimizer_s",
     } <= first.metrics.keys()
+
+
+def test_the_parts_of_a_step_are_told_and_fill_no_more_than_it(tmp_path: Path) -> None:
+    setup = make_setup(tmp_path, steps=8)
+    of_step = setup.train_batches.of_step
+
+    def slow(step: int) -> list[Batch]:
+        time.sleep(0.02)
+        return of_step(step)
+
+    setup.train_batches.of_step = slow  # type: ignore[method-assign]
+    _, events = _train(setup)
+
+    steps = [event.metrics for event in events if isinstance(event, StepDone)]
+    names = ("perf/data_wait_s", "perf/forward_s", "perf/backward_s", "perf/optimizer_s")
+    assert len(steps) == 8
+    assert all(step["perf/data_wait_s"] >= 0.02 for step in steps)
+    assert all(min(step[name] for name in names) > 0 for step in steps)
+    assert all(sum(step[name] for name in names) <= step["perf/s_per_step"] for step in steps)
 
 
 def test_validation_saving_and_previews_come_at_their_cadence_and_at_the_end(

@@ -75,6 +75,20 @@ def read_use(device: Device) -> DeviceUse:
     return DeviceUse(used, total, float(rates.gpu), float(temperature))
 
 
+def glance_at(device: Device) -> DeviceUse | None:
+    """Return what a device does right now; None where no driver tells."""
+    if device.kind == "cpu":
+        return read_use(device)
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        return read_use(device)
+    except pynvml.NVMLError:
+        return None
+
+
 def free_disk_gib(path: Path) -> float:
     """Return the free space of the disk that holds a path (or its nearest existing parent)."""
     while not path.exists():

@@ -64,14 +64,19 @@ def train_step(setup: Setup, step: int) -> dict[str, Tensor]:
         group["lr"] = lr
     setup.optimizer.zero_grad(set_to_none=True)
     losses: dict[str, Tensor] = {}
+    setup.enter("data")
     for host_batch in setup.train_batches.of_step(step):
         batch = host_batch.to(setup.device)
+        setup.enter("forward")
         with setup.precision.autocast(setup.device):
             parts = setup.family.losses(setup.model, batch)
         loss = torch.stack(list(parts.values())).sum()
+        setup.enter("backward")
         setup.precision.scaler.scale(loss).backward()
+        setup.enter("data")
         for name, value in parts.items():
             losses[name] = losses[name] + value.detach() if name in losses else value.detach()
+    setup.enter("update")
     sum_gradients(setup.model, setup.world)
     setup.precision.scaler.unscale_(setup.optimizer)
     clip_norm = setup.config.training.clip_norm or float("inf")

@@ -115,6 +115,10 @@ class Setup:
     lr_factor: Callable[[int], float]
     train_batches: StepBatches
     val_batches: StepBatches | None
+def _pass_over(part: str) -> None:
+    """Take no notice: nobody times this step."""
+
+
     first_step: int
     last_step: int
     world: World = World()
@@ -142,3 +146,7 @@ class Setup:
         self.optimizer = self.build_optimizer(self.model)
         if self.average is not None:
             self.average = start_average(self.model)
+    adapted: RunAdapted = RunAdapted(0, "")
+    """What the run changed by itself so that it can go on; see `adapting`."""
+    enter: Callable[[str], None] = _pass_over
+    """Told which part of a step begins: `data`, `forward`, `backward`, `update`."""

@@ -1,4 +1,4 @@
-"""Stopwatch: how long the optimizer takes in a step, without making the device wait."""
+"""Stopwatch: where the time of a step goes, without making the device wait."""
 
 import time
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import torch
 
 @dataclass(frozen=True)
 class Lap:
-    """Where the optimizer of one step began and ended; readable once the device has passed it."""
+    """Where a part of one step began and ended; readable once the device has passed it."""
 
     began: "float | torch.cuda.Event"
     ended: "float | torch.cuda.Event"
@@ -50,8 +50,44 @@ class Stopwatch:
             self._lap, self._began = Lap(self._began, self._now()), None
 
     def _now(self) -> "float | torch.cuda.Event":
-        if self._device.type == "cpu":
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
+        return _instant(self._device)
+
+
+class Splits:
+    """Times the parts of a step: each lasts from the call of its name to the next one.
+
+    On a GPU the instants are events in its queue: a part lasts as long as the GPU has nothing
+    further to do, so a wait for data that earlier work hides counts for nothing.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._is_silent = device.type not in ("cpu", "cuda")
+        self._instants: list[tuple[str, float | torch.cuda.Event]] = []
+
+    def enter(self, part: str) -> None:
+        """Begin a part of the step; the one before it ends here."""
+        if not self._is_silent:
+            self._instants.append((part, _instant(self._device)))
+
+    def take(self) -> list[tuple[str, Lap]]:
+        """Return the parts since the last call, in their order; the one under way is left out."""
+        instants, self._instants = self._instants, []
+        pairs = zip(instants, instants[1:], strict=False)
+        return [(part, Lap(began, ended)) for (part, began), (_, ended) in pairs]
+
+
+def seconds_by_part(laps: list[tuple[str, Lap]]) -> dict[str, float]:
+    """Add up the laps of each part; the device must have passed them."""
+    sums: dict[str, float] = {}
+    for part, lap in laps:
+        sums[part] = sums.get(part, 0.0) + lap.seconds()
+    return sums
+
+
+def _instant(device: torch.device) -> "float | torch.cuda.Event":
+    if device.type == "cpu":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
