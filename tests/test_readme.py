@@ -38,7 +38,7 @@ def test_the_commands_install_what_is_pinned_and_start_what_is_there() -> None:
         for path in re.findall(r"-r (\S+)", command):
             assert (ROOT / path).is_file(), path
     assert start.endswith("python app.py")
-    assert test.endswith("python -m pytest")
+    assert test.endswith("python -m pytest -n 2")
 
 
 def test_ci_runs_the_test_command_of_the_readme() -> None:
