@@ -270,6 +270,7 @@
     drawHover(pen) {
       const x = this.group.hover, f = this.frame;
       if (x == null || x < f.x0 || x > f.x1) return this.drawLegend(null);
+      this.drawWords(pen, x);
       pen.strokeStyle = this.ink("--t-quiet");
       pen.lineWidth = 1;
       pen.beginPath();
@@ -277,6 +278,25 @@
       pen.lineTo(f.px(x), PAD.top + f.height);
       pen.stroke();
       this.drawLegend(x);
+    }
+
+    /* What the mark nearest to the pointer stands for. */
+    drawWords(pen, x) {
+      const f = this.frame, reach = 7;
+      const near = this.marks.filter((mark) => mark.words && Math.abs(f.px(mark.x) - f.px(x)) < reach);
+      near.slice(-4).forEach((mark, i) => {
+        const words = mark.words.length > 110 ? mark.words.slice(0, 108) + " ..." : mark.words;
+        const width = pen.measureText(words).width + 12, y = PAD.top + 4 + 19 * i;
+        const left = Math.max(PAD.left, Math.min(f.px(mark.x) + 8, PAD.left + f.width - width));
+        pen.fillStyle = this.ink("--t-panel");
+        pen.fillRect(left, y, width, 18);
+        pen.strokeStyle = this.ink(mark.colour);
+        pen.strokeRect(left + 0.5, y + 0.5, width - 1, 17);
+        pen.fillStyle = this.ink("--t-text");
+        pen.textAlign = "left";
+        pen.textBaseline = "middle";
+        pen.fillText(words, left + 6, y + 9.5);
+      });
     }
 
     /* The legend names every line, with its value under the pointer or its newest one. */

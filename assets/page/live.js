@@ -2,11 +2,18 @@
 (function () {
   "use strict";
   const t = window.timbre;
+  /* Label, metric, digits, and the words behind the number, made of the run's series. */
   const TILES = [
-    ["Loss", "train/loss", 4, ""], ["Eval loss", "val/loss", 4, ""],
-    ["Seconds / step", "perf/s_per_step", 3, ""], ["Audio", "perf/audio_s_per_s", 3, "x real time"],
-    ["Learning rate", "train/lr", 3, ""], ["Gradient norm", "train/grad_norm", 3, ""],
-    ["Memory", "perf/memory_gib", 3, "GiB"], ["Epoch", "train/epoch", 3, ""],
+    ["Loss", "train/loss", 4, () => ""],
+    ["Eval loss", "val/loss", 4, (series) => bestWords(series)],
+    ["Seconds / step", "perf/s_per_step", 3, () => ""],
+    ["Audio", "perf/audio_s_per_s", 3, () => "x real time"],
+    ["Learning rate", "train/lr", 3, (series) => rateWords(series)],
+    ["Gradient norm", "train/grad_norm", 3, () => ""],
+    ["Memory", "perf/memory_gib", 3, (series) => memoryWords(series)],
+    ["Busy", "perf/utilisation_percent", 3, (series) => busyWords(series)],
+    ["Host memory", "perf/host_memory_gib", 3, () => "GiB"],
+    ["Epoch", "train/epoch", 3, () => ""],
   ];
   const COLOURS = ["--t-line-1", "--t-line-2", "--t-line-3", "--t-line-4", "--t-line-5", "--t-line-6"];
   const MEMORY = ["perf/memory_gib", "perf/memory_reserved_gib", "perf/memory_peak_gib",
@@ -38,7 +45,8 @@
       this.trigger = trigger;
       this.view = { smoothing: 0.9, log: false, x: "step", clip: false };
       this.group = new t.ChartGroup();
-      this.group.formatX = (x) => this.view.x === "time" ? clockText(x) : t.number(x, 6);
+      this.group.formatX = (x) => this.view.x !== "time" ? t.number(x, 6)
+        : this.group.zoom && this.group.zoom[1] - this.group.zoom[0] < 30 ? `${x.toFixed(1)} s` : clockText(x);
       this.group.onzoom = (range) => this.zoomed(range);
       this.detail = null;
       this.build();
@@ -73,12 +81,15 @@
       this.words = t.h("div", { class: "progress-words", id: "live-words" });
       this.more = this.moreBox();
       this.problem = t.h("div", { class: "notice error", role: "alert", id: "live-problem" });
-      this.tiles = TILES.map(([label, , , unit]) => t.h("div", { class: "tile" },
+      this.tiles = TILES.map(([label]) => t.h("div", { class: "tile" },
         t.h("span", { class: "tile-label" }, label), t.h("strong", {}, "-"),
-        t.h("span", { class: "tile-unit" }, unit), t.h("canvas", {})));
+        t.h("span", { class: "tile-unit" }), t.h("canvas", {})));
+      this.breakdown = new t.Breakdown();
+      this.history = new t.History();
       this.states = t.h("div", { class: "states", id: "live-optimizations" });
       this.body = t.h("div", {}, t.h("div", { class: "tiles" }, this.tiles), this.states,
-        this.toolbar(), this.charts(), this.previewBox(), this.noticeBox(), this.logBox());
+        this.breakdown.element, this.toolbar(), this.charts(), this.previewBox(), this.noticeBox(),
+        this.history.element, this.logBox());
       this.empty = t.h("div", { class: "empty", id: "live-empty" },
         t.h("p", {}, "Nothing has been trained yet."),
         t.h("button", { type: "button", class: "primary", onclick: () => t.openTab("start") },
@@ -126,6 +137,7 @@
       const radio = (label, value) => t.h("label", {}, t.h("input", { type: "radio", name: "live-x",
         checked: value === "step",
         onchange: () => { this.view.x = value; this.group.setZoom(null); redraw(); } }), " " + label);
+      this.overlay = new t.Overlay(redraw);
       this.reset = t.h("button", { type: "button", class: "small",
         onclick: () => this.group.setZoom(null) }, "Show all");
       return t.h("div", { class: "toolbar" },
@@ -133,7 +145,7 @@
         check("Log scale", "log"), check("Ignore spikes", "clip"),
         t.h("span", { class: "radios", role: "radiogroup", "aria-label": "Horizontal axis" },
           "Over: ", radio("steps", "step"), radio("time", "time"), radio("epochs", "epoch")),
-        this.reset, this.downloads());
+        this.overlay.element, this.reset, this.downloads());
     }
 
     downloads() {
@@ -153,7 +165,7 @@
       this.plays = t.h("div", { class: "plays" });
       this.key = t.h("p", { class: "quiet key" },
         "Drag to zoom, double click to see all. Dots on the axis are checkpoints (green, large: the best), " +
-        "warnings (red) and changes of the plan (purple).");
+        "resumes (blue), changes of the plan (purple) and warnings (red); point at one to read it.");
       return t.h("div", {}, t.h("div", { class: "loss-box" }, this.loss.element, this.plays, this.key),
         t.h("div", { class: "charts" }, Object.values(this.small).map((item) => item.element)));
     }
@@ -201,6 +213,7 @@
         this.picker.replaceChildren(...names.map((name) => t.h("option", { value: name }, name)));
       }
       if (t.run) this.picker.value = t.run;
+      this.overlay.offer(names, t.run);
     }
 
     show(problem) {
@@ -222,7 +235,9 @@
       this.showState(series);
       this.showTiles(series);
       this.showMarks(series);
+      this.breakdown.show(series);
       this.drawCharts();
+      this.overlay.readOn();
       if (this.logHolder.open) this.readLog();
     }
 
@@ -235,6 +250,7 @@
       this.notices.replaceChildren();
       this.plays.replaceChildren();
       this.states.replaceChildren();
+      this.history.clear();
       t.thrownAway = null;
       this.moreCount.value = Math.max(1, Math.round(t.series.status.total_steps / 10)) || 100;
       for (const link of this.files) {
@@ -270,10 +286,16 @@
     }
 
     showTiles(series) {
-      TILES.forEach(([, name, digits], i) => {
+      const kind = deviceKind(series);
+      TILES.forEach(([label, name, digits, words], i) => {
         const table = name.startsWith("val/") ? series.validations : series.steps;
         const column = table.get(name);
+        const isShown = name in table.columns || !name.startsWith("perf/");
+        // Without a GPU the memory of the device is that of the host.
+        this.tiles[i].hidden = !isShown || (name === "perf/host_memory_gib" && kind !== "cuda");
+        t.setText(this.tiles[i].children[0], tileLabel(label, kind, table));
         t.setText(this.tiles[i].children[1], t.number(table.last(name), digits));
+        t.setText(this.tiles[i].children[2], words(series));
         t.sparkline(this.tiles[i].children[3], column.slice(-60), "--t-line-1");
       });
     }
@@ -285,6 +307,7 @@
         if (mark.kind === "plan") this.addNotice({ step: mark.step, values: { level: "info",
           text: `The end of the run was moved to step ${mark.values.last_step}.` } });
         if (mark.kind === "started") this.showOptimizations(mark.values);
+        this.history.add(mark);
       }
       this.shownMarks = series.marks.length;
       this.previewTitle.hidden = !this.previews.children.length;
@@ -301,18 +324,21 @@
         t.h("span", { class: "fact " + (state.on ? "on" : state.asked ? "missing" : "off") },
           t.h("b", {}, name.replaceAll("_", " ") + (state.on ? " on" : " off")),
           t.h("small", {}, " " + state.detail)));
-      this.states.replaceChildren(t.h("div", {}, words), t.h("div", {}, states));
+      const isOff = (chip) => chip.classList.contains("off"), off = states.filter(isOff);
+      this.states.replaceChildren(t.h("div", {}, words, states.filter((chip) => !isOff(chip))),
+        off.length ? t.h("details", {}, t.h("summary", {}, `${off.length} optimizations are off`),
+          t.h("div", { class: "chips" }, off)) : "");
     }
 
     addPreview(mark) {
       const file = mark.values.path.split("/").pop();
-      const audio = t.h("audio", { controls: true, preload: "none",
-        src: t.runUrl(t.run, "previews/" + encodeURIComponent(file)) });
+      const shown = t.previewOf(t.run, file, mark.values.text);
       const text = t.h("span", { dir: "auto" }, mark.values.text);
       this.previews.prepend(t.h("div", { class: "preview" },
-        t.h("b", {}, "step " + mark.step), audio, text));
+        t.h("b", {}, "step " + mark.step), shown, text));
+      if (!shown.play) return;
       const play = t.h("button", { type: "button", class: "play", "data-step": mark.step,
-        "aria-label": "Play the preview of step " + mark.step, onclick: () => audio.play() }, "\u25b6");
+        "aria-label": "Play the preview of step " + mark.step, onclick: () => shown.play() }, "\u25b6");
       play.mark = mark;
       this.plays.append(play);
     }
@@ -334,13 +360,25 @@
       this.detail = null;
       this.reset.disabled = !range;
       const series = t.series;
-      if (!range || !series || this.view.x !== "step") return this.drawCharts();
-      const query = `rows?from=${Math.max(0, Math.floor(range[0]))}&to=${Math.ceil(range[1])}&max=1500`;
+      const steps = range && series && this.stepsOf(range, series);
+      if (!steps) return this.drawCharts();
+      // From before the range, so that the smoothed line enters it as it does in the whole.
+      const from = Math.max(0, Math.floor(steps[0] - (steps[1] - steps[0]) / 2));
+      const query = `rows?from=${from}&to=${Math.ceil(steps[1])}&max=1500`;
       const answer = await t.getJson(t.runUrl(series.run, query)).catch(() => null);
       if (!answer || series !== t.series || this.group.zoom !== range) return;
       this.detail = new t.Table();
       this.detail.append(answer.steps);
       this.drawCharts();
+    }
+
+    /* The steps between two places on the horizontal axis, whatever it counts. */
+    stepsOf(range, series) {
+      if (this.view.x === "step") return range;
+      if (this.view.x === "epoch") return range.map((x) => x * (series.status.steps_per_epoch || 1));
+      const x = this.axis(series.steps, series), steps = series.steps.get("step");
+      const inside = steps.filter((step, i) => x[i] >= range[0] && x[i] <= range[1]);
+      return inside.length ? [inside[0], inside[inside.length - 1]] : null;
     }
 
     /* The x of each row: the step, the minutes since the first step, or the epoch. */
@@ -365,8 +403,11 @@
         { label: "train, each step", colour: "--t-line-1", x, y: loss, kind: "faint" },
         { label: "train", colour: "--t-line-1", x, y: t.smooth(loss, this.view.smoothing), kind: "line" },
         { label: "eval", colour: "--t-line-2", x: vx, y: vals.get("val/loss"), kind: "dots", dash: [5, 4] },
+        ...this.otherLines("train/loss", "train", "--t-line-4"),
+        ...this.otherLines("val/loss", "eval", "--t-line-3"),
       ], this.axisMarks(series));
-      const one = (label, name, colour) => [{ label, colour, x, y: steps.get(name), kind: "line" }];
+      const one = (label, name, colour) => [{ label, colour, x, y: steps.get(name), kind: "line" },
+        ...this.otherLines(name, "", "--t-line-6")];
       const many = (table, xs, names, kind) => names.slice(0, 6).map((name, i) => ({
         label: name.split("/").pop().replace(/_gib$/, "").replaceAll("_", " "), colour: COLOURS[i], x: xs, kind,
         y: kind === "line" ? t.smooth(table.get(name), this.view.smoothing) : table.get(name) }));
@@ -384,14 +425,25 @@
       this.placePlays(series);
     }
 
+    /* A metric of the run that is compared, dashed; none while none is. */
+    otherLines(metric, part, colour) {
+      if (!this.overlay.isReady) return [];
+      const { series } = this.overlay, isEval = metric.startsWith("val/");
+      const table = isEval ? series.validations : series.steps, y = table.get(metric);
+      if (!y.length) return [];
+      return [{ label: `${series.run} ${part}`.trim(), colour, x: this.axis(table, series),
+        y: isEval ? y : t.smooth(y, this.view.smoothing), kind: isEval ? "dots" : "line", dash: [7, 4] }];
+    }
+
     axisMarks(series) {
       const saved = series.markedAs("checkpoint");
       const best = saved.filter((mark) => mark.values.best).pop();
       const alerts = series.markedAs("notice").filter((mark) => mark.values.level !== "info");
-      const marks = (found, colour) => found.map((mark) => ({
-        x: this.markX(mark, series), colour, strong: mark === best }));
-      return [...marks(saved, "--t-line-3"), ...marks(alerts, "--t-bad"),
-        ...marks(series.markedAs("plan"), "--t-line-4")];
+      const resumes = series.markedAs("started").filter((mark) => mark.step > 0);
+      const marks = (found, colour) => found.map((mark) => ({ x: this.markX(mark, series), colour,
+        strong: mark === best, words: `step ${mark.step}: ${t.describeMark(mark)}` }));
+      return [...marks(saved, "--t-line-3"), ...marks(resumes, "--t-line-1"),
+        ...marks(series.markedAs("plan"), "--t-line-4"), ...marks(alerts, "--t-bad")];
     }
 
     markX(mark, series) {
@@ -408,6 +460,45 @@
         if (!play.hidden) play.style.left = `${frame.px(x)}px`;
       }
     }
+  }
+
+  function facts(series) {
+    return (series.started && series.started.values.facts) || {};
+  }
+
+  function deviceKind(series) {
+    return facts(series).device_kind || "cpu";
+  }
+
+  function tileLabel(label, kind, table) {
+    if (label === "Memory") return kind === "cuda" ? "GPU memory" : "Host memory";
+    if (label === "Busy") return kind === "cuda" ? "GPU busy" : "Processor busy";
+    if (label === "Learning rate" && "train/lr_scheduled" in table.columns) return "Effective rate";
+    return label;
+  }
+
+  function memoryWords(series) {
+    const total = facts(series).memory_total_gib, peak = series.steps.last("perf/memory_peak_gib");
+    const reserved = series.steps.last("perf/memory_reserved_gib");
+    const words = [total ? `of ${t.number(total, 3)} GiB` : "GiB"];
+    if (reserved != null) words.push(`reserved ${t.number(reserved, 3)}`);
+    if (peak != null) words.push(`peak ${t.number(peak, 3)}`);
+    return words.join(", ");
+  }
+
+  function busyWords(series) {
+    const warmth = series.steps.last("perf/temperature_c");
+    return warmth == null ? "%" : `%, ${t.number(warmth, 3)} \u00b0C`;
+  }
+
+  function rateWords(series) {
+    const planned = series.steps.last("train/lr_scheduled");
+    return planned == null ? "" : `scheduled ${t.number(planned, 3)}`;
+  }
+
+  function bestWords(series) {
+    const known = series.validations.get("val/loss").filter((value) => value != null);
+    return known.length > 1 ? `best ${t.number(Math.min(...known))}` : "";
   }
 
   function elapsedText(series) {
