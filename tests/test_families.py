@@ -5,6 +5,7 @@ import json
 import pickle
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -66,6 +67,12 @@ class Prepared:
         """Survey the clips afresh."""
         arguments = (self.raw, self.clips, self.options, None)
         return self.family.survey(*arguments, lambda phase, done, total: None)
+
+    def skip_if_silent(self) -> None:
+        """Skip a test of a voice where the model has none."""
+        silence = self.family.silent(self.model) if self.family.silent is not None else ""
+        if silence:
+            pytest.skip(silence)
 
     def batch(self, ids: list[str], totals: dict[str, float] | None = None) -> Batch:
         """Collate clips; without totals they are a step of their own."""
@@ -247,8 +254,7 @@ def test_bf16_autocast_changes_the_loss_only_a_little(prepared: Prepared) -> Non
 
 
 def test_synthesis_is_finite_and_repeatable(prepared: Prepared) -> None:
-    if prepared.family.silent:
-        pytest.skip(prepared.family.silent)
+    prepared.skip_if_silent()
     facts = prepared.corpus.facts
 
     first, second = (
@@ -263,8 +269,7 @@ def test_synthesis_is_finite_and_repeatable(prepared: Prepared) -> None:
 
 
 def test_speech_in_pieces_adds_up_to_the_speech(prepared: Prepared) -> None:
-    if prepared.family.silent:
-        pytest.skip(prepared.family.silent)
+    prepared.skip_if_silent()
     facts = prepared.corpus.facts
     asked = (prepared.model, facts, "a big dog. rain!", "bob")
     whole = prepared.family.synthesize(*asked)
@@ -275,6 +280,18 @@ def test_speech_in_pieces_adds_up_to_the_speech(prepared: Prepared) -> None:
     assert len(pieces) > 1 or prepared.family.stream is None
     assert {piece.sample_rate for piece in pieces} == {whole.sample_rate}
     np.testing.assert_allclose(joined, whole.wave, atol=1e-5)
+
+
+def test_a_picture_is_a_drawing_and_nothing_else(prepared: Prepared) -> None:
+    if prepared.family.illustrate is None:
+        pytest.skip("the family draws nothing")
+    ids = list(prepared.corpus.features)[:2]
+
+    picture = prepared.family.illustrate(prepared.model, [prepared.batch(ids)])
+
+    tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(picture.svg).iter()}
+    assert tags <= {"svg", "rect", "path", "text"}
+    assert picture.words.endswith(".")
 
 
 @pytest.mark.parametrize(("text", "speaker"), [("", "bob"), ("\u4e16", "bob"), ("a dog", "eve")])

@@ -103,13 +103,18 @@ def test_a_community_manifest_trains_as_it_is(tmp_path: Path) -> None:
     assert not any(name.startswith("conditioning") for name in setup.model.state_dict())
 
 
-def test_no_preview_is_a_notice_and_speech_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_previews_are_pictures_of_codes_and_speech_is_refused_with_the_reason(
+    tmp_path: Path,
+) -> None:
     run, _, events = run_through(tmp_path, make_config(*manifests(tmp_path)))
 
     notices = [event.text for event in events if isinstance(event, Notice)]
+    previews = [event for event in events if isinstance(event, PreviewMade)]
 
-    assert not any(isinstance(event, PreviewMade) for event in events)
-    assert any("makes no audio here" in text for text in notices)
+    assert [event.step for event in previews] == [3, 6]
+    assert all("% of 125 codes are right (top-1)" in event.text for event in previews)
+    assert [path.name for path in run.previews()] == ["step-00000003.svg", "step-00000006.svg"]
+    assert len([text for text in notices if "makes no audio here" in text]) == 1
     with pytest.raises(DataError, match="original package"):
         speak(run, "hello")
 

@@ -178,6 +178,15 @@ def test_previews_are_listed_and_played_from_any_place(client: TestClient, run: 
     assert part.headers["content-type"] == "audio/wav"
 
 
+def test_a_drawn_preview_is_a_picture_in_which_nothing_runs(client: TestClient, run: Run) -> None:
+    (run.folder / "previews" / "step-00000010.svg").write_text("<svg/>")
+
+    answer = client.get("/studio/runs/voice/previews/step-00000010.svg")
+
+    assert answer.headers["content-type"] == "image/svg+xml"
+    assert answer.headers["content-security-policy"] == "default-src 'none'; sandbox"
+
+
 def test_the_table_has_the_best_eval_and_the_usual_pace(client: TestClient, run: Run) -> None:
     row = client.get("/studio/runs").json()["runs"][0]
 

@@ -73,6 +73,9 @@ def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Se
     base = Path(config.base) if config.base else None
     model = family.load(base, options, dataset.corpus.facts)
     model = model.to(torch.device(machine.torch_name))
+    silence = family.silent(model) if family.silent is not None else ""
+    if silence:
+        emit(Notice("info", silence))
     setup = build_setup(folder, config, entries, dataset, model=model, machine=machine, world=world)
     for optimization, options in entries.optimizations:
         optimization.apply(setup, options)
@@ -92,9 +95,7 @@ def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Se
 
 
 def _tell_terms(config: RunConfig, entries: Entries, emit: Emit) -> None:
-    """Say under which licence the weights come that the run starts from, and whether it speaks."""
-    if entries.family.silent:
-        emit(Notice("info", entries.family.silent))
+    """Say under which licence the weights come that the run starts from."""
     if entries.family.terms is None:
         return
     emit(PhaseChanged("Reading the base checkpoint"))
@@ -252,7 +253,7 @@ def build_setup(
         validate_every=find_cadence(training.validate_every, auto=10, **rhythm),
         save_every=find_cadence(training.save_every, auto=10, **rhythm),
         preview_every=Cadence()
-        if family.silent
+        if family.silent is not None and family.silent(model) and family.illustrate is None
         else find_cadence(training.preview_every, auto=5, **rhythm),
         preview_text=training.preview_text or spoken.text,
         preview_speaker=training.preview_speaker or spoken.speaker,

@@ -9,8 +9,13 @@ from torch import Tensor
 
 from trainer.data.audio import write_wav
 from trainer.distributed import sum_values
-from trainer.events import PreviewMade
+from trainer.errors import CheckpointError, DataError
+from trainer.events import Event, Notice, PreviewMade
 from trainer.setup import Setup
+
+
+_SHOWN_BATCHES = 8
+"""Of the val batches, how many a picture shows: enough to see, and no second validation."""
 
 
 def has_other_weights(setup: Setup) -> bool:
@@ -77,6 +82,38 @@ def validate(setup: Setup) -> dict[str, float]:
         found = checks(setup.model, setup.corpus.facts) if checks else {}
     means = {name: float(value) for name, value in sum_values(sums, setup.world).items()}
     return means | {f"val/{name}": value for name, value in found.items()}
+
+
+def make_previews(setup: Setup, step: int) -> Iterator[Event]:
+    """Yield the picture and the sound of a step, as far as the family has them, or why not."""
+    family = setup.family
+    if family.illustrate is not None and setup.val_batches is not None:
+        yield make_picture(setup, step)
+    silence = family.silent(setup.model) if family.silent is not None else ""
+    if silence:
+        if family.illustrate is None or setup.val_batches is None:
+            yield Notice("info", f"No preview was made: {silence}", "", step)
+        return
+    try:
+        yield make_preview(setup, step)
+    except DataError as error:
+        remedy = "Choose another preview sentence for the next run."
+        yield Notice("warning", f"No preview was made: {error}", remedy, step)
+    except CheckpointError as error:
+        yield Notice("warning", f"No preview was made: {error}", "", step)
+
+
+@torch.no_grad()
+def make_picture(setup: Setup, step: int) -> PreviewMade:
+    """Draw what the family shows of the first val batches and write it into the run folder."""
+    assert setup.family.illustrate is not None and setup.val_batches is not None
+    shown = setup.val_batches.of_step(1)[:_SHOWN_BATCHES]
+    batches = (batch.to(setup.device) for batch in shown)
+    with weights_for_evaluation(setup), setup.precision.autocast(setup.device):
+        picture = setup.family.illustrate(setup.model, batches)
+    path = Path("previews") / f"step-{step:08d}.svg"
+    (setup.folder / path).write_text(picture.svg, encoding="utf-8")
+    return PreviewMade(step, str(path), picture.words, "")
 
 
 @torch.no_grad()

@@ -57,7 +57,10 @@ class ValidationDone(Event):
 
 @dataclass(frozen=True)
 class PreviewMade(Event):
-    """Audio synthesised from a fixed sentence; `path` is relative to the run folder."""
+    """What a checkpoint would say: audio of a fixed sentence, or a picture and what it shows.
+
+    `path`, relative to the run folder, ends in .wav or in .svg; a picture has no speaker.
+    """
 
     step: int
     path: str

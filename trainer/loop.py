@@ -7,8 +7,7 @@ from torch import Tensor
 
 from trainer.averaging import update_average
 from trainer.distributed import sum_gradients, sum_values
-from trainer.errors import DataError
-from trainer.evaluate import make_preview, validate
+from trainer.evaluate import make_previews, validate
 from trainer.events import Event, Notice, ValidationDone
 from trainer.garbage import collection_by_hand, sweep
 from trainer.meter import Meter
@@ -98,11 +97,5 @@ def seed_step(setup: Setup, step: int) -> None:
 
 
 def _emit_preview(setup: Setup, step: int, emit: Emit) -> None:
-    if setup.family.silent:
-        emit(Notice("info", f"No preview was made: {setup.family.silent}", "", step))
-        return
-    try:
-        emit(make_preview(setup, step))
-    except DataError as error:
-        remedy = "Choose another preview sentence for the next run."
-        emit(Notice("warning", f"No preview was made: {error}", remedy, step))
+    for event in make_previews(setup, step):
+        emit(event)

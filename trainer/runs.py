@@ -219,7 +219,8 @@ class Run:
 
     def previews(self) -> list[Path]:
         """List the preview files, oldest first."""
-        return sorted((self.folder / "previews").glob("*.wav"))
+        files = (self.folder / "previews").glob("*.*")
+        return sorted(path for path in files if path.suffix in (".wav", ".svg"))
 
     def log_tail(self, lines: int = 200) -> str:
         """Return the last lines of the process's log."""

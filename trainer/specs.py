@@ -1,6 +1,6 @@
 """Specs: what a model family, an optimizer, an optimization and a schedule must offer."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -79,6 +79,14 @@ class Speech:
 
 
 @dataclass(frozen=True)
+class Picture:
+    """What a family draws for a preview: an SVG document, and what it shows in a sentence."""
+
+    svg: str
+    words: str
+
+
+@dataclass(frozen=True)
 class Rehearsal:
     """How a family is tried at a real size without its clips and without its weights.
 
@@ -126,8 +134,9 @@ class ModelFamily:
     terms(base) -> the licence of the weights a run starts from, in a sentence; empty: none.
     stream(model, facts, text, speaker) -> what `synthesize` returns in pieces, each as soon as it
         can be heard; without it speech comes in one piece.
-    silent: why the family makes no audio here, and what to do; `synthesize` then always raises
-        DataError, and there are no previews. Empty: it speaks.
+    silent(model) -> why the model makes no audio here, and what to do; `synthesize` then raises
+        DataError, and previews have no sound. Empty, or no such function: it speaks.
+    illustrate(model, batches) -> Picture: what can be seen of val batches, shown with the previews.
     rehearsal: how `estimate` and `measure` try the family before there are clips and weights.
     """
 
@@ -152,7 +161,8 @@ class ModelFamily:
     publish: "Callable[[nn.Module, dict[str, Any], Path, bool], None] | None" = None
     terms: "Callable[[Path | None], str] | None" = None
     stream: "Callable[[nn.Module, dict[str, Any], str, str], Iterator[Speech]] | None" = None
-    silent: str = ""
+    silent: "Callable[[nn.Module], str] | None" = None
+    illustrate: "Callable[[nn.Module, Iterable[Batch]], Picture] | None" = None
     rehearsal: Rehearsal | None = None
 
 

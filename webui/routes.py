@@ -167,7 +167,10 @@ class _Runs:
         path = known.get(request.path_params["file"])
         if path is None:
             return _json({"error": "There is no such preview."}, 404)
-        return FileResponse(path, media_type="audio/wav")
+        media_type = "image/svg+xml" if path.suffix == ".svg" else "audio/wav"
+        # A drawing that is opened by itself is a document, in which nothing may run.
+        headers = {"Content-Security-Policy": "default-src 'none'; sandbox"}
+        return FileResponse(path, media_type=media_type, headers=headers)
 
     def _others(self, name: str) -> list[dict[str, Any]]:
         return [row for row in self._studio.overview.active() if row["name"] != name]

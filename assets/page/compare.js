@@ -121,8 +121,7 @@
       this.previews.replaceChildren(...found.filter((run) => run.files.length).map((run) => {
         const file = run.files[run.files.length - 1];
         return t.h("div", { class: "preview" }, t.h("b", {}, run.name),
-          t.h("audio", { controls: true, preload: "none",
-            src: t.runUrl(run.name, "previews/" + encodeURIComponent(file)) }),
+          t.previewOf(run.name, file),
           t.h("span", { class: "quiet" }, "step " + Number((file.match(/\d+/) || ["0"])[0])));
       }));
     }

@@ -48,6 +48,13 @@
     return t.h("span", { class: "chip chip-" + state }, (symbol ? symbol + " " : "") + state);
   };
 
+  /* What plays or shows a preview of a run: a picture for drawings, sound for everything else. */
+  t.previewOf = function (run, file, words) {
+    const src = t.runUrl(run, "previews/" + encodeURIComponent(file));
+    return file.endsWith(".svg") ? t.h("img", { src, alt: words || "", loading: "lazy" })
+      : t.h("audio", { controls: true, preload: "none", src });
+  };
+
   t.runUrl = function (run, rest) {
     return "studio/runs/" + encodeURIComponent(run) + "/" + rest;
   };

@@ -191,8 +191,7 @@
       const files = answer ? answer.files : [];
       list.replaceChildren(...files.map((file) => t.h("div", { class: "preview" },
         t.h("b", {}, "step " + (Number((file.match(/\d+/) || [""])[0]) || file)),
-        t.h("audio", { controls: true, preload: "none",
-          src: t.runUrl(listened, "previews/" + encodeURIComponent(file)) }))));
+        t.previewOf(listened, file))));
       if (!files.length) list.replaceChildren(t.h("p", { class: "quiet" }, "No previews yet."));
     };
     t.drawPreviews();

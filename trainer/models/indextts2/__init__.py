@@ -7,10 +7,12 @@ from trainer.models.indextts2.checkpoint import export, load, publish, terms
 from trainer.models.indextts2.featurizer import IndexFeaturizer
 from trainer.models.indextts2.losses import blocks, losses, measures
 from trainer.models.indextts2.options import Options
+from trainer.models.indextts2.picture import illustrate
 from trainer.models.indextts2.references import draws
+from trainer.models.indextts2.rehearsal import REHEARSAL
 from trainer.models.indextts2.start import open_start
 from trainer.models.indextts2.survey import survey
-from trainer.models.indextts2.synthesis import SILENT, synthesize
+from trainer.models.indextts2.synthesis import silence, synthesize
 from trainer.specs import Featurizer, ModelFamily
 
 
@@ -41,5 +43,7 @@ FAMILY = ModelFamily(
     draws=draws,
     publish=publish,
     terms=terms,
-    silent=SILENT,
+    silent=silence,
+    illustrate=illustrate,
+    rehearsal=REHEARSAL,
 )

@@ -12,13 +12,23 @@ from trainer.models.indextts2.network import UnifiedVoice
 _INPUTS = ("text_ids", "audio_ids", "layout", "text_index", "audio_index")
 
 
+def predict(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return text logits (K, V) and audio logits (K, V) at the targets of a batch."""
+    if "reference" in batch.tensors:
+        assert isinstance(model, UnifiedVoice)
+        condition, emotion = model.voice(batch["reference"], batch["reference_valid"])
+    else:
+        condition, emotion = batch["condition"], batch["emotion"]
+    return model(*(batch[name] for name in _INPUTS), condition, emotion)
+
+
 def losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
     """Return the weighted cross-entropies of the text and of the audio's codes.
 
     Sums over targets divided by the whole step's totals, scalars in fp32. Nothing is read back
     from the device.
     """
-    text_logits, audio_logits = _predict(model, batch)
+    text_logits, audio_logits = predict(model, batch)
     weights: dict[str, float] = model.loss_weights  # type: ignore[assignment]
     text = _cross_entropy(text_logits, batch["text_targets"]) / batch.totals["text"]
     audio = _cross_entropy(audio_logits, batch["audio_targets"]) / batch.totals["audio"]
@@ -31,7 +41,7 @@ def measures(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
     `audio_entropy` is the mean entropy of the predicted codes in bits: near 0 a network says the
     same code everywhere or has learnt clips by heart, 13 bits are no idea at all.
     """
-    text, audio = _predict(model, batch)
+    text, audio = predict(model, batch)
     scores = torch.log_softmax(audio.float(), dim=-1)
     entropy = -(scores.exp() * scores).sum() / math.log(2)
     return {
@@ -46,16 +56,6 @@ def blocks(model: nn.Module) -> list[nn.Module]:
     if not isinstance(model, UnifiedVoice):
         raise TypeError(f"expected UnifiedVoice, not {type(model).__name__}")
     return list(model.gpt.h)
-
-
-def _predict(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return text logits (K, V) and audio logits (K, V)."""
-    if "reference" in batch.tensors:
-        assert isinstance(model, UnifiedVoice)
-        condition, emotion = model.voice(batch["reference"], batch["reference_valid"])
-    else:
-        condition, emotion = batch["condition"], batch["emotion"]
-    return model(*(batch[name] for name in _INPUTS), condition, emotion)
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

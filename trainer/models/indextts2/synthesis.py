@@ -13,6 +13,11 @@ SILENT = (
 )
 
 
+def silence(model: nn.Module) -> str:
+    """Return why a model makes no audio."""
+    return SILENT
+
+
 def synthesize(model: nn.Module, facts: dict[str, Any], text: str, speaker: str) -> Speech:
     """Say why there is no audio.
 

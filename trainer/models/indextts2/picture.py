@@ -1,0 +1,88 @@
+"""What codes a model says, drawn beside those that are spoken: a preview without a vocoder."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import nn
+
+from trainer.data.types import Batch
+from trainer.models.indextts2.losses import predict
+from trainer.models.indextts2.network import UnifiedVoice
+from trainer.specs import Picture
+
+_SHOWN = 48
+"""Bars: the most spoken codes, and one more for all others."""
+
+_WIDTH, _HEIGHT, _LEFT, _BASE = 720, 210, 44, 168
+_SPOKEN, _SAID = "#7a8794", "#d9822b"
+
+
+@torch.no_grad()
+def illustrate(model: nn.Module, batches: Iterable[Batch]) -> Picture:
+    """Count the codes that are spoken in clips and the likeliest ones in their places.
+
+    Each code is predicted from the true ones before it, as in training.
+    """
+    assert isinstance(model, UnifiedVoice)
+    stop = model.sizes.stop_audio
+    spoken, said, hits = np.zeros(stop, np.int64), np.zeros(stop, np.int64), 0
+    for batch in batches:
+        targets = batch["audio_targets"].cpu().numpy()
+        likeliest = predict(model, batch)[1].argmax(dim=-1).cpu().numpy()
+        # Where clips end no code is spoken; there and elsewhere a model may say "stop".
+        is_code = targets < stop
+        hits += int((likeliest == targets)[is_code].sum())
+        spoken += np.bincount(targets[is_code], minlength=stop)[:stop]
+        said += np.bincount(likeliest[is_code], minlength=stop + 1)[:stop]
+    return draw_codes(spoken, said, hits)
+
+
+def draw_codes(spoken: np.ndarray, said: np.ndarray, hits: int) -> Picture:
+    """Draw two histograms over codes, (num_codes,) int64 each; `hits` codes are said rightly."""
+    total = max(1, int(spoken.sum()))
+    shares = np.stack([spoken, said]) / total
+    overlap = float(shares.min(axis=0).sum())
+    words = (
+        f"{100 * hits / total:.1f} % of {total} codes are right (top-1); "
+        f"kinds of codes: {int((said > 0).sum())} said, {int((spoken > 0).sum())} spoken; "
+        f"the histograms overlap by {100 * overlap:.0f} %."
+    )
+    order = np.argsort(-spoken, kind="stable")
+    bars = shares[:, order[:_SHOWN]]
+    others = shares[:, order[_SHOWN:]].sum(axis=1, keepdims=True)
+    return Picture(_draw_bars(np.concatenate([bars, others], axis=1), order[:_SHOWN]), words)
+
+
+def _draw_bars(shares: np.ndarray, codes: np.ndarray) -> str:
+    """Return an SVG of pairs of bars; shares: (2, n), the last pair is that of all other codes."""
+    # The other codes together would dwarf every bar, so their pair is cut off and labelled.
+    top = float(shares[:, :-1].max()) or 1.0
+    step = (_WIDTH - _LEFT - 8) / shares.shape[1]
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        f'width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" font-size="11">',
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" rx="6" fill="#ffffff"/>',
+        _text(_LEFT, 16, "spoken", _SPOKEN),
+        _text(_LEFT + 60, 16, "said by the model", _SAID),
+        _text(4, 34, f"{100 * top:.2g} %", "#333333"),
+        _text(4, _BASE, "0 %", "#333333"),
+        _text(_LEFT, _HEIGHT - 8, f"the {len(codes)} most spoken codes, by rank", "#333333"),
+        _text(_WIDTH - 6, _HEIGHT - 8, "all others", "#333333", anchor="end"),
+        f'<path d="M{_LEFT} {_BASE}H{_WIDTH - 8}" stroke="#333333"/>',
+    ]
+    for place, pair in enumerate(shares.T):
+        for side, (share, colour) in enumerate(zip(pair, (_SPOKEN, _SAID), strict=True)):
+            height = (_BASE - 30) * min(1.0, float(share) / top)
+            x = _LEFT + step * (place + 0.08 + 0.42 * side)
+            parts.append(
+                f'<rect x="{x:.1f}" y="{_BASE - height:.1f}" width="{0.42 * step:.1f}" '
+                f'height="{height:.1f}" fill="{colour}"/>'
+            )
+    spoken, said = (f"{100 * share:.0f} %" for share in shares[:, -1])
+    parts.append(_text(_WIDTH - 6, _BASE + 14, f"{spoken} / {said}", "#333333", anchor="end"))
+    return "".join(parts) + "</svg>\n"
+
+
+def _text(x: float, y: float, words: str, colour: str, *, anchor: str = "start") -> str:
+    return f'<text x="{x}" y="{y}" fill="{colour}" text-anchor="{anchor}">{words}</text>'
