@@ -289,7 +289,8 @@ def test_a_picture_is_a_drawing_and_nothing_else(prepared: Prepared) -> None:
 
     picture = prepared.family.illustrate(prepared.model, [prepared.batch(ids)])
 
-    tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(picture.svg).iter()}
+    drawn = ElementTree.fromstring(picture.svg).iter()
+    tags = {element.tag.rpartition("}")[2] for element in drawn}
     assert tags <= {"svg", "rect", "path", "text"}
     assert picture.words.endswith(".")
 

@@ -13,7 +13,6 @@ from trainer.errors import CheckpointError, DataError
 from trainer.events import Event, Notice, PreviewMade
 from trainer.setup import Setup
 
-
 _SHOWN_BATCHES = 8
 """Of the val batches, how many a picture shows: enough to see, and no second validation."""
 
