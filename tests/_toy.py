@@ -52,6 +52,7 @@ class ToyBatches:
 
     def __init__(self, num_micro_steps: int = 1) -> None:
         self.num_micro_steps = num_micro_steps
+        self.parts = 1
         self.closed = False
 
     def audio_s_of_step(self, step: int) -> float:
@@ -61,8 +62,24 @@ class ToyBatches:
         generator = torch.Generator().manual_seed(step)
         x = torch.randn(8, 4, generator=generator)
         y = x.sum(1, keepdim=True)
-        parts = zip(x.chunk(self.num_micro_steps), y.chunk(self.num_micro_steps), strict=True)
-        return [Batch({"x": a, "y": b}, [], {"clips": 8.0}, 4.0) for a, b in parts]
+        count = min(8, self.num_micro_steps * self.parts)
+        parts = zip(x.chunk(count), y.chunk(count), strict=True)
+        ids = iter(self.clip_ids(step))
+        return [
+            Batch({"x": a, "y": b}, [next(ids) for _ in a], {"clips": 8.0}, 4.0) for a, b in parts
+        ]
+
+    def clip_ids(self, step: int) -> list[str]:
+        return [f"clip-{step}-{number}" for number in range(8)]
+
+    def most_clips(self) -> int:
+        return 8 // self.num_micro_steps
+
+    def largest(self) -> Batch:
+        return self.of_step(1)[0]
+
+    def cut(self, parts: int) -> None:
+        self.parts = parts
 
     def close(self) -> None:
         self.closed = True

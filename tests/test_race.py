@@ -19,10 +19,10 @@ import torch
 
 from tests._toy import ToyModel, make_setup
 from trainer.config import Choice, DataConfig, RunConfig, TrainingConfig
+from trainer.divergence import LossNotFinite
 from trainer.errors import ConfigError, RunExists, RunOwned, TimbreError
 from trainer.events import Event, RunFinished, RunStarted, StepDone, ValidationDone
 from trainer.loop import train
-from trainer.meter import LossNotFinite
 from trainer.ownership import take_lock
 from trainer.race import Entrant, Race, RacePlan
 from trainer.race.command import publish, race_command
@@ -53,7 +53,13 @@ def _train_toy(run: Run, wants_stop: Callable[[], bool]) -> str:
     config = run.config
     training, options = config.training, config.optimizer.options
     name = config.optimizer.name
-    setup = make_setup(run.folder, optimizer=name, steps=training.steps or 1, seed=training.seed)
+    setup = make_setup(
+        run.folder,
+        optimizer=name,
+        steps=training.steps or 1,
+        seed=training.seed,
+        roll_back=training.roll_back,
+    )
     torch.manual_seed(training.seed)
     setup.model.load_state_dict(ToyModel().state_dict())
     setup.base_lr, setup.lr_factor = options["lr"], lambda step: 1.0

@@ -32,8 +32,7 @@ from trainer.errors import ConfigError
 from trainer.events import Notice, PhaseChanged, RunStarted
 from trainer.optimizers._groups import param_groups
 from trainer.options import build_options, to_values
-from trainer.probe import probe
-from trainer.setup import Cadence, Setup, World
+from trainer.setup import Cadence, Probe, Setup, World
 from trainer.specs import Optimization
 
 
@@ -124,18 +123,14 @@ def check_before_start(config: RunConfig) -> None:
         raise ConfigError(problems)
 
 
-def describe_start(setup: Setup) -> RunStarted:
-    """Measure what is really on and say what is about to run."""
+def describe_start(setup: Setup, shown: Probe) -> RunStarted:
+    """Say what is about to run, and what is really on as a watched pass showed."""
     entries = resolve(setup.config)
-    batches = setup.train_batches.of_step(setup.first_step)
-    shown = probe(setup, batches[0].to(setup.device)) if batches else None
     states: dict[str, dict[str, Any]] = {}
     asked = {optimization.name for optimization, _ in entries.optimizations}
     for name, optimization in discover("trainer.optimizations", Optimization).items():
-        if shown is not None:
-            state = optimization.state(setup, shown)
-            values = {"on": state.on, "detail": state.detail, "asked": name in asked}
-            states[name] = values
+        state = optimization.state(setup, shown)
+        states[name] = {"on": state.on, "detail": state.detail, "asked": name in asked}
     facts = {
         "device": setup.machine.name,
         "device_kind": setup.machine.kind,
@@ -150,7 +145,7 @@ def describe_start(setup: Setup) -> RunStarted:
         "effective_batch_size": setup.config.training.batch_size
         * setup.config.training.accumulate
         * setup.world.size,
-        "saved_activations_mib": round(shown.saved_bytes / 2**20, 1) if shown else None,
+        "saved_activations_mib": round(shown.saved_bytes / 2**20, 1),
         "threads": torch.get_num_threads(),
         "torch": str(torch.__version__),
         "speakers": [speaker["name"] for speaker in setup.corpus.facts["speakers"]],

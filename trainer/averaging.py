@@ -15,13 +15,21 @@ def start_average(model: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def update_average(
-    average: dict[str, Tensor], model: nn.Module, *, decay: float, step: int
+    average: dict[str, Tensor],
+    model: nn.Module,
+    *,
+    decay: float,
+    step: int,
+    finite: Tensor | None = None,
 ) -> None:
     """Move the average towards the weights; early steps weigh more, so that a short run counts.
 
-    average = d * average + (1 - d) * weights with d = min(decay, (1 + step) / (10 + step)).
+    average = d * average + (1 - d) * weights with d = min(decay, (1 + step) / (10 + step)). It
+    stays as it is where `finite` (a scalar, bool) lies on a GPU and is false.
     """
     weight = 1.0 - min(decay, (1 + step) / (10 + step))
+    if finite is not None and finite.is_cuda:
+        weight = weight * finite.float()
     parameters = dict(model.named_parameters())
     for name, value in average.items():
         value.lerp_(parameters[name].detach().float(), weight)

@@ -57,6 +57,13 @@ class DataConfig:
         min=0.0,
         max=0.5,
     )
+    columns: str = option(
+        "",
+        "Columns",
+        "Which column holds what, as audio=1, text=3, speaker=2, by number or heading. Empty: "
+        "recognised.",
+        folded=True,
+    )
     language_balance: float = option(
         0.0,
         "Language balance",
@@ -152,6 +159,13 @@ class TrainingConfig:
         "Training processes, one a GPU (torchrun starts them).",
         min=1,
         max=64,
+        folded=True,
+    )
+    roll_back: bool = option(
+        True,
+        "Go back after NaN",
+        "When loss or gradients stay no finite numbers, go back once to the last checkpoint, in "
+        "full precision or with a lower rate. Off: stop at once.",
         folded=True,
     )
     loader_workers: int | None = option(

@@ -102,6 +102,44 @@ class PlanChanged(Event):
 
 
 @dataclass(frozen=True)
+class OptionsChanged(Event):
+    """A person changed options of a run that was stopped at `step`; `values` as in `run.json`."""
+
+    step: int
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunAdapted(Event):
+    """What a run changed by itself so that it can go on, all of it as it holds from here on.
+
+    `parts`: pieces a micro-batch is cut into. `checkpointing`: whether gradient checkpointing was
+    turned on. `rate`: factor on the learning rate. `full_precision`: whether mixed precision was
+    turned off. `rollbacks`: how often the run went back to a checkpoint.
+    """
+
+    step: int
+    reason: str
+    parts: int = 1
+    checkpointing: bool = False
+    rate: float = 1.0
+    full_precision: bool = False
+    rollbacks: int = 0
+
+
+@dataclass(frozen=True)
+class ResumeVerified(Event):
+    """Steps done again after a resume were compared with those logged before it.
+
+    `difference` is the largest relative one of loss and gradient norm; 0: equal to the last bit.
+    """
+
+    step: int
+    num_steps: int
+    difference: float
+
+
+@dataclass(frozen=True)
 class RunFinished(Event):
     """The process ended by itself; `outcome` is `finished`, `stopped` or `failed`."""
 

@@ -20,6 +20,7 @@ _RISE_SHARE = 0.5
 _BATCH_SHARE = 0.25
 """How much harder than the first batch the next ones may be."""
 _EXPLOSION = 20.0
+_LOST_LOSSES = 3
 _LOST_NORMS = 20
 """Gradient norms in a row that are no numbers; a GradScaler loses a few while it calibrates."""
 _BLAME = "The optimizer does harm with these settings."
@@ -30,12 +31,13 @@ Emit = Callable[[Event], None]
 def find_trouble(losses: Sequence[float], grad_norms: Sequence[float]) -> str | None:
     """Say what is wrong with the first steps of a run, from their losses and gradient norms.
 
-    A loss that is no number; a loss far above its start (by half of it, in the median of five
-    steps); gradient norms 20 times their median so far. AdamW at its usual rate stays far inside
-    all three.
+    A loss that is no number three times in a row (single ones are left out by the loop); a loss
+    far above its start (by half of it, in the median of five steps); gradient norms 20 times their
+    median so far. AdamW at its usual rate stays far inside all three.
     """
-    if not all(math.isfinite(loss) for loss in losses):
+    if len(losses) >= _LOST_LOSSES and not any(map(math.isfinite, losses[-_LOST_LOSSES:])):
         return "The loss is no number."
+    losses = [loss for loss in losses if math.isfinite(loss)]
     if has_risen(losses):
         start, now = _start_of(losses), median(losses[-_WINDOW:])
         return f"The loss rose from {start:.4g} to {now:.4g}."

@@ -1,11 +1,12 @@
 """The loop: train() and train_step(); a reader who knows PyTorch needs no other file."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from trainer.averaging import update_average
+from trainer.adapting import Fitting
 from trainer.distributed import sum_gradients, sum_values
 from trainer.evaluate import make_previews, validate
 from trainer.events import Event, Notice, ValidationDone
@@ -13,6 +14,13 @@ from trainer.garbage import collection_by_hand, sweep
 from trainer.meter import Meter
 from trainer.setup import Setup
 from trainer.timetable import Timetable, note_validation
+from trainer.updates import (
+    is_finite,
+    is_out_of_memory,
+    kept_statistics,
+    spread_to_gradients,
+    update_weights,
+)
 from trainer.writer import CheckpointWriter
 
 Emit = Callable[[Event], None]
@@ -26,15 +34,16 @@ def train(setup: Setup, emit: Emit) -> str:
     """
     meter = Meter(setup, emit)
     timetable = Timetable(setup, emit)
+    fitting = Fitting(setup, emit)
     with CheckpointWriter(setup, emit) as writer, collection_by_hand():
         for step in timetable.steps():
-            meter.step_done(step, train_step(setup, step))
+            meter.step_done(step, fitting.do(step, partial(train_step, setup, step)))
             writer.tell()
             due = timetable.due_after(step)
             if due:
                 meter.finish()
             best = False
-            if "validate" in due and (metrics := validate(setup)):
+            if "validate" in due and (metrics := fitting.do(step, partial(validate, setup))):
                 best = note_validation(setup, step, metrics)
                 emit(ValidationDone(step, metrics))
             if "preview" in due and setup.world.is_main:
@@ -43,8 +52,8 @@ def train(setup: Setup, emit: Emit) -> str:
             if is_out_of_patience:
                 emit(Notice("info", "Stopped early: validation no longer improves.", "", step))
             stopping = "stop" in due or is_out_of_patience
-            if ("save" in due or best or stopping) and setup.world.is_main:
-                is_last = stopping or step == setup.last_step
+            is_last = stopping or step == setup.last_step
+            if setup.world.is_main and (is_last or (best or "save" in due) and meter.is_sound):
                 writer.save(step, best=best, wait=is_last)
             if stopping:
                 return "stopped" if "stop" in due else "finished"
@@ -56,36 +65,40 @@ def train(setup: Setup, emit: Emit) -> str:
 
 
 def train_step(setup: Setup, step: int) -> dict[str, Tensor]:
-    """Do one optimizer update over the micro-batches of a step; metrics stay on the device."""
+    """Do one optimizer update over the micro-batches of a step; metrics stay on the device.
+
+    Where loss or gradients are not finite, nothing is updated.
+    """
     seed_step(setup, step)
-    lr = setup.base_lr * setup.lr_factor(step)
+    lr = setup.base_lr * setup.adapted.rate * setup.lr_factor(step)
     for group in setup.optimizer.param_groups:
         group["lr"] = lr
     setup.optimizer.zero_grad(set_to_none=True)
     losses: dict[str, Tensor] = {}
     setup.enter("data")
-    for host_batch in setup.train_batches.of_step(step):
-        batch = host_batch.to(setup.device)
-        setup.enter("forward")
-        with setup.precision.autocast(setup.device):
-            parts = setup.family.losses(setup.model, batch)
-        loss = torch.stack(list(parts.values())).sum()
-        setup.enter("backward")
-        setup.precision.scaler.scale(loss).backward()
-        setup.enter("data")
-        for name, value in parts.items():
-            losses[name] = losses[name] + value.detach() if name in losses else value.detach()
+    with kept_statistics(setup.model) as statistics:
+        for host_batch in setup.train_batches.of_step(step):
+            batch = host_batch.to(setup.device)
+            setup.enter("forward")
+            with setup.precision.autocast(setup.device):
+                parts = setup.family.losses(setup.model, batch)
+            loss = torch.stack(list(parts.values())).sum()
+            setup.enter("backward")
+            setup.precision.scaler.scale(loss).backward()
+            setup.enter("data")
+            for name, value in parts.items():
+                losses[name] = losses[name] + value.detach() if name in losses else value.detach()
     setup.enter("update")
     sum_gradients(setup.model, setup.world)
+    losses = sum_values(losses, setup.world)
+    spread_to_gradients(setup, losses)
     setup.precision.scaler.unscale_(setup.optimizer)
     clip_norm = setup.config.training.clip_norm or float("inf")
-    grad_norm = torch.nn.utils.clip_grad_norm_(setup.model.parameters(), clip_norm)
-    setup.precision.scaler.step(setup.optimizer)
-    setup.precision.scaler.update()
-    if setup.average is not None:
-        decay = setup.config.training.ema_decay
-        update_average(setup.average, setup.model, decay=decay, step=step)
-    return sum_values(losses, setup.world) | {"grad_norm": grad_norm.detach()}
+    grad_norm = torch.nn.utils.clip_grad_norm_(setup.model.parameters(), clip_norm).detach()
+    finite = is_finite(setup, losses, grad_norm)
+    statistics.put_back_unless(finite)
+    update_weights(setup, step, finite)
+    return losses | {"grad_norm": grad_norm}
 
 
 def seed_step(setup: Setup, step: int) -> None:
@@ -97,5 +110,11 @@ def seed_step(setup: Setup, step: int) -> None:
 
 
 def _emit_preview(setup: Setup, step: int, emit: Emit) -> None:
-    for event in make_previews(setup, step):
-        emit(event)
+    try:
+        for event in make_previews(setup, step):
+            emit(event)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        remedy = "Choose a shorter preview sentence for the next run. Training goes on."
+        emit(Notice("warning", "No preview was made: memory ran out.", remedy, step))

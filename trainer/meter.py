@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trainer.device import DeviceUse, glance_at
-from trainer.errors import TimbreError
+from trainer.divergence import Divergence
 from trainer.events import Event, StepDone
 from trainer.setup import Setup
 from trainer.stopwatch import Lap, Splits, Stopwatch, seconds_by_part
@@ -18,12 +18,6 @@ _GIB = 1024**3
 _GLANCE_S = 2.0
 _PARTS = {"data": "perf/data_wait_s", "forward": "perf/forward_s", "backward": "perf/backward_s"}
 """Where a step's seconds go; the optimizer's own are told by its hooks, the rest is the rest."""
-
-
-class LossNotFinite(TimbreError):
-    """The loss became NaN or infinite; the weights after that step are lost."""
-
-    exit_code = 20
 
 
 @dataclass
@@ -46,6 +40,7 @@ class Meter:
     def __init__(self, setup: Setup, emit: Callable[[Event], None]) -> None:
         self._setup = setup
         self._emit = emit
+        self._divergence = Divergence(setup, emit)
         self._pending: _Pending | None = None
         self._process = psutil.Process()
         self._stopwatch = Stopwatch(setup.optimizer, setup.device)
@@ -70,6 +65,11 @@ class Meter:
         """Read what is still pending, so that a deed between steps knows all of them."""
         self._read()
         self._setup.progress["trained_s"] = self._trained_s
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the last step known was updated: a checkpoint of trouble helps nobody."""
+        return not self._setup.progress.get("skipped_in_a_row")
 
     def restart(self) -> None:
         """Leave the time since the last step out of the next one's seconds."""
@@ -155,9 +155,4 @@ class Meter:
         metrics["perf/audio_s_per_s"] = metrics.pop("perf/audio_s") / max(seconds, 1e-9)
         if pending.step % self._setup.config.training.log_every == 0 or loss != loss:
             self._emit(StepDone(pending.step, metrics))
-        if loss != loss or loss in (float("inf"), float("-inf")):
-            raise LossNotFinite(
-                f"The loss became {loss} at step {pending.step}. No checkpoint was written after "
-                "it. Resume from the last checkpoint with a lower learning rate, or with mixed "
-                "precision off."
-            )
+        self._divergence.see(pending.step, loss, grad_norm)

@@ -1,6 +1,7 @@
 """The training process: own a run folder, assemble, train, and end with a word in the log."""
 
 import faulthandler
+import gc
 import logging
 import math
 import os
@@ -11,6 +12,7 @@ from types import FrameType
 
 import psutil
 
+from trainer.adapting import Fitting, StartAgain, take_up_adaptation
 from trainer.alerts import Alerts
 from trainer.assemble import assemble, choose_device, describe_start
 from trainer.distributed import join_world, leave_world
@@ -42,24 +44,35 @@ def continue_run(run: Run, listen: Callable[[Event], None] | None = None) -> int
     _set_up_process(run, world)
     emit = _emitter(run, world, listen)
     try:
-        return _train_and_tell(run, world, emit)
+        while (code := _train_and_tell(run, world, emit)) is None:
+            gc.collect()
+        return code
     finally:
         leave_world(world)
         if lock is not None:
             lock.release()
 
 
-def _train_and_tell(run: Run, world: World, emit: Callable[[Event], None]) -> int:
+def _train_and_tell(run: Run, world: World, emit: Callable[[Event], None]) -> int | None:
+    """Train a run to its end and return the exit code; None: it goes back to its last save."""
     setup: Setup | None = None
     try:
         setup = assemble(run.folder, run.config, world=world, emit=emit)
+        take_up_adaptation(setup, run.series().adapted)
         take_up_plan(setup, run.series().plan, emit)
-        emit(describe_start(setup))
+        emit(describe_start(setup, Fitting(setup, emit).probe_largest()))
         outcome = train(setup, _watched(run, setup, emit))
     except StopRequested as error:
         run.answer("stop")
         emit(RunFinished("stopped", _step_of(run), str(error), "Press Resume to go on."))
         return STOPPED
+    except StartAgain:
+        if world.size == 1:
+            return None
+        # The other ranks may not know; a new process for each of them is the surest way.
+        reason = "The run goes back to its last checkpoint."
+        emit(RunFinished("failed", _step_of(run), reason, "Press Resume: it goes on."))
+        return RESTARTABLE
     except TimbreError as error:
         _LOG.error("%s", error)
         emit(RunFinished("failed", _step_of(run), str(error)))

@@ -13,9 +13,11 @@ from trainer.events import (
     Event,
     EventLog,
     Notice,
+    OptionsChanged,
     PhaseChanged,
     PlanChanged,
     PreviewMade,
+    RunAdapted,
     RunFinished,
     RunStarted,
     StepDone,
@@ -80,6 +82,8 @@ class RunSeries:
         self.finished: RunFinished | None = None
         self.phase: PhaseChanged | None = None
         self.plan: PlanChanged | None = None
+        self.adapted: RunAdapted | None = None
+        self.changes: list[OptionsChanged] = []
         self.updated_at = 0.0
         self._lock = threading.RLock()
 
@@ -173,6 +177,10 @@ class RunSeries:
             case PlanChanged():
                 self.plan = event
                 self._mark("plan", event.step, logged_at, event)
+            case OptionsChanged():
+                self.changes.append(event)
+            case RunAdapted():
+                self.adapted = event
             case RunFinished():
                 self.finished, self.phase = event, None
                 self._mark("finished", event.step, logged_at, event)

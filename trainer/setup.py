@@ -15,6 +15,7 @@ from trainer.averaging import start_average
 from trainer.config import RunConfig
 from trainer.data.types import Batch
 from trainer.device import Device
+from trainer.events import RunAdapted
 from trainer.specs import Corpus, ModelFamily, OptimizerSpec
 
 STAGES = ("backend", "model", "precision", "compile", "data")
@@ -34,6 +35,22 @@ class StepBatches(Protocol):
 
     def of_step(self, step: int) -> list[Batch]:
         """Return this rank's micro-batches of a step (counted from 1), `totals` filled."""
+        ...
+
+    def clip_ids(self, step: int) -> list[str]:
+        """Return the clips of a whole step, over all ranks and micro-steps."""
+        ...
+
+    def most_clips(self) -> int:
+        """Return how many clips the largest micro-batch holds before it is cut."""
+        ...
+
+    def largest(self) -> Batch:
+        """Return the micro-batch that needs the most memory."""
+        ...
+
+    def cut(self, parts: int) -> None:
+        """Cut every micro-batch into so many pieces from now on; `totals` stay the step's."""
         ...
 
     def close(self) -> None:
@@ -98,6 +115,10 @@ class Probe:
     compiled_calls: tuple[int, ...] = ()
 
 
+def _pass_over(part: str) -> None:
+    """Take no notice: nobody times this step."""
+
+
 @dataclass
 class Setup:
     """Everything the loop needs; assembled once, then only its tensors change."""
@@ -115,10 +136,6 @@ class Setup:
     lr_factor: Callable[[int], float]
     train_batches: StepBatches
     val_batches: StepBatches | None
-def _pass_over(part: str) -> None:
-    """Take no notice: nobody times this step."""
-
-
     first_step: int
     last_step: int
     world: World = World()
@@ -136,6 +153,10 @@ def _pass_over(part: str) -> None:
     """Whether training keeps those weights in parts, which `folded` puts together."""
     build_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None
     """Makes the run's optimizer for what is trainable in a model."""
+    adapted: RunAdapted = RunAdapted(0, "")
+    """What the run changed by itself so that it can go on; see `adapting`."""
+    enter: Callable[[str], None] = _pass_over
+    """Told which part of a step begins: `data`, `forward`, `backward`, `update`."""
     progress: dict[str, Any] = field(default_factory=dict)
     """What decisions need across a resume, as plain JSON: best value, patience, seconds trained."""
 
@@ -146,7 +167,3 @@ def _pass_over(part: str) -> None:
         self.optimizer = self.build_optimizer(self.model)
         if self.average is not None:
             self.average = start_average(self.model)
-    adapted: RunAdapted = RunAdapted(0, "")
-    """What the run changed by itself so that it can go on; see `adapting`."""
-    enter: Callable[[str], None] = _pass_over
-    """Told which part of a step begins: `data`, `forward`, `backward`, `update`."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainer.data.plans import Groups, cut_step, deal, fill, pack_epoch, plan_epoch
+from trainer.data.plans import Groups, cut_group, cut_step, deal, fill, pack_epoch, plan_epoch
 from trainer.data.types import Batch, Features
 from trainer.errors import DataError
 
@@ -92,6 +92,7 @@ class ClipBatches:
         self.steps_per_epoch = len(self._epoch(0))
         self.num_clips = len(features)
         self.waited_s = 0.0
+        self._parts = 1
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
         self._made: dict[int, Future[list[Batch]]] = {}
 
@@ -118,6 +119,29 @@ class ClipBatches:
     def clip_ids(self, step: int) -> list[str]:
         """Return the clips of a whole step, over all ranks and micro-steps."""
         return [clip_id for group in self._groups(step) for clip_id in group]
+
+    def most_clips(self) -> int:
+        """Return how many clips the largest micro-batch of an epoch holds before it is cut."""
+        return max(len(group) for groups in self._epoch(0) for group in groups)
+
+    def largest(self) -> Batch:
+        """Return the piece of a micro-batch with the most positions, padding included."""
+        found = [
+            (len(piece) * max(self._lengths[clip_id] for clip_id in piece), step, piece)
+            for step, groups in enumerate(self._epoch(0), start=1)
+            for group in groups
+            for piece in cut_group(group, self._parts)
+        ]
+        _, step, piece = max(found)
+        return self._batch(piece, self._totals(self.clip_ids(step)), step)
+
+    def cut(self, parts: int) -> None:
+        """Cut every micro-batch into so many pieces from now on, at most one a clip.
+
+        Losses are divided by the totals of the whole step, so its gradient stays what it was.
+        """
+        self._parts = parts
+        self._made.clear()
 
     def close(self) -> None:
         """End the background thread."""
@@ -158,7 +182,8 @@ class ClipBatches:
         groups = self._groups(step)
         totals = self._totals([clip_id for group in groups for clip_id in group])
         mine = deal(groups, world_size=self._plan.world_size, rank=self._plan.rank)
-        return [self._batch(group, totals, step) for group in mine]
+        pieces = [piece for group in mine for piece in cut_group(group, self._parts)]
+        return [self._batch(piece, totals, step) for piece in pieces]
 
     def _totals(self, ids: Sequence[str]) -> dict[str, float]:
         totals = {"clips": float(len(ids))}

@@ -103,6 +103,13 @@ def cut_step(
     return [ordered[start:end] for start, end in zip(edges, edges[1:], strict=False)]
 
 
+def cut_group(group: Sequence[str], parts: int) -> Groups:
+    """Cut a micro-batch into pieces that differ by one clip at most; none of them is empty."""
+    count = min(parts, len(group))
+    edges = [len(group) * part // count for part in range(count + 1)]
+    return [list(group[start:end]) for start, end in zip(edges, edges[1:], strict=False)]
+
+
 def deal(groups: Groups, *, world_size: int, rank: int) -> Groups:
     """Return the micro-batches of a rank, dealt so that ranks carry similar loads.
 

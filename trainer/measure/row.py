@@ -34,6 +34,7 @@ from trainer.events import Event, Notice
 from trainer.loop import train_step
 from trainer.measure.memory import peak_on_cpu
 from trainer.measurements import Row
+from trainer.probe import probe
 from trainer.rehearsal import imagine, make_up_clips, rehearsal_of, spread_lengths
 from trainer.setup import Setup, World
 from trainer.stopwatch import Stopwatch
@@ -102,7 +103,8 @@ def _measure(job: Job, row: Row, publish: Callable[[], None]) -> None:
         dataset = _make_dataset(job, config, entries, Path(folder))
         setup = _make_setup(config, entries, dataset, Path(folder), row)
         try:
-            row.on = describe_start(setup).optimizations
+            first = setup.train_batches.of_step(1)[0].to(setup.device)
+            row.on = describe_start(setup, probe(setup, first)).optimizations
             row.start_s = round(time.perf_counter() - started, 2)
             _time_steps(job, setup, row)
             row.state = "done"

@@ -4,7 +4,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from trainer.config import Choice, RunConfig
+from trainer.entries import find_schedule
 from trainer.errors import ConfigError
+from trainer.options import build_options
+from trainer.schedules import find_warmup_steps
 
 FORMAT = 1
 FEWEST_STEPS = 10
@@ -96,14 +99,13 @@ class RacePlan:
             every = f"{max(1, round(steps / num_validations))} steps"
         training = replace(
             training, steps=steps, epochs=None, seed=seed, patience=0, preview_every="never",
-            log_every=1, keep_last=1, validate_every=every,
+            log_every=1, keep_last=1, validate_every=every, roll_back=False,
         )  # fmt: skip
         options = entrant.optimizer.options | {entrant.knob: value}
         options |= {name: max(1, round(PACED[name] * steps)) for name in entrant.paced}
         optimizer = Choice(entrant.optimizer.name, options)
-        return self.config.with_values(
-            training=training, optimizer=optimizer, schedule=entrant.schedule
-        )
+        schedule = _fitted(entrant.schedule, steps)
+        return self.config.with_values(training=training, optimizer=optimizer, schedule=schedule)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values that `from_json` reads back to an equal plan."""
@@ -131,6 +133,15 @@ class RacePlan:
             return RacePlan(config=config, entrants=entrants, seeds=seeds, **rest)
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"The race's plan cannot be read: {error!r}.") from None
+
+
+def _fitted(schedule: Choice, steps: int) -> Choice:
+    """Return a schedule whose warm-up takes at most a tenth of a run; those of long runs do not."""
+    usual = build_options(find_schedule(schedule.name).options, schedule.options, schedule.name)
+    longest = max(1, steps // 10)
+    if find_warmup_steps(usual, steps) <= longest:
+        return schedule
+    return Choice(schedule.name, schedule.options | {"warmup_steps": longest})
 
 
 def _read_entrant(values: dict[str, Any]) -> Entrant:
