@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainer.data.rows import Row, Rows, looks_like_audio
+from trainer.errors import DataError
 
 _SYNONYMS = {
     "audio": (
@@ -69,9 +70,17 @@ def is_header(cells: Sequence[str]) -> bool:
     return "audio" in roles and "text" in roles
 
 
-def find_dialect(rows: Rows, file_name: str) -> Dialect:
-    """Decide which column is what, by the header where there is one, else by the cells."""
+def find_dialect(rows: Rows, file_name: str, columns: str = "") -> Dialect:
+    """Decide which column is what: as told, by the header where there is one, else by the cells.
+
+    `columns` tells it as `audio=1, text=3, speaker=name`, by number from 1 or by the header.
+
+    Raises:
+        DataError: what is told fits no column.
+    """
     first = rows.rows[0]
+    if columns.strip():
+        return _as_told(rows, parse_columns(columns))
     if is_header(first.cells):
         return _by_header(first.cells, rows.separator)
     body = [row.cells for row in rows.rows[:_SAMPLE] if len(row.cells) == rows.width]
@@ -82,6 +91,26 @@ def find_dialect(rows: Rows, file_name: str) -> Dialect:
         return dialect
     columns = tuple(cell.strip() for cell in first.cells)
     return Dialect(**{**vars(dialect), "has_header": True, "columns": columns})
+
+
+def parse_columns(text: str) -> dict[str, str]:
+    """Read `audio=1, text=3` as role -> column.
+
+    Raises:
+        DataError: a part is no role with a column, or audio or text is not told.
+    """
+    roles = {}
+    for part in text.split(","):
+        role, _, column = (piece.strip() for piece in part.partition("="))
+        if role not in _SYNONYMS or not column:
+            raise DataError(
+                f"'{part.strip()}' is no column. Write it as audio=1, text=3, speaker=2; there are "
+                f"{', '.join(_SYNONYMS)}, and columns count from 1 or go by their heading."
+            )
+        roles[role] = column
+    if not {"audio", "text"} <= roles.keys():
+        raise DataError("Tell at least which column holds the audio file and which the text.")
+    return roles
 
 
 def to_language_code(cell: str, default: str) -> str:
@@ -106,6 +135,34 @@ def _header_roles(cells: Sequence[str]) -> dict[str, int]:
         if found:
             roles[role] = names.index(found[0])
     return roles
+
+
+def _as_told(rows: Rows, told: dict[str, str]) -> Dialect:
+    first = [cell.strip().strip('"') for cell in rows.rows[0].cells]
+    roles = {}
+    for role, column in told.items():
+        number = int(column) - 1 if column.isascii() and column.isdigit() else -1
+        if column in first:
+            number = first.index(column)
+        if not 0 <= number < rows.width:
+            raise DataError(
+                f"There is no column '{column}' for the {role}. The list has {rows.width}: "
+                f"{', '.join(first)[:200]}."
+            )
+        roles[role] = number
+    audio = roles["audio"]
+    body = [row.cells for row in rows.rows[1:_SAMPLE] if len(row.cells) == rows.width]
+    named = sum(looks_like_audio(cells[audio]) for cells in body)
+    is_named = any(column in first for column in told.values())
+    has_header = (
+        is_named
+        or is_header(first)
+        or (not looks_like_audio(first[audio]) and named * 2 > len(body))
+    )
+    columns = tuple(first) if has_header else ()
+    return Dialect(
+        "columns as told", width=rows.width, has_header=has_header, columns=columns, **roles
+    )
 
 
 def _by_header(cells: Sequence[str], separator: str) -> Dialect:

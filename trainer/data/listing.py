@@ -77,8 +77,8 @@ class Listing:
     problems: list[Problem] = field(default_factory=list)
 
 
-def read_listing(path: Path, name: str, split: str, language: str) -> Listing:
-    """Read a list file; `name` is how its rows are called in messages.
+def read_listing(path: Path, name: str, split: str, language: str, columns: str = "") -> Listing:
+    """Read a list file; `name` is how its rows are called in messages, `columns` as in a dialect.
 
     Raises:
         DataError: the file as a whole cannot be read as rows of at least an audio file and a text.
@@ -95,7 +95,7 @@ def read_listing(path: Path, name: str, split: str, language: str) -> Listing:
             f"{path} has one column only. Expected an audio file and its text on every line, "
             "separated by |, a tab, a semicolon or a comma."
         )
-    dialect = find_dialect(rows, path.name)
+    dialect = find_dialect(rows, path.name, columns)
     dialect = replace(dialect, columns=tuple(shown(column) for column in dialect.columns))
     body = rows.rows[1:] if dialect.has_header else rows.rows
     source = Source(

@@ -94,7 +94,7 @@ def read_manifest(
     lists = _choose_lists(data)
     names = _source_names([path for path, _ in lists])
     listings = [
-        _read_list(path, name, split, data.language)
+        _read_list(path, name, split, data)
         for (path, split), name in zip(lists, names, strict=True)
     ]
     entries = [entry for listing in listings for entry in listing.entries]
@@ -126,9 +126,10 @@ def _choose_lists(data: DataConfig) -> list[tuple[Path, str]]:
     return [(lists[0][0], "train"), (Path(data.eval_csv), "val")]
 
 
-def _read_list(path: Path, name: str, split: str, language: str) -> Listing:
-    is_json = path.suffix.lower() in ENDINGS
-    return (read_json_lines if is_json else read_listing)(path, name, split, language)
+def _read_list(path: Path, name: str, split: str, data: DataConfig) -> Listing:
+    if path.suffix.lower() in ENDINGS:
+        return read_json_lines(path, name, split, data.language)
+    return read_listing(path, name, split, data.language, data.columns)
 
 
 def _source_names(paths: Sequence[Path]) -> list[str]:

@@ -1,0 +1,158 @@
+"""Findings: what is odd about clips that can be used, and what to do; none is dropped for it."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from trainer.data.quality import Quality
+from trainer.data.types import Clip
+
+KINDS = {
+    "clipped": ("Clipped", "Record it less loud, or leave it out."),
+    "quiet": ("Very quiet", "Record it louder, or leave it out."),
+    "mostly_silent": ("Mostly silent", "Cut the silence off, or leave it out."),
+    "noisy_tail": ("Noise after the last word", "Cut the end off, or leave it out."),
+    "cut_off": ("Ends inside speech", "The last sound may be missing. Cut it anew."),
+    "pace": (
+        "Odd speaking rate",
+        "The text may not be all that is said. Read it while you listen.",
+    ),
+    "repeated": ("Same text again", "Fine for a few; many teach the model one sentence."),
+    "leaked_text": ("Text in both parts", "Validation then looks better than it is."),
+}
+"""Kinds of findings: their heading and what to do."""
+
+_FEWEST_FOR_PACE = 20
+_FAR = 4.0
+_FACTOR = 1.5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One clip that a person should look at."""
+
+    kind: str
+    clip: Clip
+    words: str
+
+
+def find_odd(clips: Sequence[Clip], qualities: Mapping[str, Quality]) -> list[Finding]:
+    """Return what is odd about clips: by their sound (qualities by audio path) and their texts."""
+    found = [
+        Finding(kind, clip, words)
+        for clip in clips
+        if (quality := qualities.get(clip.audio_path)) is not None
+        for kind, words in _hear(quality)
+    ]
+    return [*found, *_odd_paces(clips), *_repeated(clips), *_leaked_texts(clips)]
+
+
+def leak_notes(clips: Sequence[Clip]) -> list[str]:
+    """Say where the two parts of the data are not apart, in sentences; empty: they are."""
+    parts: dict[str, dict[str, set[str]]] = {
+        name: {"train": set(), "val": set()} for name in ("recording", "speaker")
+    }
+    for clip in clips:
+        for name, sides in parts.items():
+            sides[clip.split].add(getattr(clip, name))
+    notes = []
+    shared = sorted(parts["recording"]["train"] & parts["recording"]["val"] - {""})
+    is_told = len(parts["recording"]["train"] | parts["recording"]["val"]) > 2
+    if shared and is_told:
+        notes.append(
+            f"{len(shared)} recordings lie in both parts ({_some(shared)}): validation may look "
+            "better than speech from a new recording. Leave the eval CSV empty to hold out whole "
+            "recordings."
+        )
+    strangers = sorted(parts["speaker"]["val"] - parts["speaker"]["train"])
+    if strangers:
+        notes.append(f"Evaluated, but never trained on: {_some(strangers)}.")
+    return notes
+
+
+def letters_per_second(clip: Clip) -> float:
+    """Return how fast a clip is spoken; punctuation and spaces are silent."""
+    return sum(letter.isalnum() for letter in clip.text) / max(clip.duration_s, 1e-3)
+
+
+def _hear(quality: Quality) -> list[tuple[str, str]]:
+    """Return the kinds of what is wrong with a sound, in words; the usual clip has none."""
+    found = []
+    if quality.clipped_s > 0.002:
+        found.append(("clipped", f"{1000 * quality.clipped_s:.0f} ms are cut off at full scale"))
+    if quality.level_db < -42:
+        found.append(("quiet", f"its loud parts are {quality.level_db:.0f} dB below full scale"))
+    if quality.quiet_share > 0.6:
+        found.append(("mostly_silent", f"{100 * quality.quiet_share:.0f} % of it is no speech"))
+    if quality.tail_s >= 0.3 and quality.tail_db > -38:
+        words = (
+            f"{quality.tail_s:.1f} s at the end, only {-quality.tail_db:.0f} dB below the speech"
+        )
+        found.append(("noisy_tail", words))
+    if quality.ends_loud:
+        found.append(("cut_off", "its last 20 ms are as loud as speech"))
+    return found
+
+
+def _odd_paces(clips: Sequence[Clip]) -> list[Finding]:
+    """Find clips whose rate is far from what is usual in their language."""
+    by_language: dict[str, list[tuple[Clip, float]]] = defaultdict(list)
+    for clip in clips:
+        by_language[clip.language].append((clip, letters_per_second(clip)))
+    found = []
+    for rated in by_language.values():
+        if len(rated) < _FEWEST_FOR_PACE:
+            continue
+        usual = median(rate for _, rate in rated)
+        spread = 1.4826 * median(abs(rate - usual) for _, rate in rated)
+        for clip, rate in rated:
+            is_far = abs(rate - usual) > _FAR * spread
+            ratio = rate / max(usual, 1e-9)
+            if is_far and not 1 / _FACTOR < ratio < _FACTOR:
+                words = f"{rate:.1f} letters a second; usual are {usual:.1f}"
+                found.append(Finding("pace", clip, words))
+    return found
+
+
+def _repeated(clips: Sequence[Clip]) -> list[Finding]:
+    def words(clip: Clip, first: Clip) -> str:
+        return f"as line {first.line} of {first.source}"
+
+    return _alike(
+        clips, "repeated", lambda clip: (_plain(clip.text), clip.speaker, clip.split), words
+    )
+
+
+def _leaked_texts(clips: Sequence[Clip]) -> list[Finding]:
+    """Find train clips whose text is also evaluated."""
+    held_out = {_plain(clip.text): clip for clip in clips if clip.split == "val"}
+    return [
+        Finding("leaked_text", clip, f"as line {other.line} of {other.source}, which is evaluated")
+        for clip in clips
+        if clip.split == "train" and (other := held_out.get(_plain(clip.text))) is not None
+    ]
+
+
+def _alike(
+    clips: Sequence[Clip],
+    kind: str,
+    key: Callable[[Clip], object],
+    words: Callable[[Clip, Clip], str],
+) -> list[Finding]:
+    first_of: dict[object, Clip] = {}
+    found = []
+    for clip in clips:
+        first = first_of.setdefault(key(clip), clip)
+        if first is not clip:
+            found.append(Finding(kind, clip, words(clip, first)))
+    return found
+
+
+def _plain(text: str) -> str:
+    return "".join(letter for letter in text.lower() if letter.isalnum())
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

@@ -1,0 +1,146 @@
+"""Rewrite: a list with edited texts and rows left out, as a new file; the old one stays."""
+
+import csv
+import io
+import os
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.data.decode import is_damaged, read_text
+from trainer.data.dialect import find_dialect, is_header
+from trainer.data.json_lines import ENDINGS
+from trainer.data.listing import Source, read_listing
+from trainer.data.locate import AudioFinder, Missing
+from trainer.data.rows import Row, split_rows
+from trainer.errors import DataError
+
+_COLUMNS = ("audio_file", "text", "speaker_name", "language")
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A list written anew: where, how many rows it has, and lines that could not be taken over."""
+
+    path: Path
+    num_rows: int
+    lost_lines: tuple[int, ...]
+
+
+def rewrite_list(
+    source: Source,
+    *,
+    texts: Mapping[int, str],
+    left_out: Sequence[int],
+    folder: Path | None = None,
+    language: str = "",
+    columns: str = "",
+) -> Rewritten:
+    """Write a list with other texts (by line) and without some lines, in the Coqui layout.
+
+    It gets a new name, in `folder` or beside the old list, so that clips are found from there, and
+    is read back before it is told of. `language` and `columns` are those the list is read with.
+
+    Raises:
+        DataError: the list is no table, the folder cannot be written to, or the text would not
+            come back as it was.
+    """
+    path = Path(source.path)
+    if path.suffix.lower() in ENDINGS:
+        raise DataError(f"{path.name} holds JSON lines; only tables can be edited here.")
+    target = (folder or path.parent).absolute()
+    rows, lost = _read_rows(path, columns, language)
+    kept = {line: row for line, row in rows.items() if line not in set(left_out)}
+    finder = AudioFinder(path.parent)
+    is_near = target == path.parent.absolute()
+    cells = [
+        _cells(row, texts.get(line), None if is_near else finder) for line, row in kept.items()
+    ]
+    if not cells:
+        raise DataError("No row would be left. Leave fewer out.")
+    out = _write_new(target, path.stem, _as_table(cells))
+    changed = [" ".join(text.split()) for line, text in texts.items() if line in kept]
+    _check_reading(out, len(cells), changed, language)
+    return Rewritten(out, len(cells), tuple(lost))
+
+
+def _read_rows(
+    path: Path, columns: str, language: str
+) -> tuple[dict[int, tuple[str, ...]], list[int]]:
+    """Return the cells (audio, text, speaker, language) by line, and lines that are no rows."""
+    text, _ = read_text(path, language)
+    table = split_rows(text, is_header)
+    if table is None:
+        raise DataError(f"{path.name} has one column only, so there is nothing to edit.")
+    dialect = find_dialect(table, path.name, columns)
+    body = table.rows[1:] if dialect.has_header else table.rows
+    rows: dict[int, tuple[str, ...]] = {}
+    lost = []
+    for row in body:
+        if row.fault or len(row.cells) < dialect.least_width or is_damaged("".join(row.cells)):
+            lost.append(row.line)
+            continue
+        spoken = _cell(row, dialect.text).strip() or _cell(row, dialect.fallback_text)
+        roles = (_cell(row, dialect.audio), spoken, _cell(row, dialect.speaker))
+        rows[row.line] = (*roles, _cell(row, dialect.language))
+    return rows, lost
+
+
+def _cell(row: Row, column: int | None) -> str:
+    return row.cells[column] if column is not None and column < len(row.cells) else ""
+
+
+def _cells(row: tuple[str, ...], text: str | None, finder: AudioFinder | None) -> tuple[str, ...]:
+    audio, old, speaker, language = (" ".join(cell.split()) for cell in row)
+    if finder is not None:
+        found = finder.find(audio)
+        if isinstance(found, Missing) and speaker:
+            found = finder.find(f"{speaker}/{audio}")
+        audio = audio if isinstance(found, Missing) else found
+    return audio, old if text is None else " ".join(text.split()), speaker, language
+
+
+def _as_table(rows: Sequence[tuple[str, ...]]) -> str:
+    """Return a table with `|`, as Coqui has it; where a cell holds one, with quoted commas."""
+    width = 4 if any(row[3] for row in rows) else 3 if any(row[2] for row in rows) else 2
+    table = [_COLUMNS[:width], *(row[:width] for row in rows)]
+    if not any("|" in cell or '""' in cell for row in rows for cell in row):
+        return "".join("|".join(row) + "\n" for row in table)
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows(table)
+    return buffer.getvalue()
+
+
+def _write_new(folder: Path, stem: str, text: str) -> Path:
+    """Write a file under a name that is free; another process cannot take it in between."""
+    stem = stem.split("-edited")[0]
+    number = 1
+    try:
+        while True:
+            path = folder / f"{stem}-edited{'' if number == 1 else f'-{number}'}.csv"
+            try:
+                with path.open("x", encoding="utf-8") as file:
+                    file.write(text)
+                    file.flush()
+                    os.fsync(file.fileno())
+                return path
+            except FileExistsError:
+                number += 1
+    except OSError as error:
+        raise DataError(
+            f"{folder} cannot be written to ({error.strerror}). Choose another folder for the "
+            "new CSV."
+        ) from None
+
+
+def _check_reading(path: Path, num_rows: int, texts: Sequence[str], language: str) -> None:
+    """Remove a list again unless it has so many rows and these texts among them."""
+    listing = read_listing(path, path.name, "", language)
+    read = {row.text for row in (*listing.entries, *listing.problems)}
+    missing = [text for text in texts if unicodedata.normalize("NFC", text) not in read]
+    if not missing and len(listing.entries) + len(listing.problems) == num_rows:
+        return
+    path.unlink()
+    what = f"The text '{missing[0][:80]}'" if missing else "A row"
+    raise DataError(f"{what} would not come back as it was. Write it without control characters.")
