@@ -175,7 +175,7 @@ def test_a_gpu_of_another_machine_gets_fused_attention_despite_dropout() -> None
 
     here, there = (estimate(config, clips=make_up_clips([6.0]), device=at) for at in (CPU, GPU))
 
-    assert there.working < 0.8 * here.working
+    assert there.working < 0.85 * here.working
 
 
 def test_norms_are_in_fp32_where_cuda_has_them_so() -> None:

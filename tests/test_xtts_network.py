@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trainer.data.types import Batch, Features
 from trainer.errors import DataError
 from trainer.models._layers.attention import SelfAttention
+from trainer.models._layers.dropout import Dropout
 from trainer.models._layers.gpt2 import Gpt2Trunk, InputMajorLinear
 from trainer.models.xtts.batches import counts, make_collate
 from trainer.models.xtts.losses import blocks, losses, measures
@@ -437,7 +438,8 @@ def test_dropout_is_drawn_from_the_seed_and_only_in_training() -> None:
 def test_dropout_reaches_embeddings_attention_and_both_residuals() -> None:
     trunk = Gpt2Trunk(layers=1, width=8, heads=2, dropout=0.25)
 
-    rates = {name: part.p for name, part in trunk.named_modules() if isinstance(part, nn.Dropout)}
+    parts = trunk.named_modules()
+    rates = {name: part.share for name, part in parts if isinstance(part, Dropout)}
 
     assert rates == {"drop": 0.25, "h.0.attn.resid_dropout": 0.25, "h.0.mlp.dropout": 0.25}
     assert trunk.h[0].attn.dropout == 0.25  # type: ignore[union-attr]

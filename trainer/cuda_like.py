@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from trainer.models._layers.attention import causal_in_rows
+
 _IN_FP32 = {
     F.layer_norm, torch.layer_norm, F.group_norm, torch.group_norm, F.rms_norm,
     F.softmax, torch.softmax, Tensor.softmax, F.log_softmax, torch.log_softmax,
@@ -37,6 +39,8 @@ class CudaLike(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func is F.scaled_dot_product_attention:
             kwargs["dropout_p"] = 0.0
+        elif func is causal_in_rows:
+            return F.scaled_dot_product_attention(*args[:3], is_causal=True)
         elif self._is_autocast and func in _IN_FP32 and torch.is_autocast_enabled("cpu"):
             args, kwargs = tree_map(_widened, (args, kwargs))
         return func(*args, **kwargs)

@@ -38,6 +38,9 @@ def state(setup: Setup, probe: Probe) -> State:
     if not layers:
         return State(False, "this model has no attention")
     kernels = _kernels_seen(probe.operators)
+    if any(layer.runs_in_rows for layer in layers):
+        # PyTorch has no fused kernel for attention with dropout on a CPU.
+        kernels.append("blocks of rows")
     num_plain = sum(not layer.use_sdpa for layer in layers)
     if num_plain:
         return State(False, f"{num_plain} of {len(layers)} attention layers compute it plainly")

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.models._layers.attention import SelfAttention
+from trainer.models._layers.dropout import Dropout
 
 _INIT_STD = 0.02
 
@@ -21,7 +22,7 @@ class Gpt2Trunk(nn.Module):
 
     def __init__(self, layers: int, width: int, heads: int, dropout: float = 0.1) -> None:
         super().__init__()
-        self.drop = nn.Dropout(dropout)
+        self.drop = Dropout(dropout)
         self.h = nn.ModuleList(Gpt2Block(width, heads, layers, dropout) for _ in range(layers))
         self.ln_f = nn.LayerNorm(width)
 
@@ -112,7 +113,7 @@ class _Attention(SelfAttention):
         super().__init__(heads)
         self.c_attn = InputMajorLinear(width, 3 * width)
         self.c_proj = InputMajorLinear(width, width, residual_std)
-        self.resid_dropout = nn.Dropout(dropout)
+        self.resid_dropout = Dropout(dropout)
         self.dropout = dropout
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -140,7 +141,7 @@ class _FeedForward(nn.Module):
         super().__init__()
         self.c_fc = InputMajorLinear(width, 4 * width)
         self.c_proj = InputMajorLinear(4 * width, width, residual_std)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """hidden: (B, T, D). Returns (B, T, D)."""

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.models._layers.attention import SelfAttention
+from trainer.models._layers.dropout import Dropout
 
 MAX_TABLE_POSITIONS = 1000
 """Length of the stored position table; longer sequences compute theirs."""
@@ -232,7 +233,7 @@ class Predictor(nn.Module):
             layers[f"conv1d_{index}"] = _NamedConv(inputs, width, 3)
             layers[f"relu_{index}"] = nn.ReLU()
             layers[f"layer_norm_{index}"] = nn.LayerNorm(width)
-            layers[f"dropout_{index}"] = nn.Dropout(sizes.predictor_dropout)
+            layers[f"dropout_{index}"] = Dropout(sizes.predictor_dropout)
         self.conv_layer = nn.Sequential(layers)
         self.linear_layer = nn.Linear(width, 1)
 
@@ -257,14 +258,15 @@ class Postnet(nn.Module):
             )
             for inputs, outputs in zip(widths[:-1], widths[1:], strict=True)
         )
+        self.dropout = Dropout(0.5)
 
     def forward(self, mel: Tensor, mask: Tensor) -> Tensor:
         """mel: (B, T_mel, M). mask: (B, T_mel) bool. Returns the correction (B, T_mel, M)."""
         values = mel.transpose(1, 2)  # (B, M, T_mel)
         for layer in self.convolutions[:-1]:
-            values = F.dropout(torch.tanh(layer(values * mask[:, None])), 0.5, self.training)
+            values = self.dropout(torch.tanh(layer(values * mask[:, None])))
         values = self.convolutions[-1](values * mask[:, None])
-        return F.dropout(values, 0.5, self.training).transpose(1, 2)
+        return self.dropout(values).transpose(1, 2)
 
 
 class TransformerBlock(nn.Module):
@@ -293,7 +295,7 @@ class ConvolutionBlock(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.widen = nn.Linear(width, sizes.conv_expansion * width)
         self.narrow = nn.Linear(sizes.conv_expansion * width, width)
-        self.dropout = nn.Dropout(sizes.dropout)
+        self.dropout = Dropout(sizes.dropout)
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """hidden: (B, T, D). mask: (B, T) bool. Returns (B, T, D), 0 where padded."""
@@ -373,7 +375,7 @@ class _Attention(SelfAttention):
         self.w_vs = nn.Linear(width, width)
         self.fc = nn.Linear(width, width)
         self.layer_norm = nn.LayerNorm(width)
-        self.dropout = nn.Dropout(sizes.dropout)
+        self.dropout = Dropout(sizes.dropout)
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """hidden: (B, T, D). mask: (B, T) bool. Returns (B, T, D)."""
@@ -391,7 +393,7 @@ class _FeedForward(nn.Module):
         self.w_1 = nn.Conv1d(sizes.width, sizes.ffn_width, kernel, padding=kernel // 2)
         self.w_2 = nn.Conv1d(sizes.ffn_width, sizes.width, 1)
         self.layer_norm = nn.LayerNorm(sizes.width)
-        self.dropout = nn.Dropout(sizes.dropout)
+        self.dropout = Dropout(sizes.dropout)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """hidden: (B, T, D). Returns (B, T, D)."""
