@@ -52,6 +52,7 @@ FLOORS = {
     "trainer.adapting": 3.15,
     "trainer.updates": 3.0,
     "trainer.timetable": 4.0,
+    "trainer.scope": 3.0,
     "trainer.plan": 3.9,
     "trainer.estimate": 3.3,
     "trainer.assemble": 3.2,

@@ -14,6 +14,7 @@ from trainer.checkpoints import (
     clean_leftovers,
     newest_checkpoint,
     restore_checkpoint,
+    saved_scope,
     set_damaged_aside,
 )
 from trainer.config import RunConfig, parse_interval
@@ -32,6 +33,13 @@ from trainer.errors import ConfigError
 from trainer.events import Notice, PhaseChanged, RunStarted
 from trainer.optimizers._groups import param_groups
 from trainer.options import build_options, to_values
+from trainer.scope import (
+    compare_scopes,
+    describe_scope,
+    needs_fresh_optimizer,
+    refuse_differences,
+    tell_differences,
+)
 from trainer.setup import Cadence, Probe, Setup, World
 from trainer.specs import Optimization
 
@@ -86,11 +94,22 @@ def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Se
     for complaint in complaints:
         emit(Notice("warning", complaint))
     if checkpoint is not None:
-        setup.first_step = restore_checkpoint(setup, checkpoint) + 1
+        _restore(setup, checkpoint, emit)
     for optimization, options in entries.optimizations:
         if optimization.settle is not None:
             optimization.settle(setup, options, emit)
     return setup
+
+
+def _restore(setup: Setup, checkpoint: Path, emit: Emit) -> None:
+    """Go on from a checkpoint, as far as what changed since allows, and say what that means."""
+    differences = compare_scopes(saved_scope(checkpoint), describe_scope(setup))
+    refuse_differences(differences)
+    fresh_optimizer = needs_fresh_optimizer(differences)
+    step = restore_checkpoint(setup, checkpoint, fresh_optimizer=fresh_optimizer)
+    setup.first_step = step + 1
+    for notice in tell_differences(differences, step):
+        emit(notice)
 
 
 def _tell_terms(config: RunConfig, entries: Entries, emit: Emit) -> None:
@@ -235,6 +254,7 @@ def build_setup(
         model=model,
         corpus=dataset.corpus,
         optimizer=build_optimizer(model),
+        data_hash=dataset.fingerprint,
         build_optimizer=build_optimizer,
         optimizer_spec=spec,
         base_lr=base_lr,

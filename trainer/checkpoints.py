@@ -19,9 +19,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from trainer.averaging import start_average
 from trainer.errors import CheckpointError
 from trainer.evaluate import has_other_weights, weights_for_evaluation
 from trainer.events import CheckpointSaved
+from trainer.scope import describe_scope
 from trainer.setup import Setup
 from trainer.staging import Staging
 
@@ -35,6 +37,7 @@ class Snapshot:
     step: int
     best: bool
     metrics: dict[str, float]
+    scope: dict[str, Any]
     weights: dict[str, Tensor]
     state: dict[str, Any]
     ready: "torch.cuda.Event | None"
@@ -58,7 +61,8 @@ def take_snapshot(setup: Setup, step: int, *, best: bool, staging: Staging) -> S
     state = staging.copy(_resume_state(setup, step), "state")
     validation = setup.progress.get("validation", {})
     metrics = validation if validation.get("step") == step else {}
-    return Snapshot(step, best, dict(metrics), weights, state, staging.ready())
+    scope = describe_scope(setup)
+    return Snapshot(step, best, dict(metrics), scope, weights, state, staging.ready())
 
 
 def write_snapshot(setup: Setup, snapshot: Snapshot) -> CheckpointSaved:
@@ -154,18 +158,34 @@ def verify_checkpoint(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def restore_checkpoint(setup: Setup, folder: Path) -> int:
+def saved_scope(folder: Path) -> dict[str, Any]:
+    """Return the scope (see `scope`) that a checkpoint was saved in; {} of one that notes none."""
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    return manifest.get("scope", {})
+
+
+def restore_checkpoint(setup: Setup, folder: Path, *, fresh_optimizer: bool = False) -> int:
     """Load weights, optimizer and progress into the setup; return the step done.
 
-    Random states are not stored: every step seeds its own (`loop.seed_step`).
+    Random states are not stored: every step seeds its own (`loop.seed_step`). With
+    `fresh_optimizer` the optimizer begins as at the start of a run.
     """
     state = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
     weights = load_file(folder / "model.safetensors")
-    weights |= state["training_weights"]
+    # Schedule-Free trains at a point that means nothing to others; its average does.
+    was_averaging = "train_mode" in state["optimizer"]["param_groups"][0]
+    if setup.has_parts or not (fresh_optimizer and was_averaging):
+        weights |= state["training_weights"]
     setup.model.load_state_dict(weights, strict=True)
-    setup.optimizer.load_state_dict(state["optimizer"])
-    setup.precision.scaler.load_state_dict(state["scaler"])
+    if not fresh_optimizer:
+        setup.optimizer.load_state_dict(state["optimizer"])
+    elif setup.build_optimizer is not None:
+        # Some optimizers copy the weights when they are built.
+        setup.optimizer = setup.build_optimizer(setup.model)
+    if state["scaler"]:
+        setup.precision.scaler.load_state_dict(state["scaler"])
     if setup.average is not None:
+        setup.average = start_average(setup.model)
         for name, value in state["average"].items():
             setup.average[name].copy_(value)
     setup.progress = state["progress"]
@@ -210,7 +230,7 @@ def _publish(partial: Path, final: Path, snapshot: Snapshot) -> None:
         _sync(path)
         files[path.name] = {"size": path.stat().st_size, "sha256": _hash_file(path)}
     facts = {"step": snapshot.step, "best": snapshot.best, "metrics": snapshot.metrics}
-    manifest = {"format": FORMAT} | facts | {"files": files}
+    manifest = {"format": FORMAT} | facts | {"scope": snapshot.scope, "files": files}
     manifest_path = partial / "manifest.json"
     manifest_path.write_text(json.dumps(manifest, indent=2), encoding="utf-8")
     _sync(manifest_path)

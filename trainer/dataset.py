@@ -28,11 +28,15 @@ Emit = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class Dataset:
-    """The usable clips of a run by split, with the corpus the family made of them."""
+    """The usable clips of a run by split, with the corpus the family made of them.
+
+    `fingerprint` is the hash of all that decided it: files, texts, options.
+    """
 
     train: tuple[Clip, ...]
     val: tuple[Clip, ...]
     corpus: Corpus
+    fingerprint: str = ""
 
 
 def prepare_dataset(
@@ -44,7 +48,7 @@ def prepare_dataset(
         DataError: no clip is left to train on.
     """
     clips = choose_clips(folder, config, emit)
-    usable, unusable, corpus = _survey_clips(folder, config, family, options, clips, emit)
+    usable, unusable, corpus, key = _survey_clips(folder, config, family, options, clips, emit)
     _tell_unusable(emit, clips, unusable | corpus.unusable)
     mark_unusable(folder / "ledger.csv", unusable | corpus.unusable)
     kept = [clip for clip in usable if clip.id in corpus.features]
@@ -56,7 +60,7 @@ def prepare_dataset(
     if held_out and not val:
         text = f"None of the {held_out} val clips can be used, so this run is not validated."
         emit(Notice("warning", text, "Name an eval CSV with clips that the model can use."))
-    return Dataset(train, val, corpus)
+    return Dataset(train, val, corpus, key)
 
 
 def _survey_clips(
@@ -66,14 +70,14 @@ def _survey_clips(
     options: Any,
     clips: list[Clip],
     emit: Emit,
-) -> tuple[list[Clip], dict[str, str], Corpus]:
-    """Return the clips with features, why others have none, and the corpus of the former."""
+) -> tuple[list[Clip], dict[str, str], Corpus, str]:
+    """Return clips with features, why others have none, the corpus of the former and its key."""
     base = Path(config.base) if config.base else None
     featurizer = family.featurizer(base, options)
     report = _reporter(folder, emit)
     workers = loader_workers(config.training.loader_workers)
 
-    def survey() -> tuple[list[Clip], dict[str, str], Corpus]:
+    def survey() -> tuple[list[Clip], dict[str, str], Corpus, str]:
         cache = FeatureCache(default_cache_folder() / family.name)
         features, unusable = cache.collect(clips, featurizer, workers=workers, progress=report)
         names, _ = cache.names(clips, featurizer)
@@ -82,7 +86,7 @@ def _survey_clips(
             raise DataError(_nothing_left(clips, unusable))
         key = _survey_key(family, options, base, usable, names)
         corpus = cache.remember(key, lambda: family.survey(features, usable, options, base, report))
-        return usable, unusable, corpus
+        return usable, unusable, corpus, key
 
     try:
         return survey()
@@ -147,9 +151,10 @@ def make_batches(
             pin_memory=pin_memory,
         )
 
+    # A step holds the same clips however many processes share it.
     plan = BatchPlan(
         training.batch_size,
-        training.accumulate,
+        max(1, training.num_processes * training.accumulate // world.size),
         world.size,
         world.rank,
         training.seed,

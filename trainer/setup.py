@@ -153,6 +153,8 @@ class Setup:
     """Whether training keeps those weights in parts, which `folded` puts together."""
     build_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None
     """Makes the run's optimizer for what is trainable in a model."""
+    data_hash: str = ""
+    """Hash of all that decided the clips and their features."""
     adapted: RunAdapted = RunAdapted(0, "")
     """What the run changed by itself so that it can go on; see `adapting`."""
     enter: Callable[[str], None] = _pass_over

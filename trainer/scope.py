@@ -1,0 +1,209 @@
+"""Scope: within what a resume repeats every bit, and what it means that something of it changed.
+
+Every checkpoint notes what decided its numbers: configuration, clips, torch, device, threads and
+number of processes. What differs at a resume is harmless, allowed though not to the same bits, in
+need of a fresh optimizer, or refused.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trainer.config import RunConfig, merge_values
+from trainer.errors import ConfigError
+from trainer.events import Notice
+from trainer.setup import Setup
+
+HARMLESS = "harmless"
+INEXACT = "allowed, not bit for bit"
+FRESH_OPTIMIZER = "needs a fresh optimizer"
+REFUSED = "refused"
+
+_HARMLESS = {
+    "training.patience", "training.validate_every", "training.save_every",
+    "training.preview_every", "training.preview_text", "training.preview_speaker",
+    "training.log_every", "training.keep_last", "training.loader_workers", "training.roll_back",
+}  # fmt: skip
+_ENVIRONMENT = {"training.num_processes", "training.device"}
+"""Compared as what they came to, not as what was asked for."""
+_REFUSED = ("data.", "family.", "base", "optimizations.lora")
+_LABELS = {
+    "clips": "the clips (their files or texts)",
+    "torch": "the version of torch",
+    "device": "the device",
+    "threads": "the number of threads",
+    "world_size": "the number of processes",
+    "reproducible": "whether torch is held to reproducible kernels",
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that is not as it was when a checkpoint was saved, and what it means."""
+
+    name: str
+    before: Any
+    now: Any
+    kind: str
+
+    def __str__(self) -> str:
+        if self.name == "clips":
+            return _LABELS["clips"]
+        label = _LABELS.get(self.name, self.name)
+        return f"{label} ({_short(self.before)}, now {_short(self.now)})"
+
+
+def describe_scope(setup: Setup) -> dict[str, Any]:
+    """Return what decides a run's numbers besides what a checkpoint holds, as plain JSON."""
+    return {
+        "config": setup.config.to_json(),
+        "clips": setup.data_hash,
+        "torch": str(torch.__version__),
+        "device": setup.machine.name,
+        "threads": torch.get_num_threads() if setup.device.type == "cpu" else None,
+        "world_size": setup.world.size,
+        "reproducible": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+def compare_scopes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
+    """Return what differs between two scopes; checkpoints of old have none, so nothing is known."""
+    if not before:
+        return []
+    found = compare_configs(before["config"], now["config"])
+    found += [
+        Difference(name, before[name], now[name], INEXACT)
+        for name in _LABELS
+        if name in before and before[name] != now[name]
+    ]
+    return found
+
+
+def compare_configs(before: dict[str, Any], now: dict[str, Any]) -> list[Difference]:
+    """Return what differs between two configurations, each as JSON."""
+    old, new = _flat(before), _flat(now)
+    if "optimizer.name" in old and old["optimizer.name"] != new.get("optimizer.name"):
+        # The options of another optimizer say nothing.
+        old, new = (
+            {k: v for k, v in d.items() if "optimizer.options" not in k} for d in (old, new)
+        )
+    names = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+    return [
+        Difference(name, old.get(name), new.get(name), _kind_of(name))
+        for name in names
+        if name not in _ENVIRONMENT and name != "format"
+    ]
+
+
+def refuse_differences(differences: Sequence[Difference]) -> None:
+    """Refuse what a run cannot change.
+
+    Raises:
+        ConfigError: names each of it.
+    """
+    problems = [
+        f"A run cannot change {each}. Start a new run, with a checkpoint of this one as its base."
+        for each in differences
+        if each.kind == REFUSED
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def tell_differences(differences: Sequence[Difference], step: int) -> list[Notice]:
+    """Say in words what changed since the checkpoint of a step, one notice for each kind."""
+    by_kind = {
+        kind: ", ".join(str(each) for each in differences if each.kind == kind)
+        for kind in (HARMLESS, INEXACT, FRESH_OPTIMIZER)
+    }
+    words = {
+        HARMLESS: ("info", "The numbers stay the same to the last bit."),
+        INEXACT: (
+            "warning",
+            "The run goes on correctly, but not to the same bits as without the change.",
+        ),
+        FRESH_OPTIMIZER: (
+            "warning",
+            "The optimizer starts anew; the weights and the step stay. Expect the loss to be "
+            "unsteady for some steps.",
+        ),
+    }
+    start = f"Changed since the checkpoint of step {step}: "
+    return [
+        Notice(words[kind][0], f"{start}{names}. {words[kind][1]}", "", step)
+        for kind, names in by_kind.items()
+        if names
+    ]
+
+
+def needs_fresh_optimizer(differences: Sequence[Difference]) -> bool:
+    """Whether the optimizer's saved state is of no use any more."""
+    return any(each.kind == FRESH_OPTIMIZER for each in differences)
+
+
+def read_changes(config: RunConfig, words: Sequence[str]) -> dict[str, Any]:
+    """Read `training.batch_size=4` and the like into values as in `run.json`.
+
+    Values are JSON, but for what is text in the configuration as it is.
+
+    Raises:
+        ConfigError: a word has another form.
+    """
+    changes: dict[str, Any] = {}
+    present = _flat(config.to_json())
+    for word in words:
+        path, sign, text = word.partition("=")
+        if not sign or not all(path.split(".")):
+            raise ConfigError(
+                f"'{word}' is no change; expected for example training.batch_size=4, or "
+                "optimizer.name=lion."
+            )
+        value: Any = text if isinstance(present.get(path), str) else _read_value(text)
+        for part in reversed(path.split(".")):
+            value = {part: value}
+        changes = merge_values(changes, value)
+    return changes
+
+
+def changed_config(config: RunConfig, changes: dict[str, Any]) -> RunConfig:
+    """Return a configuration with changes laid over it.
+
+    Raises:
+        ConfigError: a name or value that no configuration has.
+    """
+    return RunConfig.from_json(merge_values(config.to_json(), changes))
+
+
+def _read_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _kind_of(name: str) -> str:
+    if name in _HARMLESS:
+        return HARMLESS
+    if name.startswith(_REFUSED):
+        return REFUSED
+    if name.startswith("optimizer.") and name != "optimizer.options.lr":
+        return FRESH_OPTIMIZER
+    return INEXACT
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values by dotted names; an empty object is a value of its own."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            flat |= _flat(value, f"{prefix}{name}.")
+        elif not (isinstance(value, dict) and name in ("options", "optimizations")):
+            flat[prefix + name] = value
+    return flat
+
+
+def _short(value: Any) -> str:
+    return "not set" if value is None else str(value)
