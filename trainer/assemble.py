@@ -113,11 +113,12 @@ def _restore(setup: Setup, checkpoint: Path, emit: Emit) -> None:
 
 
 def _tell_terms(config: RunConfig, entries: Entries, emit: Emit) -> None:
-    """Say under which licence the weights come that the run starts from."""
+    """Say under which licences the weights come that the run uses."""
     if entries.family.terms is None:
         return
     emit(PhaseChanged("Reading the base checkpoint"))
-    terms = entries.family.terms(Path(config.base) if config.base else None)
+    base = Path(config.base) if config.base else None
+    terms = entries.family.terms(base, entries.family_options)
     if terms:
         emit(Notice("info", terms))
 

@@ -131,7 +131,7 @@ class ModelFamily:
     checks(model, facts) -> {name: number}: validation metrics of the corpus as a whole, once a
         validation, on the main process.
     publish(model, facts, folder, bf16): the folder other tools read, if it differs from `export`.
-    terms(base) -> the licence of the weights a run starts from, in a sentence; empty: none.
+    terms(base, options) -> the licences of the weights that are used, in sentences; empty: none.
     stream(model, facts, text, speaker) -> what `synthesize` returns in pieces, each as soon as it
         can be heard; without it speech comes in one piece.
     silent(model) -> why the model makes no audio here, and what to do; `synthesize` then raises
@@ -159,7 +159,7 @@ class ModelFamily:
     draws: Callable[[Mapping[str, Features]], Draw] | None = None
     checks: "Callable[[nn.Module, dict[str, Any]], dict[str, float]] | None" = None
     publish: "Callable[[nn.Module, dict[str, Any], Path, bool], None] | None" = None
-    terms: "Callable[[Path | None], str] | None" = None
+    terms: "Callable[[Path | None, Any], str] | None" = None
     stream: "Callable[[nn.Module, dict[str, Any], str, str], Iterator[Speech]] | None" = None
     silent: "Callable[[nn.Module], str] | None" = None
     illustrate: "Callable[[nn.Module, Iterable[Batch]], Picture] | None" = None

@@ -13,12 +13,21 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from trainer.errors import CheckpointError
+from trainer.models.indextts2.codec import CODEC_LICENCE
 from trainer.models.indextts2.folder import Base
 from trainer.models.indextts2.network import UnifiedVoice
 from trainer.models.indextts2.options import Options
+from trainer.models.indextts2.original import Original
 from trainer.models.indextts2.publish import DISCLAIMER, write_published
 from trainer.models.indextts2.sizes import Sizes
 from trainer.models.indextts2.start import FACTS_FILE, LINKED_FILES, WEIGHTS_FILE, open_start
+
+W2V_BERT_LICENCE = "w2v-bert-2.0 was published under the MIT licence."
+
+ORIGINAL_LICENCE = (
+    "The original package and its s2mel network are under the bilibili model licence; it also uses "
+    "MaskGCT's codec (CC-BY-NC-4.0), so that what it speaks is for non-commercial purposes only."
+)
 
 _TEXT_TABLES = ("text_embedding.weight", "text_head.weight", "text_head.bias")
 
@@ -27,6 +36,7 @@ class FineTunedVoice(UnifiedVoice):
     """The GPT with the base it came from, whose other tensors an export passes through."""
 
     start: Base
+    original: Original
 
 
 def load(base: Path | None, options: Options, facts: dict[str, Any]) -> FineTunedVoice:
@@ -55,6 +65,13 @@ def network(options: Options, facts: dict[str, Any]) -> FineTunedVoice:
     is_trained = options.conditioning == "trained"
     model = FineTunedVoice(sizes, options.dropout, with_conditioning=is_trained)
     model.loss_weights = {"text_ce": options.text_weight, "mel_ce": options.mel_weight}
+    model.original = Original(
+        options.original_python,
+        options.original_folder,
+        options.original_reference,
+        options.original_device,
+        options.original_limit_s,
+    )
     return model
 
 
@@ -91,9 +108,16 @@ def publish(model: nn.Module, facts: dict[str, Any], folder: Path, bf16: bool) -
     )
 
 
-def terms(base: Path | None) -> str:
-    """Return the licence of a base's weights, in a sentence."""
-    return open_start(base).licence
+def terms(base: Path | None, options: Options) -> str:
+    """Return the licences of all weights that are used, in sentences."""
+    found = [open_start(base).licence]
+    if options.w2v_bert:
+        found.append(W2V_BERT_LICENCE)
+    if options.codec:
+        found.append(CODEC_LICENCE)
+    if options.original_folder:
+        found.append(ORIGINAL_LICENCE)
+    return " ".join(found)
 
 
 def own_model(model: nn.Module) -> FineTunedVoice:

@@ -59,6 +59,39 @@ class Options:
         is_path=True,
         folded=True,
     )
+    original_python: str = option(
+        "",
+        "Original's Python",
+        "For previews that can be heard: the python of an environment in which the original "
+        "package indextts 2.0 is installed (bilibili model licence).",
+        is_path=True,
+        folded=True,
+    )
+    original_folder: str = option(
+        "",
+        "Original's checkpoints",
+        "Its folder checkpoints with s2mel.pth and the hf_cache that its first use fills "
+        "(w2v-bert-2.0, MaskGCT codec, CAM++, BigVGAN); nothing is fetched here.",
+        is_path=True,
+        folded=True,
+    )
+    original_reference: str = option(
+        "",
+        "Reference of previews",
+        "A recording of the voice that such previews take, up to 15 s of it.",
+        is_path=True,
+        folded=True,
+    )
+    original_device: str = option(
+        "cpu",
+        "Previews are made on",
+        "cpu: slow, but takes none of the GPU's memory; gpu: fast, in memory besides training's.",
+        choices=("cpu", "gpu"),
+        folded=True,
+    )
+    original_limit_s: int = option(
+        600, "Longest wait (s)", "After it a preview is given up.", min=10, max=7200, folded=True
+    )
     max_text_tokens: int = option(
         600, "Longest text (tokens)", "The table holds 600.", min=10, max=600, folded=True
     )

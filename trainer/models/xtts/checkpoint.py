@@ -111,7 +111,7 @@ def publish(model: nn.Module, facts: dict[str, Any], folder: Path, bf16: bool) -
     )
 
 
-def terms(base: Path | None) -> str:
+def terms(base: Path | None, options: Options) -> str:
     """Return the licence of a base's weights, in a sentence."""
     return open_start(base).licence
 
