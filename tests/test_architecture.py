@@ -52,7 +52,6 @@ FLOORS = {
     "trainer.adapting": 3.15,
     "trainer.updates": 3.0,
     "trainer.timetable": 4.0,
-    "trainer.scope": 3.0,
     "trainer.plan": 3.9,
     "trainer.estimate": 3.3,
     "trainer.assemble": 3.2,
@@ -84,7 +83,11 @@ FLOORS = {
     "trainer.data.types": 1.0,
     "trainer.device": 1.0,
     "trainer.events": 1.0,
+    "trainer.heartbeat": 1.05,
+    "trainer.logs": 1.0,
     "trainer.ownership": 1.0,
+    "trainer.restarts": 1.05,
+    "trainer.supervisor": 1.1,
     "trainer.requests": 1.0,
     "trainer.catalog": 0.2,
     "trainer.options": 0.1,
@@ -94,8 +97,12 @@ FLOORS = {
 # Rooms that may import less than what lies below them.
 ONLY = {
     # It starts a process that trains; it must not train, nor load what trains.
-    "trainer.runs": {"config", "errors", "events", "ownership", "requests", "series"},
-    "trainer.library": {"config", "errors", "events", "queue", "runs", "series", "trash"},
+    "trainer.runs": {
+        "config", "errors", "events", "heartbeat", "ownership", "requests", "restarts", "series",
+    },
+    "trainer.library": {
+        "config", "errors", "events", "queue", "restarts", "runs", "series", "trash",
+    },
     # Of floor 5 only what reads and starts runs, and the flags, to show a run as a command.
     "webui": {
         "catalog", "config", "data.manifest", "data.types", "device", "entries", "errors", "events",

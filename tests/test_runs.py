@@ -12,7 +12,8 @@ import pytest
 from trainer import Run, RunConfig
 from trainer.errors import RunError, RunExists, RunNotFound, RunOwned
 from trainer.events import RunFinished, RunStarted, StepDone
-from trainer.library import RunLibrary, TrainerThread, explain_exit, free_name
+from trainer.library import RunLibrary, TrainerThread, free_name
+from trainer.restarts import explain_exit
 
 _OWNER = """
 import sys, time

@@ -8,7 +8,12 @@ import sys
 # speed and keeps a busy one going (trainer/README.md has the measurement). Set it to choose.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-from trainer.cli import main  # noqa: E402
+from trainer.supervisor import needs_supervisor, supervise  # noqa: E402
 
 if __name__ == "__main__":
+    if needs_supervisor(sys.argv[1:]):
+        sys.exit(supervise(sys.argv[1:]))
+    # Only now: who supervises needs nothing of what trains.
+    from trainer.cli import main
+
     sys.exit(main())

@@ -191,8 +191,12 @@ def _resume(argv: list[str]) -> int:
     parser = _run_parser("resume")
     more = "let it go further than planned, or than where it ended early"
     parser.add_argument("--more-steps", type=int, metavar="N", help=more)
+    sizes = "train with so many processes from now on, one a GPU; steps hold the same clips"
+    parser.add_argument("--gpus", type=int, metavar="N", help=sizes)
     args = parser.parse_args(argv)
     run = Run.open(args.run)
+    if args.gpus is not None:
+        run.choose_processes(args.gpus)
     if args.more_steps is not None:
         print(f"{run.name} goes to step {run.request_more(args.more_steps)}.")
         if run.is_owned():
@@ -201,14 +205,21 @@ def _resume(argv: list[str]) -> int:
 
 
 def _continue(run: Run) -> int:
-    """Train in this process, or start one process a GPU and wait for them."""
+    """Train in this process, or become what starts one process a GPU."""
     import os
     import subprocess
 
+    from trainer.supervisor import report
+
+    is_one_of_several = "WORLD_SIZE" in os.environ
+    if not is_one_of_several:
+        report(run.folder, run.num_processes)
+    if run.num_processes > 1 and not is_one_of_several:
+        if os.name == "nt":
+            return subprocess.run(run.torchrun(), check=False).returncode
+        os.execv(sys.executable, run.torchrun())
     from trainer.process import continue_run
 
-    if run.config.training.num_processes > 1 and "WORLD_SIZE" not in os.environ:
-        return subprocess.run(run.command(), check=False).returncode
     listen = _Printer() if sys.stdout.isatty() or "TIMBRE_PROGRESS" in os.environ else None
     return continue_run(run, listen)
 
@@ -216,13 +227,18 @@ def _continue(run: Run) -> int:
 def _stop(argv: list[str]) -> int:
     parser = _run_parser("stop")
     parser.add_argument("--wait", action="store_true", help="return when the run has stopped")
+    parser.add_argument("--now", action="store_true", help="end it at once, without saving")
     args = parser.parse_args(argv)
     run = Run.open(args.run)
     if not run.status().is_active:
         print(f"The run {run.name} is not being trained ({run.status().state}).")
         return 0
-    run.request("stop")
-    print(f"Asked {run.name} to save and stop after the current step.")
+    if args.now:
+        run.kill()
+        print(f"{run.name} is ended at once; it can go on from its last checkpoint.")
+    else:
+        run.request("stop")
+        print(f"Asked {run.name} to save and stop after the current step.")
     if args.wait:
         status = run.wait()
         print(f"{run.name}: {status.state} at step {status.step}.")

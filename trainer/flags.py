@@ -22,6 +22,8 @@ _GROUPS = {
     "optimizer": "options of the optimizer",
     "schedule": "options of the schedule",
 }
+_SPOKEN = {"num_processes": "gpus"}
+"""Flags that say what people call it, where that is not the name of the field."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def config_flags(config: RunConfig) -> list[Flag]:
     taken |= {name.replace("_", "-") for name in discover("trainer.optimizations", Optimization)}
     for path, options_class in parts:
         for info in describe(options_class):
-            name = info.name.replace("_", "-")
+            name = _SPOKEN.get(info.name, info.name.replace("_", "-"))
             name = f"{path[0]}-{name}" if name in taken else name
             taken.add(name)
             flags.append(Flag(name, (*path, info.name), info))

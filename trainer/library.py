@@ -12,6 +12,7 @@ from trainer.config import RunConfig
 from trainer.errors import RunExists, RunNotFound, RunOwned, TimbreError
 from trainer.events import RunFinished
 from trainer.queue import QueueKeeper, RunQueue, Waiting
+from trainer.restarts import explain_exit
 from trainer.runs import Run, RunStatus
 from trainer.series import RunSeries
 from trainer.trash import Trash
@@ -56,7 +57,7 @@ class TrainerThread(threading.Thread):
     def _is_alive(self) -> bool:
         if self._process is not None:
             return self._process.poll() is None
-        return self.run_folder.is_owned()
+        return self.run_folder.is_owned() or self.run_folder.is_supervised()
 
     def _explain(self) -> None:
         code = self._process.returncode if self._process is not None else None
@@ -187,7 +188,8 @@ class RunLibrary:
 
     def attach(self) -> list[str]:
         """Follow every run that a process trains right now; a restarted server calls this."""
-        alive = [name for name in self.names() if self.get(name).is_owned()]
+        runs = [self.get(name) for name in self.names()]
+        alive = [run.name for run in runs if run.is_owned() or run.is_supervised()]
         for name in alive:
             self._follow(self.get(name), start_process=False)
         for name in set(self.names()) - set(alive):
@@ -230,7 +232,7 @@ class RunLibrary:
         if thread is not None and thread.is_alive():
             return True
         run = Run(self.folder / name)
-        if run.is_owned():
+        if run.is_owned() or run.is_supervised():
             return True
         return time.time() - run.begun_at() < _FRESH_S and run.status().is_active
 
@@ -267,14 +269,3 @@ def free_name(library: Path, wanted: str) -> str:
         number += 1
         free = f"{name}-{number}"
     return free
-
-
-def explain_exit(code: int, log: str) -> tuple[str, str]:
-    """Say in words why a training process ended and what to do about it."""
-    remedy = "Press Resume: it goes on from the last checkpoint."
-    if code < 0:
-        memory = " The system may have run out of memory." if code == -9 else ""
-        return f"The training process was killed by signal {-code}.{memory}", remedy
-    lines = [line for line in log.splitlines() if line.strip()]
-    last = lines[-1].strip() if lines else "it left no message"
-    return f"The training process ended with code {code}: {last}", remedy

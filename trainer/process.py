@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from types import FrameType
+from typing import IO
 
 import psutil
 
@@ -19,42 +20,70 @@ from trainer.distributed import join_world, leave_world
 from trainer.errors import StopRequested, TimbreError
 from trainer.events import Event, PhaseChanged, RunFinished, StepDone
 from trainer.guard import FIRST_STEPS, Guard
+from trainer.heartbeat import Heartbeat, end_orphans
 from trainer.loop import train
+from trainer.ownership import Identity
 from trainer.plan import take_up_plan
+from trainer.restarts import (
+    FAILED,
+    FINISHED,
+    NEEDS_PERSON,
+    RESTARTABLE,
+    RESUME,
+    STOPPED,
+    Ending,
+    is_started_in_vain,
+    leave_ending,
+)
 from trainer.runs import Run
 from trainer.setup import Setup, World
+from trainer.supervisor import die_with_parent
 
-FINISHED, FAILED, STOPPED, RESTARTABLE = 0, 1, 10, 30
 _LOG = logging.getLogger("timbre")
 _FREQUENT = (StepDone, PhaseChanged)
+_STICKY = ("CUDA error", "CUDA driver error", "CUBLAS_STATUS", "CUDNN_STATUS", "cudaError")
+_LOST_PEERS = ("DistBackendError", "DistNetworkError", "DistStoreError")
+_PEER_WORDS = ("Connection closed by peer", "Connection reset by peer", "NCCL error")
 
 
 def continue_run(run: Run, listen: Callable[[Event], None] | None = None) -> int:
     """Start or continue a run folder in this process and return its exit code.
 
-    Exit codes: 0 finished, 10 stopped, 1/2/20 needs a person, 30 may be restarted, 75 owned.
+    `trainer.restarts` names the exit codes.
 
     Raises:
         RunOwned: another process trains it.
     """
+    if is_started_in_vain(run.folder):
+        return FAILED
     world = join_world(choose_device(run.config.training.device).kind)
     lock = run.take(timeout_s=2.0) if world.is_main else None
     if world.is_main:
         run.drop_requests_before(psutil.Process().create_time())
-    _set_up_process(run, world)
-    emit = _emitter(run, world, listen)
+        end_orphans(run.folder, Identity.of(os.getppid()))
+    heartbeat = _set_up_process(run, world)
+    emit = heartbeat.watch(_emitter(run, world, listen))
     try:
-        while (code := _train_and_tell(run, world, emit)) is None:
+        while (ending := _train_and_tell(run, world, emit)) is None:
             gc.collect()
-        return code
+        return _code_of(ending, run, world)
     finally:
+        heartbeat.end()
         leave_world(world)
         if lock is not None:
             lock.release()
 
 
-def _train_and_tell(run: Run, world: World, emit: Callable[[Event], None]) -> int | None:
-    """Train a run to its end and return the exit code; None: it goes back to its last save."""
+def _code_of(ending: Ending, run: Run, world: World) -> int:
+    """Return the exit code; of several processes, one with another code than 0 ends the others."""
+    if world.size == 1 or ending.code in (FINISHED, RESTARTABLE):
+        return ending.code
+    leave_ending(run.folder, ending, world.rank)
+    return FINISHED if ending.is_common else ending.code
+
+
+def _train_and_tell(run: Run, world: World, emit: Callable[[Event], None]) -> Ending | None:
+    """Train a run to its end and return how it ended; None: it goes back to its last save."""
     setup: Setup | None = None
     try:
         setup = assemble(run.folder, run.config, world=world, emit=emit)
@@ -65,24 +94,24 @@ def _train_and_tell(run: Run, world: World, emit: Callable[[Event], None]) -> in
     except StopRequested as error:
         run.answer("stop")
         emit(RunFinished("stopped", _step_of(run), str(error), "Press Resume to go on."))
-        return STOPPED
+        return Ending(STOPPED, str(error))
     except StartAgain:
         if world.size == 1:
             return None
         # The other ranks may not know; a new process for each of them is the surest way.
         reason = "The run goes back to its last checkpoint."
-        emit(RunFinished("failed", _step_of(run), reason, "Press Resume: it goes on."))
-        return RESTARTABLE
+        emit(RunFinished("failed", _step_of(run), reason, RESUME))
+        return Ending(RESTARTABLE, reason)
     except TimbreError as error:
         _LOG.error("%s", error)
         emit(RunFinished("failed", _step_of(run), str(error)))
-        return error.exit_code
+        return Ending(error.exit_code, str(error))
     # The process's last resort: whatever ends a run, the log says what it was.
     except Exception as error:
         _LOG.exception("The training process failed")
         reason, remedy, code = explain_failure(error)
         emit(RunFinished("failed", _step_of(run), reason, remedy))
-        return code
+        return Ending(code, reason)
     finally:
         if setup is not None:
             setup.train_batches.close()
@@ -90,7 +119,7 @@ def _train_and_tell(run: Run, world: World, emit: Callable[[Event], None]) -> in
                 setup.val_batches.close()
     run.answer("stop")
     emit(RunFinished(outcome, _step_of(run)))
-    return STOPPED if outcome == "stopped" else FINISHED
+    return Ending(STOPPED if outcome == "stopped" else FINISHED, is_common=True)
 
 
 def _watched(run: Run, setup: Setup, emit: Callable[[Event], None]) -> Callable[[Event], None]:
@@ -112,9 +141,12 @@ def explain_failure(error: Exception) -> tuple[str, str, int]:
     first = text[0] if text else "without a message"
     if name == "OutOfMemoryError" or "out of memory" in first.lower():
         remedy = "Halve the batch size and double the accumulation, or tick gradient checkpointing."
-        return f"The device ran out of memory: {first}", remedy, 20
-    if "CUDA error" in first:
-        return f"The GPU failed: {first}", "Press Resume: a new process starts afresh.", RESTARTABLE
+        return f"The device ran out of memory: {first}", remedy, NEEDS_PERSON
+    if name == "AcceleratorError" or any(word in first for word in _STICKY):
+        # Such an error stays for the life of the process: torch cannot reset the device.
+        return f"The GPU failed: {first}", RESUME, RESTARTABLE
+    if name in _LOST_PEERS or any(word in first for word in _PEER_WORDS):
+        return f"Another training process was lost: {first}", RESUME, RESTARTABLE
     return (
         f"{name}: {first}",
         "The log holds the details. Resume goes on from the last save.",
@@ -122,11 +154,16 @@ def explain_failure(error: Exception) -> tuple[str, str, int]:
     )
 
 
-def _set_up_process(run: Run, world: World) -> None:
-    _set_up_log(run)
-    faulthandler.enable()
+def _set_up_process(run: Run, world: World) -> Heartbeat:
+    """Log, watch for signals and own the run; return the running heartbeat."""
+    log = _set_up_log(run)
+    faulthandler.enable(log)
+    if hasattr(signal, "SIGUSR1"):
+        faulthandler.register(signal.SIGUSR1, log)
     if world.is_main:
         run.write_owner()
+    if world.size > 1:
+        die_with_parent()
     numbers = (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTERM))
 
     def ask_to_stop(signum: int, frame: FrameType | None) -> None:
@@ -135,18 +172,27 @@ def _set_up_process(run: Run, world: World) -> None:
             signal.signal(number, signal.SIG_DFL)
 
     for number in numbers:
-        signal.signal(number, ask_to_stop)
+        # Torchrun ends the others with SIGTERM when one was lost; nobody wants a stop then.
+        if number != signal.SIGTERM or "TORCHELASTIC_RUN_ID" not in os.environ:
+            signal.signal(number, ask_to_stop)
+    identity = Identity.of(os.getpid())
+    assert identity is not None
+    heartbeat = Heartbeat(run.folder, identity, world.rank)
+    heartbeat.start()
+    return heartbeat
 
 
-def _set_up_log(run: Run) -> None:
-    """Log to the run's file, and to a terminal or pipe if that is not the same file."""
+def _set_up_log(run: Run) -> IO[str]:
+    """Log to the run's file, and to a terminal or pipe if that is not the same; return the file."""
     path = run.folder / "log.txt"
-    handlers: list[logging.Handler] = [logging.FileHandler(path, encoding="utf-8")]
+    logged_to = logging.FileHandler(path, encoding="utf-8")
+    handlers: list[logging.Handler] = [logged_to]
     shown, logged = os.fstat(sys.stderr.fileno()), path.stat()
     if (shown.st_dev, shown.st_ino) != (logged.st_dev, logged.st_ino):
         handlers.append(logging.StreamHandler())
     form = "%(asctime)s %(levelname)s %(message)s"
     logging.basicConfig(level=logging.INFO, format=form, handlers=handlers)
+    return logged_to.stream or sys.stderr
 
 
 def _emitter(

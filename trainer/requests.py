@@ -30,3 +30,17 @@ def take_asked_steps(folder: Path) -> int | None:
         (folder / CONTROL / "plan").replace(taken)
         return int(taken.read_text(encoding="utf-8"))
     return None
+
+
+def choose_processes(folder: Path, count: int) -> None:
+    """Leave word how many processes train the run from its next start on."""
+    partial = folder / CONTROL / "processes.part"
+    partial.write_text(str(count), encoding="utf-8")
+    partial.replace(folder / CONTROL / "processes")
+
+
+def chosen_processes(folder: Path) -> int | None:
+    """Return how many processes were chosen to train the run after it was made, or None."""
+    with contextlib.suppress(OSError, ValueError):
+        return int((folder / CONTROL / "processes").read_text(encoding="utf-8"))
+    return None

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,20 @@ import psutil
 from trainer.config import RunConfig, read_config
 from trainer.errors import RunError, RunExists, RunNotFound, RunOwned
 from trainer.events import EventLog, LoggedEvent
-from trainer.ownership import is_locked, take_lock
-from trainer.requests import ask_for_steps, asked_steps
+from trainer.heartbeat import read_pulses
+from trainer.ownership import Identity, is_locked, kill_tree, take_lock
+from trainer.requests import ask_for_steps, asked_steps, choose_processes, chosen_processes
+from trainer.restarts import RESUME, is_supervised
 from trainer.series import RunSeries
 
-REQUESTS = ("stop", "save", "preview", "discard")
-ACTIVE = ("starting", "running", "stopping")
+REQUESTS = ("stop", "kill", "save", "preview", "discard")
+ACTIVE = ("starting", "running", "stalled", "stopping")
 _STARTING_GRACE_S = 60.0
+_CLOCK_SKEW_S = 2.0
+_STALL_REMEDY = (
+    "log.txt shows where it hangs. Wait if a disk or a share is slow; else end it, and Resume goes "
+    "on from the last checkpoint."
+)
 _MOST_STEPS = 100_000_000
 _PROJECT = Path(__file__).resolve().parent.parent
 
@@ -41,7 +48,7 @@ class CheckpointInfo:
 class RunStatus:
     """What a person wants to know of a run; `state` is derived, never stored.
 
-    States: created, starting, running, stopping, stopped, finished, failed, interrupted.
+    States: created, starting, running, stalled, stopping, stopped, finished, failed, interrupted.
     """
 
     name: str
@@ -137,13 +144,38 @@ class Run:
         """Whether a living process holds the run."""
         return is_locked(self.folder / "owner.lock")
 
+    def is_supervised(self) -> bool:
+        """Whether a process watches over the run, also while it waits to start it again."""
+        return is_supervised(self.folder)
+
     def write_owner(self) -> None:
         """Leave word of who owns the run; the lock decides, this only explains."""
-        values = {"pid": os.getpid(), "started_at": time.time()}
+        identity = Identity.of(os.getpid())
+        values = asdict(identity) if identity is not None else {}
         (self.folder / "owner.json").write_text(json.dumps(values), encoding="utf-8")
 
+    def owner(self) -> Identity | None:
+        """Return the process that owns the run, or None: a left word is not taken for its owner."""
+        identity = Identity.read(_read_json(self.folder / "owner.json"))
+        return identity if identity is not None and self.is_owned() and identity.is_alive else None
+
+    def kill(self) -> None:
+        """End the training process at once, without a last checkpoint.
+
+        Its supervisor does so; without one, what the owner left says for sure which process it is.
+
+        Raises:
+            RunError: nobody trains it.
+        """
+        if not self.status().is_active:
+            raise RunError(f"The run {self.name} is not being trained.")
+        self.request("kill")
+        owner = self.owner()
+        if not self.is_supervised() and owner is not None:
+            kill_tree(owner)
+
     def request(self, name: str) -> None:
-        """Ask for `stop`, `save` or `preview` after the current step, or `discard` at the end."""
+        """Ask for a deed after the current step, `discard` at the end, or for `kill` at once."""
         if name not in REQUESTS:
             raise RunError(f"'{name}' is no request; there are {', '.join(REQUESTS)}.")
         (self.folder / "control" / name).touch()
@@ -263,14 +295,36 @@ class Run:
             facts=started.facts if started else {},
         )
 
+    @property
+    def num_processes(self) -> int:
+        """How many processes train it: as configured, or as chosen for a later start."""
+        return chosen_processes(self.folder) or self.config.training.num_processes
+
+    def choose_processes(self, count: int) -> None:
+        """Let so many processes train the run from its next start on; steps keep their clips.
+
+        Raises:
+            RunError: its micro-batches cannot be shared among so many.
+        """
+        training = self.config.training
+        shared = training.num_processes * training.accumulate
+        if count < 1 or shared % count:
+            fitting = [str(each) for each in range(1, shared + 1) if shared % each == 0]
+            raise RunError(
+                f"A step of {self.name} has {shared} micro-batches; {count} processes cannot share "
+                f"them evenly. Give one of: {', '.join(fitting)}."
+            )
+        choose_processes(self.folder, count)
+
     def command(self) -> list[str]:
         """Return the one command that starts or continues this run."""
-        resume = ["-m", "trainer", "resume", str(self.folder)]
-        num_processes = self.config.training.num_processes
-        if num_processes == 1:
-            return [sys.executable, *resume]
+        return [sys.executable, "-m", "trainer", "resume", str(self.folder)]
+
+    def torchrun(self) -> list[str]:
+        """Return the command that trains this run with several processes on this machine."""
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-        return [sys.executable, *torchrun, str(num_processes), *resume]
+        resume = ["-m", "trainer", "resume", str(self.folder)]
+        return [sys.executable, *torchrun, str(self.num_processes), *resume]
 
     def start(self) -> "subprocess.Popen[bytes]":
         """Start the training process, detached: it outlives whoever started it.
@@ -278,13 +332,15 @@ class Run:
         Raises:
             RunOwned: a process trains this run already.
         """
-        if self.is_owned():
+        if self.is_owned() or self.is_supervised():
             raise RunOwned(f"The run {self.name} is being trained already{self._owner_note()}.")
         self.answer("stop")
+        self.answer("kill")
         paths = [str(_PROJECT), os.environ.get("PYTHONPATH", "")]
         # numpy's own threads would compete with torch's during the alignment.
         environment = {"OPENBLAS_NUM_THREADS": "1"} | os.environ
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        environment.pop("TIMBRE_REPORT", None)  # it has a supervisor of its own
         with (self.folder / "log.txt").open("ab") as log:
             process = subprocess.Popen(
                 self.command(),
@@ -319,35 +375,52 @@ class Run:
 
     def _state(self, series: RunSeries) -> tuple[str, str, str]:
         if self.is_owned():
-            if "stop" in self.requests():
+            if {"stop", "kill"} & self.requests():
                 return "stopping", "", ""
+            if stall := self._stall():
+                return "stalled", stall, _STALL_REMEDY
             is_new = series.started is None or series.finished is not None
             has_begun = not is_new and series.steps.count > 0
             return ("running" if has_begun else "starting"), "", ""
         if self._was_just_spawned(series):
             return "starting", "", ""
-        if series.finished is not None:
-            finished = series.finished
+        finished = series.finished
+        if self.is_supervised() and (finished is None or finished.outcome == "failed"):
+            return "starting", "", ""
+        if finished is not None:
             return finished.outcome, finished.reason, finished.remedy
         if series.offset == 0:
             return "created", "", ""
         reason = "The training process ended without a word (killed, or the machine went down)."
-        return "interrupted", reason, "Press Resume: it goes on from the last checkpoint."
+        return "interrupted", reason, RESUME
+
+    def _stall(self) -> str:
+        """Say which training process shows no sign of life, or nothing."""
+        for pulse in read_pulses(self.folder):
+            if pulse.is_stalled and pulse.identity.is_alive:
+                return (
+                    f"The training process {pulse.identity.pid} has shown no sign of life for "
+                    f"{pulse.age_s:.0f} s ({pulse.limit_s:.0f} s are allowed)."
+                )
+        return ""
 
     def _was_just_spawned(self, series: RunSeries) -> bool:
         values = _read_json(self.folder / "control" / "spawned.json")
         spawned_at = values.get("started_at", 0.0)
-        if not values or series.updated_at > spawned_at or not psutil.pid_exists(values["pid"]):
+        if not values or series.updated_at > spawned_at:
             return False
         try:
-            is_dead = psutil.Process(values["pid"]).status() == psutil.STATUS_ZOMBIE
+            process = psutil.Process(values["pid"])
+            # A process that began long after was given the same number by chance.
+            is_other = process.create_time() > spawned_at + _CLOCK_SKEW_S
+            is_dead = is_other or process.status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return False
         return not is_dead and time.time() - spawned_at < _STARTING_GRACE_S
 
     def _owner_note(self) -> str:
-        values = _read_json(self.folder / "owner.json")
-        return f" (process {values['pid']})" if "pid" in values else ""
+        owner = self.owner()
+        return f" (process {owner.pid})" if owner is not None else ""
 
 
 def _eta(series: RunSeries, total: int) -> float | None:

@@ -1,0 +1,278 @@
+"""Supervisor: a small process that starts the training process, and again if it is struck down.
+
+It imports no torch and, once detached, outlives whoever started it. `python -m trainer train` and
+`resume` are this process; its child does the work. Only a parent learns how a process ended, so it
+also says so where the child could not.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+import filelock
+import psutil
+
+from trainer.events import Event, EventLog, Notice, RunFinished, RunStarted, StepDone
+from trainer.heartbeat import read_pulses
+from trainer.logs import cap_log
+from trainer.ownership import Identity, kill_tree, take_lock
+from trainer.restarts import (
+    ASKED,
+    FAILED,
+    FINISHED,
+    OWNED,
+    RESTARTABLE,
+    RESUME,
+    STOPPED,
+    SUPERVISOR_LOCK,
+    Ending,
+    RestartPolicy,
+    explain_exit,
+    take_ending,
+)
+
+REPORT = "TIMBRE_REPORT"
+"""Names the variable with the descriptor on which a child tells what it trains."""
+_POLL_S = 0.5
+_TAIL_BYTES = 65536
+_MEMORY_LOOKS = 20
+_PR_SET_PDEATHSIG = 1
+_OUTCOMES = {"finished": FINISHED, "stopped": STOPPED, "failed": FAILED}
+
+
+def needs_supervisor(words: Sequence[str]) -> bool:
+    """Whether a command line trains, and nobody watches over it yet."""
+    if not words or words[0] not in ("train", "resume") or {"-h", "--help"} & set(words):
+        return False
+    # Who starts several processes, torchrun or Slurm, watches over them; Windows has no signals.
+    return REPORT not in os.environ and "WORLD_SIZE" not in os.environ and os.name != "nt"
+
+
+def supervise(words: Sequence[str]) -> int:
+    """Carry out `train` or `resume` in a child, as often as needed, and return its exit code."""
+    most = os.environ.get("TIMBRE_RESTARTS", "")
+    policy = RestartPolicy(most=int(most)) if most.isdigit() else RestartPolicy()
+    return Supervisor([sys.executable, "-m", "trainer", *words], policy).run()
+
+
+def report(folder: Path, processes: int) -> None:
+    """Tell the supervisor, if there is one, what this process trains, and end when it ends."""
+    number = os.environ.get(REPORT, "")
+    if not number.isdigit():
+        return
+    os.environ[REPORT] = "told"
+    die_with_parent()
+    with contextlib.suppress(OSError), os.fdopen(int(number), "w", encoding="utf-8") as pipe:
+        pipe.write(json.dumps({"folder": str(folder), "processes": processes}))
+
+
+def die_with_parent() -> None:
+    """Let the system end this process when its parent ends, where it can (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Supervisor:
+    """Starts a command that trains a run, watches it, and starts the run again by a policy."""
+
+    def __init__(self, command: Sequence[str], policy: RestartPolicy) -> None:
+        self._command = list(command)
+        self._policy = policy
+        self._folder: Path | None = None
+        self._lock: filelock.BaseFileLock | None = None
+        self._restarts: list[float] = []
+        self._processes = 1
+        self._offset = 0
+        self._signals = 0
+        self._was_killed = False
+        self._has_dumped = False
+        self._memory_percent: deque[float] = deque(maxlen=_MEMORY_LOOKS)
+
+    def run(self) -> int:
+        """Train to an end that no new start would change, and return its exit code."""
+        for number in ASKED:
+            signal.signal(number, self._take_signal)
+        while True:
+            ending, is_told = self._train_once()
+            if self._folder is None:
+                return ending.exit_code
+            if not self._goes_on(self._folder, ending):
+                code = self._end(self._folder, ending, is_told=is_told)
+                if self._lock is not None:
+                    self._lock.release()
+                return code
+            self._command = [sys.executable, "-m", "trainer", "resume", str(self._folder)]
+            self._note_start(self._folder)
+
+    def _train_once(self) -> tuple[Ending, bool]:
+        """Run the command once; return how it ended, and whether its log tells that already."""
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        process = subprocess.Popen(
+            self._command,
+            env=os.environ | {REPORT: str(writer)},
+            pass_fds=(writer,),
+            # Ctrl+C reaches the supervisor alone, which tells a first one from a second.
+            process_group=0,
+        )
+        os.close(writer)
+        with os.fdopen(reader, "rb", buffering=0) as pipe:
+            while process.returncode is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_POLL_S if self._folder else 0.1)
+                if self._folder is None:
+                    self._meet(pipe.read(_TAIL_BYTES))
+                self._watch(process)
+        return self._ending_of(process.returncode)
+
+    def _meet(self, told: bytes | None) -> None:
+        """Learn from the child what it trains."""
+        if not told:
+            return
+        values = json.loads(told)
+        self._folder, self._processes = Path(values["folder"]), values["processes"]
+        self._lock = take_lock(self._folder / "control" / SUPERVISOR_LOCK)
+        self._note_start(self._folder)
+
+    def _note_start(self, folder: Path) -> None:
+        """Remember where the words of a child begin that is about to train."""
+        take_ending(folder)
+        self._offset = (folder / "events.jsonl").stat().st_size
+
+    def _watch(self, process: "subprocess.Popen[bytes]") -> None:
+        if process.returncode is not None:
+            return
+        folder = self._folder
+        if folder is None:
+            if self._signals:
+                process.terminate()
+            return
+        self._memory_percent.append(psutil.virtual_memory().percent)
+        if self._signals > 1 or (folder / "control" / "kill").exists():
+            self._was_killed = True
+            identity = Identity.of(process.pid)
+            if identity is not None:
+                kill_tree(identity)
+        self._dump_if_stalled(folder)
+        cap_log(folder / "log.txt")
+
+    def _dump_if_stalled(self, folder: Path) -> None:
+        """Let processes that show no sign of life write down where they are, once each time."""
+        stalled = [pulse for pulse in read_pulses(folder) if pulse.is_stalled]
+        for pulse in stalled if not self._has_dumped else []:
+            if pulse.identity.is_alive:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pulse.identity.pid, signal.SIGUSR1)
+        self._has_dumped = bool(stalled)
+
+    def _ending_of(self, code: int) -> tuple[Ending, bool]:
+        """Return how the child ended by its exit code, and whether it has told so itself."""
+        folder = self._folder
+        if folder is None:
+            return Ending(code), True
+        last, _ = _last_words(folder, self._offset)
+        left = take_ending(folder)
+        if left is not None:
+            return left, isinstance(last, RunFinished)
+        if isinstance(last, RunFinished):
+            # What strikes a process after its last word changes nothing any more.
+            return Ending(code if code >= 0 else _OUTCOMES[last.outcome], last.reason), True
+        if code < 0:
+            percent = max(self._memory_percent, default=None)
+            return Ending(code, explain_exit(code, "", percent)[0]), False
+        if code in (FINISHED, OWNED):
+            return Ending(code), True
+        if self._processes > 1:
+            text = (
+                f"One of {self._processes} training processes was killed or ended without a word."
+            )
+            return Ending(RESTARTABLE, text), False
+        return Ending(code, explain_exit(code, _tail(folder / "log.txt"))[0]), False
+
+    def _goes_on(self, folder: Path, ending: Ending) -> bool:
+        """Whether the run is to be started again; waits as long as the policy says and tells so."""
+        if not ending.may_restart or self._wants_end(folder):
+            return False
+        now = time.monotonic()
+        wait_s = self._policy.wait_s(self._restarts, now)
+        if wait_s is None:
+            return False
+        count = sum(now - moment < self._policy.within_s for moment in self._restarts) + 1
+        most = self._policy.most
+        text = f"{ending.reason} It is started again in {wait_s:.0f} s ({count} of {most})."
+        remedy = "Nothing need be done; it goes on from the last checkpoint."
+        _append(folder, Notice("warning", text, remedy, _last_words(folder)[1]))
+        while time.monotonic() < now + wait_s:
+            if self._wants_end(folder):
+                return False
+            time.sleep(min(0.1, wait_s))
+        self._restarts.append(time.monotonic())
+        return True
+
+    def _wants_end(self, folder: Path) -> bool:
+        control = folder / "control"
+        asked = (control / "stop").exists() or (control / "kill").exists()
+        return asked or self._signals > 0 or self._was_killed
+
+    def _end(self, folder: Path, ending: Ending, *, is_told: bool) -> int:
+        """Say how the run ended where the child could not, and return the exit code."""
+        wants_end = self._wants_end(folder)
+        step = _last_words(folder)[1]
+        for request in ("stop", "kill"):
+            (folder / "control" / request).unlink(missing_ok=True)
+        if ending.may_restart and wants_end:
+            reason = "It was ended at once, without a last checkpoint." if self._was_killed else ""
+            _append(folder, RunFinished("stopped", step, reason or ending.reason, RESUME))
+            return STOPPED
+        if ending.may_restart:
+            times = f"It was started again {self._policy.most} times, and ended every time."
+            _append(folder, RunFinished("failed", step, f"{ending.reason} {times}", RESUME))
+        elif not is_told:
+            _append(folder, RunFinished("failed", step, ending.reason, "See log.txt for more."))
+        return ending.exit_code
+
+    def _take_signal(self, number: int, frame: FrameType | None) -> None:
+        """Take a first signal as Stop, and a second one as an end at once."""
+        self._signals += 1
+        if self._folder is not None and self._signals == 1:
+            (self._folder / "control" / "stop").touch()
+
+
+def _append(folder: Path, event: Event) -> None:
+    """Write an event of a run that no process trains; whoever took it meanwhile tells its own."""
+    lock = take_lock(folder / "owner.lock", timeout_s=2.0)
+    if lock is not None:
+        EventLog(folder / "events.jsonl").append(event)
+        lock.release()
+
+
+def _last_words(folder: Path, offset: int = 0) -> tuple[Event | None, int]:
+    """Return the last event behind an offset, and the last step that is told near the end."""
+    log = EventLog(folder / "events.jsonl")
+    offset = max(offset, log.path.stat().st_size - _TAIL_BYTES)
+    last, step = None, 0
+    for logged in log.follow(offset):
+        last = logged.event
+        if isinstance(last, RunStarted):
+            step = last.first_step - 1
+        elif isinstance(last, StepDone):
+            step = last.step
+    return last, step
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            return file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
