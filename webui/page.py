@@ -10,13 +10,14 @@ from webui.scripts import mount
 from webui.studio import Studio
 from webui.tabs import data, listen, live, runs, start, train
 
-_TAB_NAMES = ("start", "data", "train", "live", "listen", "runs")
+_LANGUAGES = {"en": "English", "ko": "한국어", "am": "አማርኛ", "fa": "فارسی"}
+_TAB_NAMES = ("start", "data", "train", "live", "listen", "runs", "race")
 
 
 def build_page(studio: Studio) -> gr.Blocks:
     """Return the whole page, not launched."""
     with gr.Blocks(title="Timbre", analytics_enabled=False, delete_cache=(3600, 86400)) as page:
-        gr.HTML(_header(), elem_id="header")
+        gr.HTML(_header(), js_on_load=mount("mountHeader"), elem_id="header")
         gr.HTML(apply_default_css=False, js_on_load=mount("mountStrip"), elem_id="strip")
         shown = gr.Textbox(visible=False, elem_id="shown-run")
         with gr.Tabs(selected="start", elem_id="tabs") as tabs:
@@ -49,8 +50,12 @@ def _header() -> str:
     facts = f"{machine.name} - {machine.memory_gib:.0f} GB"
     return (
         '<div class="brand"><span class="logo" aria-hidden="true"></span><h1>Timbre</h1>'
-        f'<span class="machine">{escape(facts)}</span>'
-        '<button type="button" class="theme-switch" onclick="timbre.switchTheme()" '
+    choices = "".join(
+        f'<option value="{code}" lang="{code}">{name}</option>' for code, name in _LANGUAGES.items()
+    )
+        f'<span class="machine" translate="no">{escape(facts)}</span>'
+        f'<select id="language" aria-label="Language" translate="no">{choices}</select>'
+        '<button type="button" class="theme-switch" '
         'aria-label="Switch between light and dark">Light / dark</button></div>'
     )
 

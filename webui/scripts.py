@@ -10,6 +10,7 @@ from webui.studio import ASSETS
 
 _PARTS = (
     "dom.js",
+    "words.js",
     "chart.js",
     "series.js",
     "poll.js",

@@ -17,16 +17,16 @@
 
   /* Set text only where it changed, so that nothing is laid out in vain. */
   t.setText = function (element, text) {
-    if (element.textContent !== text) element.textContent = text;
+    if (t.meant(element) !== text) element.textContent = text;
   };
 
   t.number = function (value, digits) {
     if (value == null || !isFinite(value)) return "-";
     const size = Math.abs(value);
     if (size !== 0 && (size < 1e-3 || size >= 1e6)) {
-      return Number(value.toPrecision(digits || 3)).toExponential().replace("e+", "e");
+      return t.digits(Number(value.toPrecision(digits || 3)).toExponential().replace("e+", "e"));
     }
-    return String(Number(value.toPrecision(digits || 4)));
+    return t.digits(String(Number(value.toPrecision(digits || 4))));
   };
 
   t.duration = function (seconds) {
@@ -39,13 +39,13 @@
   };
 
   t.clock = function (seconds) {
-    return new Date(seconds * 1000).toLocaleString(undefined, {
+    return new Date(seconds * 1000).toLocaleString(t.language, {
       month: "short", day: "numeric", hour: "2-digit", minute: "2-digit",
     });
   };
 
   t.chip = function (state, symbol) {
-    return t.h("span", { class: "chip chip-" + state }, (symbol ? symbol + " " : "") + state);
+    return t.h("span", { class: "chip chip-" + state }, symbol ? symbol + " " : null, state);
   };
 
   /* What plays or shows a preview of a run: a picture for drawings, sound for everything else. */
@@ -75,7 +75,7 @@
   /* Press a tab: Gradio gives its button the tab's id, or moves it into a menu where it is narrow. */
   t.openTab = function (name) {
     const hidden = [...document.querySelectorAll("#tabs .overflow-dropdown button")]
-      .find((button) => button.textContent.trim().toLowerCase() === name);
+      .find((button) => t.meant(button).trim().toLowerCase() === name);
     const button = document.getElementById("tab-" + name + "-button") || hidden;
     if (button) button.click();
   };

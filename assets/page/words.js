@@ -1,0 +1,263 @@
+/* The page in other languages: every text and spoken label is shown in the chosen one.
+
+   The code says everything in English. A dictionary (words/ko.json and its sisters) maps whole
+   sentences; `{n}` in a key stands for a number, `{+x}` for words that are translated too, any other
+   name in braces for what people wrote. Text appears from Gradio, from the server and from our
+   scripts alike, so it is replaced where all of them end: in the document, before it is painted.
+   What people wrote is never a key: see VERBATIM. In English nothing of this runs. */
+(function () {
+  "use strict";
+  const t = window.timbre;
+  const LANGUAGES = { en: "ltr", ko: "ltr", am: "ltr", fa: "rtl" };
+  const VERBATIM = "[translate=no], pre, code, kbd, textarea, script, style, svg, #ledger td, .file-preview, " +
+    "#listen-run [role=option], #listen-speaker [role=option], #listen-clip [role=option], " +
+    "#listen-run input, #listen-speaker input, #listen-clip input, #live-run option, .recent-run b, " +
+    "#live-compare option:not([value='']), " +
+    ".runs-table td:nth-child(2), .runs-table td:nth-child(8) > div, #queue li b, .differences, " +
+    ".comparison .legend b, .comparison .preview b, .preview [dir=auto]";
+  const ATTRIBUTES = ["placeholder", "aria-label", "title", "data-label"];
+  const BLOCKS = "p, li, h1, h2, h3, h4, .fact";
+  const INLINE = ["STRONG", "B", "EM", "I", "SMALL", "CODE", "BDI"];
+  const NUMBER = "[-\u2212+]?[\\d\u06f0-\u06f9][\\d\u06f0-\u06f9.,:\u066b\u066c]*(?:e-?[\\d\u06f0-\u06f9]+)?|-";
+  const SEPARATOR = /(\s{2,}-\s{2,})/;
+  const SENTENCES = /(?<=[.!?]) (?=[A-Z'{0-9])/;
+  const INPUTS_MS = 400;
+  let words = {}, patterns = [], digits = null, said = new Map(), observer = null, timer = null;
+  let texts = new WeakMap(), blocks = new WeakMap(), attributes = new WeakMap(), inputs = new WeakMap();
+  t.language = "en";
+  t.unsaid = new Set();
+
+  /* Say a sentence of ours in the chosen language; an unknown one stays as it is. */
+  t.say = function (text) {
+    if (t.language === "en") return text;
+    const core = text.trim();
+    if (!core) return text;
+    if (!said.has(core)) {
+      if (said.size > 3000) said = new Map();
+      said.set(core, translated(core));
+    }
+    return text.replace(core, () => said.get(core));
+  };
+
+  /* Write digits and the decimal point as the language does. */
+  t.digits = function (text) {
+    if (!digits) return text;
+    return text.replace(/\d+(?:\.\d+)?/g, (number) =>
+      [...number].map((letter) => letter === "." ? digits.point : digits.each[letter]).join(""));
+  };
+
+  /* What an element says in English, whatever language it shows. */
+  t.meant = function (element) {
+    const block = blocks.get(element), node = element.firstChild;
+    if (block && isShown(element, block)) return block.english;
+    const known = node && node === element.lastChild && texts.get(node);
+    return known && known.shown === node.data ? known.english : element.textContent;
+  };
+
+  t.setLanguage = async function (language) {
+    const chosen = language in LANGUAGES ? language : "en";
+    if (chosen === t.language) return addressPage();
+    if (chosen !== "en") {
+      const answer = await fetch(`studio/page/${chosen}.json`);
+      if (!answer.ok) return;
+      words = await answer.json();
+    } else words = {};
+    t.language = chosen;
+    patterns = Object.keys(words).filter((key) => key.includes("{")).map(pattern);
+    digits = digitsOf(chosen);
+    said = new Map();
+    t.unsaid.clear();
+    addressPage();
+    renderAll();
+    watch();
+    document.dispatchEvent(new Event("timbre-language"));
+  };
+
+  function translated(core) {
+    if (core in words) return words[core];
+    if (SEPARATOR.test(core)) {
+      return core.split(SEPARATOR).map((part) => SEPARATOR.test(part) ? part : t.say(part)).join("");
+    }
+    for (const { prefix, expression, names, key } of patterns) {
+      const found = core.startsWith(prefix) && expression.exec(core);
+      if (found) return filled(words[key], names, found);
+    }
+    const sentences = core.split(SENTENCES);
+    if (sentences.length > 1) return sentences.map(t.say).join(" ");
+    if (/[A-Za-z]{2}/.test(core) && t.unsaid.size < 500) t.unsaid.add(core);
+    return /^[\d.,:%\s\u00d7x/+-]+$/.test(core) ? t.digits(core) : core;
+  }
+
+  function pattern(key) {
+    const names = [];
+    const source = key.split(/(\{[^}]*\})/).map((part) => {
+      if (!part.startsWith("{")) return part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+      const name = part.slice(1, -1);
+      names.push(name);
+      return /^n\d*$/.test(name) ? `(${NUMBER})` : "([^]+?)";
+    }).join("");
+    return { key, names, prefix: key.slice(0, key.indexOf("{")), expression: new RegExp(`^${source}$`) };
+  }
+
+  function filled(sentence, names, found) {
+    return sentence.replace(/\{([^}]*)\}/g, (place, name) => {
+      const at = names.indexOf(name);
+      if (at < 0) return place;
+      const value = found[at + 1];
+      if (/^n\d*$/.test(name)) return t.digits(value);
+      if (name.startsWith("+")) return t.say(value);
+      return LANGUAGES[t.language] === "rtl" ? `\u2068${value}\u2069` : value;
+    });
+  }
+
+  function digitsOf(language) {
+    const format = new Intl.NumberFormat(language, { useGrouping: false });
+    const each = [...Array(10).keys()].map((digit) => format.format(digit));
+    if (each[1] === "1") return null;
+    return { each, point: format.formatToParts(1.5).find((part) => part.type === "decimal").value };
+  }
+
+  function addressPage() {
+    const root = document.documentElement;
+    if (root.lang !== t.language) root.lang = t.language;
+    root.dir = LANGUAGES[t.language];
+  }
+
+  function renderAll() {
+    if (document.body) render(document.body);
+    renderInputs();
+  }
+
+  function render(root) {
+    if (root.nodeType === Node.TEXT_NODE) return renderText(root);
+    if (root.nodeType !== Node.ELEMENT_NODE || root.closest(VERBATIM)) return;
+    renderAttributes(root);
+    // Collected first: rendering a block replaces nodes under the walker's feet.
+    const walker = document.createTreeWalker(root, NodeFilter.SHOW_ELEMENT | NodeFilter.SHOW_TEXT,
+      (node) => node.nodeType === Node.ELEMENT_NODE && node.matches(VERBATIM)
+        ? NodeFilter.FILTER_REJECT : NodeFilter.FILTER_ACCEPT);
+    const found = [];
+    while (walker.nextNode()) found.push(walker.currentNode);
+    for (const node of found) {
+      if (node.nodeType === Node.TEXT_NODE) renderText(node);
+      else renderAttributes(node);
+    }
+  }
+
+  function renderText(node) {
+    const parent = node.parentElement;
+    if (!parent || !node.isConnected || !node.data.trim() || parent.closest(VERBATIM)) return;
+    const block = parent.closest(BLOCKS);
+    if (block && renderBlock(block)) return;
+    let known = texts.get(node);
+    if (!known || known.shown !== node.data) known = { english: node.data };
+    known.shown = t.say(known.english);
+    texts.set(node, known);
+    if (node.data !== known.shown) node.data = known.shown;
+  }
+
+  /* A sentence with bold words in it is one sentence: its order differs between languages. */
+  function renderBlock(block) {
+    let known = blocks.get(block);
+    if (known && !isShown(block, known)) known = null;
+    if (!known) {
+      const parts = [...block.querySelectorAll("*")];
+      if (!parts.length || !parts.every((part) => INLINE.includes(part.tagName))) return false;
+      known = { english: block.textContent, before: [...block.childNodes] };
+    }
+    if (known.language === t.language) return true;
+    const shown = t.say(known.english);
+    t.unsaid.delete(shown.trim());
+    if (shown === known.english) {
+      if (blocks.delete(block)) block.replaceChildren(...known.before);
+      return false;
+    }
+    known.shown = shown.split("**").map((part, i) => i % 2 ? t.h("strong", {}, part)
+      : document.createTextNode(part));
+    known.language = t.language;
+    blocks.set(block, known);
+    block.replaceChildren(...known.shown);
+    return true;
+  }
+
+  function isShown(block, known) {
+    return known.shown && block.childNodes.length === known.shown.length &&
+      known.shown.every((node, i) => node === block.childNodes[i]);
+  }
+
+  function renderAttributes(element) {
+    for (const name of ATTRIBUTES) {
+      const now = element.getAttribute(name);
+      if (!now) continue;
+      const all = attributes.get(element) || {};
+      if (!all[name] || all[name].shown !== now) all[name] = { english: now };
+      all[name].shown = t.say(all[name].english);
+      attributes.set(element, all);
+      if (all[name].shown !== now) element.setAttribute(name, all[name].shown);
+    }
+  }
+
+  /* A dropdown shows its choice in a field: in English while one types into it, which finds choices. */
+  function renderInputs() {
+    for (const input of document.querySelectorAll("input[role=combobox]")) {
+      if (input !== document.activeElement && !input.matches(VERBATIM)) renderInput(input, t.say);
+    }
+  }
+
+  function renderInput(input, say) {
+    let known = inputs.get(input);
+    if (!known || known.shown !== input.value) known = { english: input.value };
+    known.shown = say(known.english);
+    inputs.set(input, known);
+    if (input.value !== known.shown) input.value = known.shown;
+  }
+
+  function watch() {
+    clearInterval(timer);
+    if (observer) observer.disconnect();
+    if (t.language === "en") return;
+    observer = observer || new MutationObserver(renderChanges);
+    observer.observe(document.body, { subtree: true, childList: true, characterData: true,
+      attributes: true, attributeFilter: ATTRIBUTES });
+    timer = setInterval(() => document.hidden || renderInputs(), INPUTS_MS);
+  }
+
+  function renderChanges(records) {
+    for (const { type, target, addedNodes } of records) {
+      if (type === "attributes") target.closest(VERBATIM) || renderAttributes(target);
+      else if (type === "characterData") renderText(target);
+      else for (const node of addedNodes) if (node.isConnected) render(node);
+    }
+  }
+
+  document.addEventListener("focusin", (event) => {
+    const input = event.target;
+    if (inputs.has(input)) renderInput(input, (text) => text);
+  });
+  document.addEventListener("change", (event) => {
+    if (event.target.id !== "language") return;
+    t.setLanguage(event.target.value);
+    try {
+      localStorage.setItem("timbre-language", event.target.value);
+    } catch (error) { /* private windows may refuse storage; the choice then ends with the page */ }
+  });
+
+  t.mountHeader = function (element) {
+    const choice = element.querySelector("#language");
+    choice.value = t.language;
+    document.addEventListener("timbre-language", () => { choice.value = t.language; });
+  };
+
+  function firstLanguage() {
+    try {
+      const kept = localStorage.getItem("timbre-language");
+      if (kept) return kept;
+    } catch (error) { /* as above */ }
+    const wanted = (navigator.languages || [navigator.language]).map((tag) => tag.slice(0, 2));
+    return wanted.find((tag) => tag in LANGUAGES) || "en";
+  }
+
+  // Gradio sets the browser's language on its own once it has drawn.
+  new MutationObserver(addressPage).observe(document.documentElement, { attributeFilter: ["lang"] });
+  t.setLanguage(firstLanguage());
+})();

@@ -1,0 +1,242 @@
+"""Every sentence that the page says, found in its components, its scripts and its Python.
+
+A sentence with values in it becomes one with `{}` in their places, as the keys of the dictionaries
+do. What cannot be words for people (names of files, classes, columns) is told apart by its form;
+the few that look like words are listed in `NOT_SAID`.
+"""
+
+import ast
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from _page import make_studio
+
+from trainer.catalog import discover
+from trainer.config import DataConfig, TrainingConfig
+from trainer.options import describe
+from trainer.presets import PRESETS
+from trainer.schedules import SCHEDULES
+from trainer.specs import ModelFamily, Optimization, OptimizerSpec
+from webui.form import _describe
+from webui.page import build_page
+
+PROJECT = Path(__file__).resolve().parent.parent
+WORDS = PROJECT / "assets" / "page" / "words"
+SAID_BY_PYTHON = ("webui/**/*.py", "trainer/alerts.py", "trainer/guard.py", "trainer/divergence.py")
+NOT_SAID = {
+    "ArrowLeft", "ArrowRight", "Bearer", "Cache-Control", "Connection", "Content-Disposition",
+    "Content-Security-Policy", "Cross-Origin-Opener-Policy", "Cross-Origin-Resource-Policy",
+    "Escape", "IBM Plex Mono", "IBM Plex Sans", "Referrer-Policy", "Speech broke off: %s",
+    "Timbre runs at {} - runs are kept in {}", "chip chip-{}", "notice error", "notice undo",
+    "notice warning", "quiet key", "runs-table differences",
+}  # fmt: skip
+NAMES = {
+    "AdEMAMix", "Adafactor", "AdamW", "AdamW 8-bit", "English", "FastSpeech 2", "IndexTTS-2",
+    "Kron (PSGD)", "Lion", "LoRA", "MARS-AdamW", "MARS-Lion", "MARS-Shampoo", "Muon", "Noam",
+    "Prodigy", "Prodigy + Schedule-Free", "SOAP + AdEMAMix", "Schedule-Free AdamW", "Timbre",
+    "XTTS v2",
+}  # fmt: skip
+"""What is called the same in every language."""
+_NUMBER = r"(\{\}|[-+]?\d[\d.,:]*(?:e-?\d+)?|-)"
+_SENTENCES = re.compile(r"(?<=[.!?]) (?=[A-Z'{0-9])")
+_TOKENS = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|(?P<before>[\w)\]]\s*\+\s*)?(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote)).)*)"""
+    r"""(?P=quote)(?P<after>\s*\+\s*[\w(])?|`(?P<template>(?:\\.|\$\{(?:[^{}`]|`[^`]*`|\{[^{}]*\})*\}|[^`])*)`""",
+    re.S,
+)
+_NO_WORDS = re.compile(
+    r"[^A-Za-z]*|[A-Za-z]|[a-z0-9_./:#?&=\[\]{}*-]+|[A-Z_0-9]+|[\w-]+/[\w./+*-]+"
+)
+_CODE = re.compile(
+    r"[;<>]|=>|\{[a-z]|--|\bvar\(|querySelector|^[#.\[:]|^\w+=|\\|px\b|__|%\{|^[a-z-]+: "
+)
+
+
+def plain(sentence: str) -> str:
+    """Return a sentence with every value as `{}` and without the marks of bold words."""
+    return re.sub(r"\{[^}]*\}", "{}", sentence.replace("**", "")).strip()
+
+
+def all_said(folder: Path) -> dict[str, str]:
+    """Return every sentence of the page, and where it was found."""
+    found: dict[str, str] = {}
+    for where, sentences in {
+        "components": component_words(folder),
+        "options": option_words(),
+        "scripts": script_words(),
+        "python": python_words(),
+    }.items():
+        for sentence in sentences:
+            found.setdefault(plain(sentence), where)
+    return {
+        sentence: where
+        for sentence, where in found.items()
+        if sentence and not _NO_WORDS.fullmatch(sentence) and sentence not in NOT_SAID
+    }
+
+
+def component_words(folder: Path) -> Iterator[str]:
+    """Yield what Gradio's components show before anything is pressed."""
+
+    async def build() -> Any:
+        return build_page(make_studio(folder))
+
+    values_of = {
+        choice
+        for options in _option_classes()
+        for info in describe(options)
+        for choice in info.choices
+    }
+    # A loop of its own: Gradio makes one that nobody closes for a page built outside of one.
+    for block in asyncio.run(build()).blocks.values():
+        values, kind = block.get_config(), type(block).__name__
+        yield from (values.get(name) or "" for name in ("label", "info", "placeholder"))
+        yield from (label for label, _ in values.get("choices") or [] if label not in values_of)
+        yield from values.get("headers") or []
+        shown = values.get("value")
+        if kind in ("Button", "UploadButton", "DownloadButton"):
+            yield shown or ""
+        elif kind == "Markdown":
+            yield from _lines(shown or "")
+        elif kind == "HTML":
+            yield from html_words(shown or "")
+
+
+def _lines(markdown: str) -> Iterator[str]:
+    for line in markdown.splitlines():
+        yield re.sub(r"^[#\s-]+|[*`]", "", line)
+
+
+def html_words(text: str) -> Iterator[str]:
+    """Yield the texts and spoken labels of a piece of HTML."""
+    yield from re.findall(r'(?:aria-label|title|placeholder)="([^"]*)"', text)
+    text = re.sub(r'<(\w+)[^>]*translate="no"[^>]*>.*?</\1>', "", text)
+    text = re.sub(r"</?(?:b|bdi|em|i|small|strong)\b[^>]*>", "", text)
+    yield from (part.rstrip(": ") for part in re.split(r"<[^>]*>", text))
+
+
+def option_words() -> Iterator[str]:
+    """Yield the labels and helps of every option, also of what this machine lacks.
+
+    Choices of options are the values of the command line and of run.json: they stay as they are.
+    """
+    for entry in _entries():
+        yield entry.label
+        yield entry.help if isinstance(entry, Optimization) else _describe(entry)
+    for options in _option_classes():
+        for info in describe(options):
+            yield info.label
+            yield info.help
+    for preset in PRESETS.values():
+        yield f"{preset.label}: {preset.summary}"
+
+
+def _entries() -> list[Any]:
+    kinds = (ModelFamily, OptimizerSpec, Optimization)
+    found: list[Any] = [*SCHEDULES.values()]
+    for kind, package in zip(kinds, ("models", "optimizers", "optimizations"), strict=True):
+        found += discover(f"trainer.{package}", kind).values()
+    return found
+
+
+def _option_classes() -> list[type]:
+    return [DataConfig, TrainingConfig, *(entry.options for entry in _entries())]
+
+
+def script_words() -> Iterator[str]:
+    """Yield the sentences of our scripts; a literal joined to a value ends or starts with `{}`."""
+    for path in sorted((PROJECT / "assets" / "page").glob("*.js")):
+        text = path.read_text(encoding="utf-8").replace('"use strict";', "")
+        yield from _literals(re.sub(r'"\s*\+\s*"', "", text))
+
+
+def _literals(script: str) -> Iterator[str]:
+    for found in _TOKENS.finditer(script):
+        words = found["text"] or ""
+        if found["template"] is not None:
+            holes = re.compile(r"\$\{((?:[^{}`]|`[^`]*`|\{[^{}]*\})*)\}")
+            words = holes.sub("{}", found["template"])
+            for hole in holes.findall(found["template"]):
+                yield from _literals(hole)
+        if _is_said(words):
+            start, end = ("{}" if found[part] else "" for part in ("before", "after"))
+            yield start + words + end
+
+
+def python_words() -> Iterator[str]:
+    """Yield the sentences that the page's Python says, and those that alerts tell."""
+    paths = [path for pattern in SAID_BY_PYTHON for path in sorted(PROJECT.glob(pattern))]
+    for path in paths:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        skipped = set(_silent(tree))
+        for node in ast.walk(tree):
+            if id(node) in skipped:
+                continue
+            for words in html_words(_text_of(node)):
+                if _is_said(words):
+                    yield re.sub(r"^[#\s-]+|[*`]", "", words)
+
+
+def _text_of(node: ast.AST) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(
+            part.value if isinstance(part, ast.Constant) else "{}" for part in node.values
+        )
+    return ""
+
+
+def _silent(tree: ast.AST) -> Iterator[int]:
+    """Yield the nodes that nobody reads: docstrings, parts of f-strings, arguments for machines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield id(node.value)
+        elif isinstance(node, ast.JoinedStr):
+            yield from (id(part) for part in ast.walk(node) if part is not node)
+        elif isinstance(node, ast.keyword) and (node.arg or "").startswith(("elem_", "js", "api_")):
+            yield from map(id, ast.walk(node.value))
+
+
+def _is_said(words: str) -> bool:
+    core = words.strip()
+    has_words = re.search(r"[A-Za-z]{2,}", re.sub(r"\{\}", "", core))
+    if not has_words or _CODE.search(core):
+        return False
+    return bool(re.search(r"[A-Za-z]{2,} |^[A-Z][a-z]+", core))
+
+
+class Dictionary:
+    """The dictionary of a language, asked as the page asks it."""
+
+    def __init__(self, language: str) -> None:
+        path = WORDS / f"{language}.json"
+        self.words: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+        self._patterns = [_pattern(key) for key in self.words if "{" in key]
+        self._plain = {plain(key) for key in self.words}
+
+    def knows(self, sentence: str) -> bool:
+        """Tell whether a sentence is translated: as a whole, as a pattern, or part by part."""
+        if sentence in self._plain or sentence in NAMES or _NO_WORDS.fullmatch(sentence):
+            return True
+        for expression, names in self._patterns:
+            found = expression.fullmatch(sentence)
+            if found:
+                pairs = zip(names, found.groups(), strict=True)
+                return all(self.knows(part) for name, part in pairs if name.startswith("+"))
+        parts = _SENTENCES.split(sentence)
+        return len(parts) > 1 and all(self.knows(part) for part in parts)
+
+
+def _pattern(key: str) -> tuple[re.Pattern[str], list[str]]:
+    parts = re.split(r"\{([^}]*)\}", key)
+    names = parts[1::2]
+    source = "".join(
+        re.escape(part) if index % 2 == 0 else _NUMBER if re.fullmatch(r"n\d*", part) else "(.+?)"
+        for index, part in enumerate(parts)
+    )
+    return re.compile(source, re.S), names
