@@ -51,6 +51,8 @@ FLOORS = {
     "trainer.divergence": 3.95,
     "trainer.adapting": 3.15,
     "trainer.updates": 3.0,
+    "trainer.scope": 3.0,
+    "trainer.verification": 4.0,
     "trainer.timetable": 4.0,
     "trainer.plan": 3.9,
     "trainer.estimate": 3.3,

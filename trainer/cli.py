@@ -193,15 +193,34 @@ def _resume(argv: list[str]) -> int:
     parser.add_argument("--more-steps", type=int, metavar="N", help=more)
     sizes = "train with so many processes from now on, one a GPU; steps hold the same clips"
     parser.add_argument("--gpus", type=int, metavar="N", help=sizes)
+    change = "change an option, such as training.batch_size=4; says what that means for the result"
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=change)
     args = parser.parse_args(argv)
     run = Run.open(args.run)
     if args.gpus is not None:
         run.choose_processes(args.gpus)
+    if args.set:
+        _change_options(run, args.set)
     if args.more_steps is not None:
         print(f"{run.name} goes to step {run.request_more(args.more_steps)}.")
         if run.is_owned():
             return 0
     return _continue(run)
+
+
+def _change_options(run: Run, words: Sequence[str]) -> None:
+    """Take up options that are changed at a resume, and say how much each of them matters."""
+    from trainer.entries import resolve
+    from trainer.scope import changed_config, compare_configs, read_changes, refuse_differences
+
+    changes = read_changes(run.current_config, words)
+    config = changed_config(run.current_config, changes)
+    resolve(config)
+    differences = compare_configs(run.current_config.to_json(), config.to_json())
+    refuse_differences(differences)
+    for difference in differences:
+        print(f"{difference}: {difference.kind}")
+    run.change_options(changes)
 
 
 def _continue(run: Run) -> int:

@@ -36,8 +36,10 @@ from trainer.restarts import (
     leave_ending,
 )
 from trainer.runs import Run
+from trainer.series import RunSeries
 from trainer.setup import Setup, World
 from trainer.supervisor import die_with_parent
+from trainer.verification import Verification
 
 _LOG = logging.getLogger("timbre")
 _FREQUENT = (StepDone, PhaseChanged)
@@ -56,15 +58,17 @@ def continue_run(run: Run, listen: Callable[[Event], None] | None = None) -> int
     """
     if is_started_in_vain(run.folder):
         return FAILED
-    world = join_world(choose_device(run.config.training.device).kind)
+    world = join_world(choose_device(run.current_config.training.device).kind)
     lock = run.take(timeout_s=2.0) if world.is_main else None
     if world.is_main:
         run.drop_requests_before(psutil.Process().create_time())
         end_orphans(run.folder, Identity.of(os.getppid()))
     heartbeat = _set_up_process(run, world)
     emit = heartbeat.watch(_emitter(run, world, listen))
+    known: RunSeries | None = run.series()
     try:
-        while (ending := _train_and_tell(run, world, emit)) is None:
+        while (ending := _train_and_tell(run, world, emit, known)) is None:
+            known = None
             gc.collect()
         return _code_of(ending, run, world)
     finally:
@@ -82,15 +86,22 @@ def _code_of(ending: Ending, run: Run, world: World) -> int:
     return FINISHED if ending.is_common else ending.code
 
 
-def _train_and_tell(run: Run, world: World, emit: Callable[[Event], None]) -> Ending | None:
-    """Train a run to its end and return how it ended; None: it goes back to its last save."""
+def _train_and_tell(
+    run: Run, world: World, emit: Callable[[Event], None], known: RunSeries | None
+) -> Ending | None:
+    """Train a run to its end and return the exit code; None: it goes back to its last save.
+
+    `known` is what an earlier process did, which a resume is compared with.
+    """
     setup: Setup | None = None
     try:
-        setup = assemble(run.folder, run.config, world=world, emit=emit)
+        setup = assemble(run.folder, run.current_config, world=world, emit=emit)
         take_up_adaptation(setup, run.series().adapted)
         take_up_plan(setup, run.series().plan, emit)
         emit(describe_start(setup, Fitting(setup, emit).probe_largest()))
-        outcome = train(setup, _watched(run, setup, emit))
+        columns = known.steps.columns if known is not None else {}
+        watched = Verification(columns, setup.first_step).watch(_watched(run, setup, emit))
+        outcome = train(setup, watched)
     except StopRequested as error:
         run.answer("stop")
         emit(RunFinished("stopped", _step_of(run), str(error), "Press Resume to go on."))

@@ -13,9 +13,9 @@ from typing import Any
 import filelock
 import psutil
 
-from trainer.config import RunConfig, read_config
+from trainer.config import RunConfig, merge_values, read_config
 from trainer.errors import RunError, RunExists, RunNotFound, RunOwned
-from trainer.events import EventLog, LoggedEvent
+from trainer.events import EventLog, LoggedEvent, OptionsChanged
 from trainer.heartbeat import read_pulses
 from trainer.ownership import Identity, is_locked, kill_tree, take_lock
 from trainer.requests import ask_for_steps, asked_steps, choose_processes, chosen_processes
@@ -123,8 +123,29 @@ class Run:
 
     @property
     def config(self) -> RunConfig:
-        """The choices of this run; they never change."""
+        """The choices this run was made with; they never change."""
         return read_config(self.folder / "run.json")
+
+    @property
+    def current_config(self) -> RunConfig:
+        """The choices that hold now: those of `config` with what was changed at resumes."""
+        values = self.config.to_json()
+        for logged in self.events.follow():
+            if isinstance(logged.event, OptionsChanged):
+                values = merge_values(values, logged.event.values)
+        return RunConfig.from_json(values)
+
+    def change_options(self, values: dict[str, Any]) -> None:
+        """Let the run go on with other options (as in `run.json`) from where it stopped.
+
+        Raises:
+            RunOwned: it is being trained.
+        """
+        lock = self.take()
+        try:
+            self.events.append(OptionsChanged(self.series().last_step, values))
+        finally:
+            lock.release()
 
     def take(self, *, timeout_s: float = 0.0) -> filelock.BaseFileLock:
         """Become the one owner; the lock ends with the process, however that ends.
@@ -275,7 +296,7 @@ class Run:
         series = series or self.series()
         state, reason, remedy = self._state(series)
         started, phase = series.started, series.phase
-        total = series.planned_steps or self.config.training.steps or 0
+        total = series.planned_steps or self.current_config.training.steps or 0
         return RunStatus(
             name=self.name,
             state=state,
@@ -298,7 +319,7 @@ class Run:
     @property
     def num_processes(self) -> int:
         """How many processes train it: as configured, or as chosen for a later start."""
-        return chosen_processes(self.folder) or self.config.training.num_processes
+        return chosen_processes(self.folder) or self.current_config.training.num_processes
 
     def choose_processes(self, count: int) -> None:
         """Let so many processes train the run from its next start on; steps keep their clips.
