@@ -37,14 +37,15 @@ class PageServer:
         self.process.communicate(timeout=20)
 
 
-def start_page(runs: Path, *words: str, port: int = 0) -> PageServer:
-    """Start the page over a folder of runs and wait until it answers."""
+def start_page(runs: Path, *words: str, port: int = 0, token: bool = False) -> PageServer:
+    """Start the page over a folder of runs and wait until it answers; `token`: it asks for one."""
     environment = os.environ | {
         "TIMBRE_POLL_MS": "100",
         "TIMBRE_CACHE": str(runs.parent / "cache"),
         "PYTHONPATH": str(PROJECT),
     }
     command = [sys.executable, __file__, "--runs", str(runs), "--no-browser", *words]
+    command += [] if token else ["--no-token"]
     if port:
         command += ["--port", str(port)]
     log = (runs.parent / "server.log").open("a", encoding="utf-8")

@@ -14,7 +14,18 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+_POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
+    "script-src-attr 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "media-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; "
+    "worker-src 'self' blob:; object-src 'none'; base-uri 'self'; form-action 'self'; "
+    "frame-ancestors 'self'"
+)
+"""Nothing is loaded from, sent to or framed by another site. Gradio needs inline scripts, but not
+in attributes, which is where markup in a text would have to hide one."""
+
 _HEADERS = {
+    "Content-Security-Policy": _POLICY,
     "X-Frame-Options": "SAMEORIGIN",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
@@ -33,10 +44,15 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer 421 (unknown host) or 403 (another site)."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})  # The page uses none.
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         refusal = self.refusal(scope["method"], Headers(scope=scope))
+        if refusal is None and scope["path"].endswith("/openapi.json"):
+            refusal = PlainTextResponse("There is no such page.", status_code=404)
         if refusal is not None:
             await refusal(scope, receive, send)
             return

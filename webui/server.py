@@ -2,12 +2,15 @@
 
 import argparse
 import sys
+import webbrowser
 from pathlib import Path
 
 from starlette.middleware import Middleware
 
 from trainer.library import RunLibrary
+from webui.gate import Gate, stored_token
 from webui.guard import Guard
+from webui.limits import Allowance, Limits
 from webui.page import build_head, build_page
 from webui.routes import build_routes
 from webui.studio import Studio
@@ -22,13 +25,16 @@ def serve(args: argparse.Namespace, scratch: Path, home: Path, port: int) -> Non
     studio = Studio(RunLibrary(runs), scratch, uploads, home)
     studio.library.attach()
     studio.library.keep_queue()
+    # A password says who may come in; without one, the token in the printed address does.
+    token = "" if args.auth or not args.token else stored_token(runs / ".page" / "token")
+    max_bytes = int(args.max_upload * 2**30)
     page = build_page(studio)
     page.queue(default_concurrency_limit=8, max_size=64)
     page.launch(
         server_name=args.host,
         server_port=port,
         auth=tuple(args.auth.split(":", 1)) if args.auth else None,
-        inbrowser=args.open,
+        inbrowser=False,
         prevent_thread_lock=True,
         quiet=True,
         share=False,
@@ -38,19 +44,25 @@ def serve(args: argparse.Namespace, scratch: Path, home: Path, port: int) -> Non
         run_history=False,
         enable_monitoring=False,
         footer_links=[],
-        max_file_size="200mb",
+        max_file_size=max_bytes,
+        allowed_paths=[],
         theme=build_theme(),
         head=build_head(),
         app_kwargs={
             "routes": build_routes(studio),
-            "middleware": [Middleware(Guard, hosts=[args.host, *args.allow_host])],
+            "middleware": [
+                Middleware(Guard, hosts=[args.host, *args.allow_host]),
+                *([Middleware(Gate, token=token)] if token else []),
+                Middleware(Limits, allowance=Allowance(max_bytes, uploads)),
+            ],
             "docs_url": None,
             "redoc_url": None,
             "openapi_url": None,
         },
     )
-    sys.stdout.write(
-        f"Timbre runs at {page.local_url} - runs are kept in {studio.library.folder}\n"
-    )
+    address = f"{page.local_url}?token={token}" if token else str(page.local_url)
+    sys.stdout.write(f"Timbre runs at {address} - runs are kept in {studio.library.folder}\n")
     sys.stdout.flush()
+    if args.open:
+        webbrowser.open(address)
     page.block_thread()

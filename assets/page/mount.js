@@ -5,4 +5,8 @@
   const fill = ([name, ...rest]) => window.timbre[name](...rest);
   window.timbreQueue = { push: fill };
   waiting.forEach(fill);
+  // Not as an attribute of the button: the page forbids scripts in attributes.
+  document.addEventListener("click", (event) => {
+    if (event.target.closest(".theme-switch")) window.timbre.switchTheme();
+  });
 })();
