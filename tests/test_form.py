@@ -18,6 +18,7 @@ from trainer.schedules import SCHEDULES
 from trainer.specs import ModelFamily, Optimization, OptimizerSpec
 from webui.curve import draw_lr_curve
 from webui.form import OptionsForm
+from webui.ledger import Look, ledger_page, report
 from webui.run_form import DataForm, RunForm
 from webui.studio import Studio
 from webui.tabs.data import ledger_page, report, store_upload
@@ -213,7 +214,7 @@ def test_foreign_words_in_the_report_are_escaped(clips_csv: Path) -> None:
 def test_only_problems_leaves_the_kept_rows_out(clips_csv: Path) -> None:
     manifest = read_manifest(DataConfig(train_csv=str(clips_csv)))
 
-    rows, _ = ledger_page(manifest, 1, True)
+    rows, _ = ledger_page(manifest, Look(only_problems=True))
 
     assert [row[2] for row in rows] == ["missing.wav"]
     assert all(isinstance(cell, str) for row in rows for cell in row)

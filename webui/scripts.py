@@ -25,6 +25,7 @@ _PARTS = (
     "speech.js",
     "mount.js",
 )
+    "data.js",
 
 
 def bundle() -> str:

@@ -3,37 +3,26 @@
 import re
 import shutil
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
-import soundfile
 
 from trainer.catalog import discover
 from trainer.config import DataConfig
-from trainer.data.manifest import Manifest
 from trainer.errors import DataError
 from trainer.specs import ModelFamily
 from webui.actions import toasts
-from webui.fitness import describe_fitness, judge_for, safe
+from webui.fitness import describe_fitness, judge_for
 from webui.form import Values
 from webui.run_form import DataForm
 from webui.studio import Studio, demo_data
+from webui.tabs.ledger import LedgerWiring, build_ledger
 
-PAGE_ROWS = 200
 _AUDIO = (".wav", ".flac", ".ogg", ".mp3")
 _LISTS = (".csv", ".tsv", ".txt", ".list")
 _EVAL_NAME = re.compile(r"(^|[^a-z])(eval|val|valid|validation|dev|test)([^a-z]|$)")
-_COLUMNS = {
-    "source": ("List", 110), "line": ("Line", 80), "audio_file": ("Audio file", 190),
-    "text": ("Text", 280), "speaker": ("Speaker", 110), "duration_s": ("Seconds", 100),
-    "split": ("Split", 80), "status": ("Status", 100), "reason": ("Reason", 240),
-    "remedy": ("What to do", 240), "clip_id": ("Clip", 150),
-}  # fmt: skip
-"""The columns of the ledger that the page shows: their headings and widths."""
-
 _QUIET: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None}
 
 
@@ -54,20 +43,6 @@ class _Sources:
     files: gr.File
     audio_folder: gr.Textbox
     use_demo: gr.Button
-
-
-@dataclass(frozen=True)
-class _Ledger:
-    """What the check found: the report, the rows, the clip that plays."""
-
-    report: gr.HTML
-    holder: gr.Column
-    only_problems: gr.Checkbox
-    page: gr.Number
-    download: gr.DownloadButton
-    where: gr.Markdown
-    table: gr.Dataframe
-    player: gr.Audio
 
 
 def store_upload(studio: Studio, files: list[str], audio_folder: str) -> DataConfig:
@@ -101,57 +76,6 @@ def store_upload(studio: Studio, files: list[str], audio_folder: str) -> DataCon
     return DataConfig(train_csv=str(folder / trains[0]), eval_csv=eval_csv)
 
 
-def report(manifest: Manifest) -> str:
-    """Return the totals of a manifest as HTML; every foreign word is escaped."""
-    summary = manifest.summary()
-    facts = [
-        f"<b>{summary['num_clips']}</b> clips",
-        f"<b>{summary['minutes']:.1f}</b> minutes",
-        f"<b>{summary['num_train']}</b> to train on, <b>{summary['num_val']}</b> to evaluate",
-        f"<b>{summary['num_problems']}</b> rows with problems "
-        f"({summary['minutes_lost']:.1f} minutes lost)",
-        "speakers: " + _names(list(summary["speakers"])),
-        "sample rates: " + _names([f"{rate} Hz" for rate in summary["sample_rates"]]),
-    ]
-    sources = [
-        f"{Path(source['path']).name}: {source['num_rows']} rows, read as {source['dialect']}, "
-        f"{source['encoding']}"
-        for source in summary["sources"]
-    ]
-    notes = "".join(f'<div class="notice">{safe(note)}</div>' for note in manifest.notes)
-    lines = "".join(f'<span class="fact">{safe(source)}</span>' for source in sources)
-    chips = "".join(f'<span class="fact">{fact}</span>' for fact in facts)
-    bars = _histogram(summary["durations"]["edges_s"], summary["durations"]["counts"])
-    return f'<div class="states"><div>{lines}</div><div>{chips}</div></div>{notes}{bars}'
-
-
-def ledger_page(manifest: Manifest, page: int, only_problems: bool) -> tuple[list[list[str]], str]:
-    """Return one page of the ledger as text cells, and what the page holds in words."""
-    table = manifest.table()
-    if only_problems:
-        table = table[table["status"] != "kept"]
-    pages = max(1, -(-len(table) // PAGE_ROWS))
-    page = min(max(1, page), pages)
-    first = (page - 1) * PAGE_ROWS
-    part = table.iloc[first : first + PAGE_ROWS]
-    rows = [
-        [_cell(name, value) for name, value in zip(_COLUMNS, row, strict=True)]
-        for row in part[list(_COLUMNS)].itertuples(index=False)
-    ]
-    if not rows:
-        return [], "No rows with problems." if only_problems else "No rows."
-    return rows, f"Rows {first + 1} to {first + len(rows)} of {len(table)}, page {page} of {pages}."
-
-
-def clip_audio(manifest: Manifest, clip_id: str) -> tuple[int, Any] | None:
-    """Return a clip of the manifest as (sample rate, int16 (T_wav,) or (T_wav, channels))."""
-    for clip in manifest.clips:
-        if clip.id == clip_id and clip.audio_path:
-            wave, sample_rate = soundfile.read(clip.audio_path, dtype="int16")
-            return sample_rate, wave
-    return None
-
-
 def build(studio: Studio) -> DataForm:
     """Lay the tab out, connect it, and return the form of the data."""
     with gr.Tab("Data", id="data", elem_id="tab-data"):
@@ -165,12 +89,11 @@ def build(studio: Studio) -> DataForm:
             with gr.Column(min_width=300, scale=2):
                 form = DataForm()
                 check = gr.Button("Check the data", variant="primary", elem_id="check-data")
-        ledger = _build_ledger()
+        ledger = build_ledger()
         fitness = _build_fitness()
-    shows_report = _wire_report(studio, form, ledger)
-    shows_report(check.click)
-    _wire_sources(studio, form, sources, shows_report)
-    _wire_rows(studio, form, ledger)
+    wiring = LedgerWiring(studio, form, ledger)
+    wiring.check_on(check.click)
+    _wire_sources(studio, form, sources, wiring)
     _wire_fitness(studio, form, fitness)
     return form
 
@@ -221,105 +144,27 @@ def _build_fitness() -> _Fitness:
         return _Fitness(family, base, check, gr.HTML(elem_id="fitness-report"))
 
 
-def _build_ledger() -> _Ledger:
-    report_box = gr.HTML(elem_id="data-report")
-    with gr.Column(visible=False) as holder:
-        with gr.Row():
-            only_problems = gr.Checkbox(
-                label="Only problems", interactive=True, elem_id="only-problems", min_width=200
-            )
-            page = gr.Number(
-                value=1, label="Page", precision=0, minimum=1, interactive=True, min_width=120
-            )
-            download = gr.DownloadButton("Download the ledger (CSV)", size="sm")
-        where = gr.Markdown()
-        with gr.Row():
-            with gr.Column(scale=4, min_width=300):
-                table = gr.Dataframe(
-                    headers=[label for label, _ in _COLUMNS.values()],
-                    datatype="str",
-                    type="array",
-                    interactive=False,
-                    wrap=True,
-                    max_height=460,
-                    column_widths=[f"{width}px" for _, width in _COLUMNS.values()],
-                    buttons=[],
-                    elem_id="ledger",
-                )
-            with gr.Column(scale=1, min_width=260):
-                player = gr.Audio(
-                    label="Click a row to hear it",
-                    interactive=False,
-                    buttons=["download"],
-                    elem_id="clip-player",
-                )
-    return _Ledger(report_box, holder, only_problems, page, download, where, table, player)
+def _wire_sources(studio: Studio, form: DataForm, sources: _Sources, wiring: LedgerWiring) -> None:
+    names = ("train_csv", "eval_csv", "train_data", "columns")
+    draft = wiring.ledger.editor
+    lists = [*(form.widgets[name] for name in names), draft.draft, draft.box]
 
+    def show(data: DataConfig) -> list[Any]:
+        return [data.train_csv, data.eval_csv, "", "", "", gr.Group(visible=False)]
 
-def _wire_report(studio: Studio, form: DataForm, ledger: _Ledger) -> Callable[..., Any]:
-    """Return what makes an event show the report of the data in the form."""
-    fields: set[Any] = {*form.widgets.values(), ledger.only_problems}
-
-    def show_report(values: Values) -> list[Any]:
-        with toasts():
-            manifest = studio.read_manifest(form.config(values), fresh=True)
-            file = studio.scratch / f"ledger-{uuid.uuid4().hex[:8]}.csv"
-            manifest.write_csv(file)
-        rows, words = ledger_page(manifest, 1, values[ledger.only_problems])
-        return [report(manifest), gr.Column(visible=True), 1, str(file), words, rows, None]
-
-    def connect(event: Callable[..., Any]) -> None:
-        event(
-            show_report,
-            fields,
-            [
-                ledger.report, ledger.holder, ledger.page, ledger.download, ledger.where,
-                ledger.table, ledger.player,
-            ],
-            **_QUIET,
-        )  # fmt: skip
-
-    return connect
-
-
-def _wire_sources(
-    studio: Studio, form: DataForm, sources: _Sources, shows_report: Callable[..., Any]
-) -> None:
-    lists = [form.widgets["train_csv"], form.widgets["eval_csv"], form.widgets["train_data"]]
-
-    def take_upload(files: list[str] | None, audio_folder: str | None) -> list[str]:
+    def take_upload(files: list[str] | None, audio_folder: str | None) -> list[Any]:
         with toasts():
             data = store_upload(studio, files or [], audio_folder or "")
-        return [data.train_csv, data.eval_csv, ""]
+        return show(data)
 
-    def take_demo() -> list[str]:
-        data = demo_data()
-        return [data.train_csv, data.eval_csv, ""]
+    def take_demo() -> list[Any]:
+        return show(demo_data())
 
     uploaded = sources.files.upload(
         take_upload, [sources.files, sources.audio_folder], lists, **_QUIET
     )
-    shows_report(uploaded.success)
-    shows_report(sources.use_demo.click(take_demo, None, lists, **_QUIET).success)
-
-
-def _wire_rows(studio: Studio, form: DataForm, ledger: _Ledger) -> None:
-    fields: set[Any] = set(form.widgets.values())
-    listing: set[Any] = {ledger.only_problems, ledger.page}
-
-    def show_rows(values: Values) -> tuple[list[list[str]], str]:
-        with toasts():
-            manifest = studio.read_manifest(form.config(values))
-        return ledger_page(manifest, int(values[ledger.page] or 1), values[ledger.only_problems])
-
-    def play(values: Values, event: gr.SelectData) -> tuple[int, Any] | None:
-        with toasts():
-            manifest = studio.read_manifest(form.config(values))
-        return clip_audio(manifest, str(event.row_value[-1]))
-
-    for widget in (ledger.only_problems, ledger.page):
-        widget.input(show_rows, fields | listing, [ledger.table, ledger.where], **_QUIET)
-    ledger.table.select(play, fields, ledger.player, **_QUIET)
+    wiring.check_on(uploaded.success)
+    wiring.check_on(sources.use_demo.click(take_demo, None, lists, **_QUIET).success)
 
 
 def _wire_fitness(studio: Studio, form: DataForm, fitness: _Fitness) -> None:
@@ -337,30 +182,3 @@ def _wire_fitness(studio: Studio, form: DataForm, fitness: _Fitness) -> None:
         return describe_fitness(found, families[name].label)
 
     fitness.check.click(judge, fields, fitness.report, api_visibility="private")
-
-
-def _names(names: list[str], most: int = 8) -> str:
-    shown = ", ".join(safe(name) for name in names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
-
-
-def _cell(name: str, value: Any) -> str:
-    if name == "duration_s":
-        return "" if value != value else f"{value:.2f}"
-    return str(value)
-
-
-def _histogram(edges_s: list[float], counts: list[int]) -> str:
-    most = max(counts, default=0)
-    if not most:
-        return ""
-    last = max(index for index, count in enumerate(counts) if count) + 1
-    bars = []
-    for index, (edge, count) in enumerate(zip(edges_s[:last], counts[:last], strict=True)):
-        until = f"-{edges_s[index + 1]:g}" if index + 1 < len(edges_s) else "+"
-        height = round(60 * count / most)
-        bars.append(
-            f'<div class="bar" title="{count} clips"><small>{count or ""}</small>'
-            f'<i style="height:{height}px"></i><span>{edge:g}{until}</span></div>'
-        )
-    return f'<div class="histogram"><b>Clips by seconds</b><div>{"".join(bars)}</div></div>'

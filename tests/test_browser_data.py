@@ -1,0 +1,48 @@
+"""The Data tab in a real browser: what stands out, edited texts, and the new CSV they become."""
+
+from pathlib import Path
+
+import soundfile
+from _browser import needs_chromium, open_page
+from _clips import make_tone, write_list
+from _page_server import PageServer
+from playwright.sync_api import BrowserContext
+
+pytestmark = needs_chromium
+RATE = 16_000
+
+
+def test_texts_are_edited_beside_the_sound_and_saved_as_a_new_list(
+    context: BrowserContext, server: PageServer, tmp_path: Path
+) -> None:
+    for name, seconds in (("a", 1.0), ("b", 1.5), ("long", 9.0)):
+        soundfile.write(tmp_path / f"{name}.wav", 3 * make_tone(seconds, RATE), RATE)
+    rows = ["a.wav|Helo there.", "b.wav|Good day.", "long.wav|So long, and thanks."]
+    listed = write_list(tmp_path / "train.csv", *rows)
+    before = listed.read_bytes()
+    page = open_page(context, server, "?tab=data")
+    asked: list[str] = []
+    page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+
+    page.fill("#data-train_csv :is(input, textarea)", str(listed))
+    page.fill("#data-max_duration_s :is(input, textarea)", "5")
+    page.click("#check-data")
+    page.wait_for_selector("#findings >> text=All 2 clips were listened to")
+    page.click("#findings tr:has-text('Too long') >> text=Change the limit to keep them")
+    page.wait_for_selector("#findings >> text=All 3 clips were listened to")
+    page.click("#ledger >> text=Helo there. >> visible=true")
+    page.wait_for_selector("#clip-player >> text=0:01")
+    page.fill("#clip-text textarea", "Hello there.")
+    page.click("#keep-text")
+    page.wait_for_selector("#draft-words >> text=1 text changed")
+    page.click("#tab-train-button")
+    page.click("#start-training")
+    page.click("#tab-data-button")
+    page.click("#save-draft")
+    page.wait_for_selector("#data-report >> text=train-edited.csv: 3 rows")
+
+    assert "would train on the old ones" in asked[0]
+    assert page.input_value("#data-max_duration_s :is(input, textarea)") == "9"
+    assert listed.read_bytes() == before
+    assert "a.wav|Hello there." in (tmp_path / "train-edited.csv").read_text(encoding="utf-8")
+    assert page.locator("#draft-box").is_hidden()

@@ -1,0 +1,54 @@
+"""Peek: the first rows of a list as they are split, and which column is taken for what."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.data.decode import is_damaged, read_text
+from trainer.data.dialect import find_dialect, is_header
+from trainer.data.json_lines import ENDINGS
+from trainer.data.listing import shown
+from trainer.data.rows import split_rows
+
+_LONGEST = 120
+
+
+@dataclass(frozen=True)
+class Peek:
+    """The first rows of a list. headings: of every column, made up where there are none.
+
+    roles: role (audio, text, speaker, language) -> its column, counted from 0.
+    """
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    roles: dict[str, int]
+
+
+def peek_at(path: Path, language: str = "", columns: str = "", *, count: int = 5) -> Peek | None:
+    """Return the first rows of a table; None for lists that have no columns, such as JSON lines.
+
+    Raises:
+        DataError: the file cannot be read, or `columns` fits no column.
+    """
+    if path.suffix.lower() in ENDINGS:
+        return None
+    text, _ = read_text(path, language)
+    table = split_rows(text, is_header)
+    if table is None:
+        return None
+    dialect = find_dialect(table, path.name, columns)
+    body = table.rows[1:] if dialect.has_header else table.rows
+    headings = tuple(shown(name) for name in dialect.columns)
+    headings += tuple(f"column {number}" for number in range(len(headings) + 1, table.width + 1))
+    roles = {
+        role: column
+        for role in ("audio", "text", "speaker", "language")
+        if (column := getattr(dialect, role)) is not None
+    }
+    rows = [tuple(_short(cell) for cell in row.cells[: table.width]) for row in body[:count]]
+    return Peek(headings, tuple(rows), roles)
+
+
+def _short(cell: str) -> str:
+    cell = shown("?" if is_damaged(cell) else cell)
+    return cell if len(cell) <= _LONGEST else cell[: _LONGEST - 3] + "..."

@@ -1,0 +1,421 @@
+"""Ledger: the part of the Data tab that shows what the check found, and where texts are edited."""
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+import soundfile
+
+from trainer.data.findings import Finding, find_odd
+from trainer.data.manifest import Manifest
+from trainer.data.peek import Peek, peek_at
+from trainer.errors import DataError
+from webui.actions import event_detail, toasts
+from webui.drafts import Draft, save_draft
+from webui.ear import Ear
+from webui.form import Values, as_text
+from webui.ledger import (
+    COLUMNS,
+    Look,
+    describe_columns,
+    label_of,
+    ledger_page,
+    limit_for,
+    places_of,
+    report,
+    what_to_look_at,
+)
+from webui.run_form import DataForm
+from webui.scripts import mount
+from webui.studio import Studio
+
+_QUIET: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None}
+_ROLES = {
+    "audio": "Audio file", "text": "Text", "speaker": "Speaker", "language": "Language",
+}  # fmt: skip
+_TELL_PAGE = "(draft) => { timbre.setDraft(draft); }"
+
+
+@dataclass(frozen=True)
+class Editor:
+    """The clip that plays, its text, and the changes that are not saved yet."""
+
+    player: gr.Audio
+    text: gr.Textbox
+    keep: gr.Button
+    leave_out: gr.Button
+    place: gr.Textbox
+    draft: gr.Textbox
+    box: gr.Group
+    words: gr.Markdown
+    folder: gr.Textbox
+    save: gr.Button
+    forget: gr.Button
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How the first list is split, and which column is taken for what."""
+
+    shown: gr.HTML
+    roles: dict[str, gr.Dropdown]
+    use: gr.Button
+    recognise: gr.Button
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What the check found: the report, what to look at, the rows, the editor, the columns."""
+
+    report: gr.HTML
+    findings: gr.HTML
+    holder: gr.Column
+    only_problems: gr.Checkbox
+    page: gr.Number
+    kind: gr.Textbox
+    download: gr.DownloadButton
+    where: gr.Markdown
+    table: gr.Dataframe
+    editor: Editor
+    columns: Columns
+
+
+def clip_audio(manifest: Manifest, clip_id: str) -> tuple[int, Any] | None:
+    """Return a clip of the manifest as (sample rate, int16 (T_wav,) or (T_wav, channels))."""
+    for clip in manifest.clips:
+        if clip.id == clip_id and clip.audio_path:
+            wave, sample_rate = soundfile.read(clip.audio_path, dtype="int16")
+            return sample_rate, wave
+    return None
+
+
+def build_ledger() -> Ledger:
+    """Lay the part out; it stays hidden until data were checked."""
+    report_box = gr.HTML(elem_id="data-report")
+    with gr.Column(visible=False) as holder:
+        findings = gr.HTML(
+            apply_default_css=False, js_on_load=mount("mountFindings"), elem_id="findings"
+        )
+        columns = _build_columns()
+        with gr.Row():
+            only_problems = gr.Checkbox(
+                label="Only problems", interactive=True, elem_id="only-problems", min_width=200
+            )
+            page = gr.Number(
+                value=1, label="Page", precision=0, minimum=1, interactive=True, min_width=120
+            )
+            download = gr.DownloadButton("Download the ledger (CSV)", size="sm")
+        kind = gr.Textbox(visible=False)
+        where = gr.Markdown(elem_id="ledger-where")
+        with gr.Row():
+            with gr.Column(scale=4, min_width=300):
+                table = gr.Dataframe(
+                    headers=[label for label, _ in COLUMNS.values()],
+                    datatype="str",
+                    type="array",
+                    interactive=False,
+                    wrap=True,
+                    max_height=460,
+                    column_widths=[f"{width}px" for _, width in COLUMNS.values()],
+                    buttons=[],
+                    elem_id="ledger",
+                )
+            with gr.Column(scale=2, min_width=300):
+                editor = _build_editor()
+    return Ledger(
+        report_box, findings, holder, only_problems, page, kind, download, where, table, editor,
+        columns,
+    )  # fmt: skip
+
+
+def _build_editor() -> Editor:
+    player = gr.Audio(
+        label="Click a row to hear it",
+        interactive=False,
+        buttons=["download"],
+        elem_id="clip-player",
+    )
+    text = gr.Textbox(
+        label="Text of this clip",
+        info="Write what is said. Your list stays as it is; changes go to a new one.",
+        lines=3,
+        interactive=False,
+        elem_id="clip-text",
+    )
+    with gr.Row():
+        keep = gr.Button("Keep this text", elem_id="keep-text", size="sm", interactive=False)
+        leave_out = gr.Button("Leave it out", elem_id="leave-out", size="sm", interactive=False)
+    with gr.Group(visible=False, elem_id="draft-box") as box:
+        words = gr.Markdown(elem_id="draft-words", container=True)
+        folder = gr.Textbox(
+            label="Folder of the new CSV",
+            info="Empty: beside the list.",
+            interactive=True,
+            max_lines=1,
+            elem_id="draft-folder",
+        )
+        with gr.Row():
+            save = gr.Button("Save as a new CSV", variant="primary", elem_id="save-draft")
+            forget = gr.Button("Forget the changes", elem_id="forget-draft")
+    place, draft = gr.Textbox(visible=False), gr.Textbox(visible=False)
+    return Editor(player, text, keep, leave_out, place, draft, box, words, folder, save, forget)
+
+
+def _build_columns() -> Columns:
+    with gr.Accordion("How the list is read", open=False, elem_id="columns"):
+        shown = gr.HTML(apply_default_css=False, elem_id="columns-shown")
+        with gr.Row():
+            roles = {
+                role: gr.Dropdown(
+                    [], label=label, interactive=True, min_width=150, elem_id=f"column-{role}"
+                )
+                for role, label in _ROLES.items()
+            }
+        with gr.Row():
+            use = gr.Button("Read the columns like this", size="sm", elem_id="use-columns")
+            recognise = gr.Button("Recognise them", size="sm")
+    return Columns(shown, roles, use, recognise)
+
+
+class LedgerWiring:
+    """Connects the ledger of one page: the check, the rows, the edits and the columns."""
+
+    def __init__(self, studio: Studio, form: DataForm, ledger: Ledger) -> None:
+        self.studio, self.form, self.ledger, self.ear = studio, form, ledger, Ear()
+        listing = {ledger.only_problems, ledger.page, ledger.kind, ledger.editor.draft}
+        self.fields: set[Any] = {*form.widgets.values(), *listing}
+        self._wire_rows()
+        self._wire_edits()
+        self._wire_remedies()
+        self._wire_columns()
+
+    def check_on(self, event: Callable[..., Any]) -> None:
+        """Let an event show the report; what is heard of the clips follows."""
+        ledger = self.ledger
+        columns = [ledger.columns.shown, *ledger.columns.roles.values()]
+        first = [
+            ledger.report, ledger.findings, ledger.holder, ledger.page, ledger.kind,
+            ledger.download, ledger.where, ledger.table, *self._editor_outputs, *columns,
+        ]  # fmt: skip
+        checked = event(self.check, self.fields, first, **_QUIET)
+        self._after_draft(checked)
+        checked.success(
+            self.listen,
+            self.fields,
+            [ledger.findings, ledger.table, ledger.where],
+            show_progress_on=ledger.findings,
+            **_QUIET,
+        )
+
+    def check(self, values: Values) -> list[Any]:
+        """Read the lists afresh and show what they hold."""
+        with toasts():
+            manifest = self._manifest(values, fresh=True)
+            file = self.studio.scratch / f"ledger-{uuid.uuid4().hex[:8]}.csv"
+            manifest.write_csv(file)
+            columns = self._show_columns(manifest, values)
+        look = Look(1, bool(values[self.ledger.only_problems]), "", self._draft(values))
+        rows, words = ledger_page(manifest, look, self._findings(manifest))
+        seen = what_to_look_at(manifest, self._findings(manifest), "")
+        return [
+            report(manifest), seen, gr.Column(visible=True), 1, "", str(file), words, rows,
+            *_no_clip(look.draft), *columns,
+        ]  # fmt: skip
+
+    def listen(self, values: Values) -> tuple[str, list[list[str]], str]:
+        """Listen to the clips and show what stands out."""
+        manifest = self._manifest(values)
+        heard = self.ear.listen(manifest.clips)
+        rows, words = self.show_rows(values)
+        return what_to_look_at(manifest, self._findings(manifest), heard), rows, words
+
+    def show_rows(self, values: Values) -> tuple[list[list[str]], str]:
+        """Show a page of the rows."""
+        ledger = self.ledger
+        look = Look(
+            int(values[ledger.page] or 1),
+            bool(values[ledger.only_problems]),
+            str(values[ledger.kind] or ""),
+            self._draft(values),
+        )
+        with toasts():
+            manifest = self._manifest(values)
+        return ledger_page(manifest, look, self._findings(manifest))
+
+    def _wire_rows(self) -> None:
+        ledger, editor = self.ledger, self.ledger.editor
+
+        def show_all(values: Values) -> tuple[list[list[str]], str, str]:
+            return (*self.show_rows({**values, ledger.kind: ""}), "")
+
+        def open_clip(values: Values, event: gr.SelectData) -> list[Any]:
+            row = [str(cell) for cell in event.row_value]
+            cells = dict(zip(COLUMNS, row, strict=False))
+            with toasts():
+                manifest = self._manifest(values)
+            label = f"Text of line {cells['line']} of {cells['source']}"
+            buttons = [gr.Button(interactive=True), gr.Button(interactive=True)]
+            box = gr.Textbox(cells["text"], label=label, interactive=True)
+            place = f"{cells['source']}\n{cells['line']}"
+            return [clip_audio(manifest, cells["clip_id"]), box, place, *buttons]
+
+        ledger.page.input(self.show_rows, self.fields, [ledger.table, ledger.where], **_QUIET)
+        ledger.only_problems.input(
+            show_all, self.fields, [ledger.table, ledger.where, ledger.kind], **_QUIET
+        )
+        ledger.table.select(
+            open_clip,
+            self.fields,
+            [editor.player, editor.text, editor.place, editor.keep, editor.leave_out],
+            **_QUIET,
+        )
+
+    def _wire_edits(self) -> None:
+        editor = self.ledger.editor
+        fields = self.fields | {editor.text, editor.place}
+
+        def keep(values: Values) -> list[Any]:
+            with toasts():
+                draft = self._draft(values).with_text(_place(values, editor), values[editor.text])
+            return self._show_draft(values, draft)
+
+        def leave_out(values: Values) -> list[Any]:
+            with toasts():
+                draft = self._draft(values).without(frozenset([_place(values, editor)]))
+            return self._show_draft(values, draft)
+
+        def forget(values: Values) -> list[Any]:
+            return self._show_draft(
+                values, replace(self._draft(values), texts={}, left_out=frozenset())
+            )
+
+        def save(values: Values) -> list[Any]:
+            with toasts():
+                data = self.studio.absolute_data(self.form.config(values))
+                draft, folder = self._draft(values), str(values[editor.folder] or "")
+                data, told = save_draft(self.studio, self._manifest(values), draft, data, folder)
+            gr.Info(told, duration=10)
+            return [data.train_csv, data.eval_csv, "", "", "", gr.Group(visible=False)]
+
+        for button, deed in ((editor.keep, keep), (editor.leave_out, leave_out)):
+            self._after_draft(button.click(deed, fields, self._draft_outputs, **_QUIET))
+        self._after_draft(editor.forget.click(forget, fields, self._draft_outputs, **_QUIET))
+        names = ("train_csv", "eval_csv", "train_data", "columns")
+        lists = [self.form.widgets[name] for name in names]
+        saved = editor.save.click(
+            save, self.fields | {editor.folder}, [*lists, editor.draft, editor.box], **_QUIET
+        )
+        self._after_draft(saved)
+        self.check_on(saved.success)
+
+    def _wire_remedies(self) -> None:
+        ledger = self.ledger
+        limits = [self.form.widgets[name] for name in ("min_duration_s", "max_duration_s")]
+
+        def show(values: Values, event: gr.EventData) -> list[Any]:
+            kind = event_detail(event, "kind")
+            rows, words = self.show_rows(
+                {**values, ledger.kind: kind, ledger.page: 1, ledger.only_problems: False}
+            )
+            return [rows, words, kind, 1, False]
+
+        def leave_out(values: Values, event: gr.EventData) -> list[Any]:
+            with toasts():
+                manifest, kind = self._manifest(values), event_detail(event, "kind")
+                places = places_of(manifest, self._findings(manifest), kind)
+                if not places:
+                    raise DataError(f"No row is like that any more ({label_of(kind)}).")
+            return self._show_draft(values, self._draft(values).without(places))
+
+        def change_limit(values: Values, event: gr.EventData) -> list[Any]:
+            with toasts():
+                kind = event_detail(event, "kind")
+                limit = limit_for(self._manifest(values), kind)
+                if limit is None:
+                    raise DataError("No row is too long or too short any more.")
+            gr.Info(f"The limit is {limit:g} s now.", duration=4)
+            shown = as_text(limit)
+            return [shown, gr.skip()] if kind == "too_short" else [gr.skip(), shown]
+
+        rows = [ledger.table, ledger.where, ledger.kind, ledger.page, ledger.only_problems]
+        ledger.findings.click(show, self.fields, rows, **_QUIET)
+        left_out = ledger.findings.delete(leave_out, self.fields, self._draft_outputs, **_QUIET)
+        self._after_draft(left_out)
+        limited = ledger.findings.apply(change_limit, self.fields, limits, **_QUIET)
+        self.check_on(limited.success)
+
+    def _wire_columns(self) -> None:
+        columns, told = self.ledger.columns, self.form.widgets["columns"]
+
+        def use(*chosen: str | None) -> str:
+            pairs = zip(_ROLES, chosen, strict=True)
+            return ", ".join(f"{role}={number}" for role, number in pairs if number)
+
+        used = columns.use.click(use, list(columns.roles.values()), told, **_QUIET)
+        self.check_on(used.success)
+        forgotten = columns.recognise.click(lambda: "", None, told, **_QUIET)
+        self.check_on(forgotten.success)
+
+    @property
+    def _editor_outputs(self) -> list[Any]:
+        editor = self.ledger.editor
+        return [
+            editor.player, editor.text, editor.place, editor.keep, editor.leave_out, editor.draft,
+            editor.box,
+        ]  # fmt: skip
+
+    @property
+    def _draft_outputs(self) -> list[Any]:
+        ledger, editor = self.ledger, self.ledger.editor
+        return [editor.draft, editor.box, editor.words, ledger.table, ledger.where]
+
+    def _after_draft(self, event: Any) -> None:
+        """Let the page warn before changes that are not saved are lost."""
+        draft = self.ledger.editor.draft
+        event.success(None, draft, None, js=_TELL_PAGE, **_QUIET)
+
+    def _show_draft(self, values: Values, draft: Draft) -> list[Any]:
+        text = draft.as_text()
+        rows, words = self.show_rows({**values, self.ledger.editor.draft: text})
+        return [text, gr.Group(visible=bool(draft)), draft.describe(), rows, words]
+
+    def _draft(self, values: Values) -> Draft:
+        with toasts():
+            return Draft.read(values[self.ledger.editor.draft], self._manifest(values))
+
+    def _manifest(self, values: Values, *, fresh: bool = False) -> Manifest:
+        return self.studio.read_manifest(self.form.config(values), fresh=fresh)
+
+    def _findings(self, manifest: Manifest) -> Sequence[Finding]:
+        return find_odd(manifest.clips, self.ear.known(manifest.clips))
+
+    def _show_columns(self, manifest: Manifest, values: Values) -> list[Any]:
+        """Return the updates of the columns: what is shown, and the choices of every role."""
+        data, source = self.form.config(values), manifest.sources[0]
+        peek = peek_at(Path(source.path), data.language, data.columns)
+        return [describe_columns(peek, source.name), *(_choices(peek, role) for role in _ROLES)]
+
+
+def _no_clip(draft: Draft) -> list[Any]:
+    """Return the updates of an editor without a clip; changes of other lists are let go."""
+    text = gr.Textbox("", label="Text of this clip", interactive=False)
+    buttons = [gr.Button(interactive=False), gr.Button(interactive=False)]
+    return [None, text, "", *buttons, draft.as_text(), gr.Group(visible=bool(draft))]
+
+
+def _choices(peek: Peek | None, role: str) -> gr.Dropdown:
+    headings = peek.headings if peek is not None else ()
+    choices = [(f"{number}. {name}", str(number)) for number, name in enumerate(headings, start=1)]
+    chosen = peek.roles.get(role) if peek is not None else None
+    none = [] if role in ("audio", "text") else [("none", "")]
+    return gr.Dropdown(none + choices, value="" if chosen is None else str(chosen + 1))
+
+
+def _place(values: Values, editor: Editor) -> tuple[str, int]:
+    source, _, line = str(values[editor.place] or "").partition("\n")
+    if not line.isdigit():
+        raise DataError("No clip is chosen. Click a row first.")
+    return source, int(line)
