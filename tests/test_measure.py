@@ -119,8 +119,8 @@ def test_all_of_them_are_those_that_worked_and_train_the_same_weights() -> None:
 
     row = row_of_all(CPU, measured)
 
-    assert set(row.boxes) == set(boxes) - {"mixed_precision", "lora"}
-    assert len(row.notes) == 2
+    assert set(row.boxes) == set(boxes) - {"mixed_precision", "lora", "reproducible"}
+    assert len(row.notes) == 3
 
 
 # A row

@@ -1,6 +1,7 @@
 """Every optimization of the catalog: on when applied, off when broken, exact when it says so."""
 
 import copy
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -148,6 +149,10 @@ def _allow_all_memory(setup: Setup) -> None:
     torch.cuda.set_per_process_memory_fraction(1.0, 0)
 
 
+def _allow_kernels_of_any_order(setup: Setup) -> None:
+    torch.use_deterministic_algorithms(False)
+
+
 BREAKERS: dict[str, Callable[[Setup], None]] = {
     "gradient_checkpointing": _restore_one_block,
     "sdpa": _switch_one_layer_back,
@@ -157,15 +162,23 @@ BREAKERS: dict[str, Callable[[Setup], None]] = {
     "memory_limit": _allow_all_memory,
     "compile": _let_the_blocks_rest,
     "lora": _thaw_one_layer,
+    "reproducible": _allow_kernels_of_any_order,
 }
 
 
 @pytest.fixture(autouse=True)
 def _keep_flags() -> Iterator[None]:
-    precision = torch.get_float32_matmul_precision()
+    precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
     cudnn = torch.backends.cudnn
     kept = {name: getattr(cudnn, name) for name in ("allow_tf32", "benchmark", "benchmark_limit")}
+    workspace = os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
     yield
+    os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+    if workspace is not None:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = workspace
+    torch.use_deterministic_algorithms(False)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(precision)
     for name, value in kept.items():
         setattr(cudnn, name, value)
@@ -474,3 +487,24 @@ def test_the_memory_limit_reaches_the_allocator(
     assert _allocator == {0: 0.25}
     assert _state(setup, "memory_limit") == State(True, "at most 20.0 of 80.0 GiB")
     assert "CPU" in str(CATALOG["memory_limit"].unavailable(CPU))
+
+
+def test_reproducible_and_what_undoes_it_are_told(tmp_path: Path) -> None:
+    setup = _make_setup(tmp_path)
+    _apply(setup, "reproducible", threads=1)
+    alone = _state(setup, "reproducible")
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = True
+
+    undone = _state(setup, "reproducible")
+
+    assert (alone.on, alone.detail) == (True, "reproducible kernels only, threads: 1")
+    assert (undone.on, undone.detail) == (False, "cuDNN times kernels, TF32 is on")
+
+
+def test_reproducible_but_not_strict_is_no_promise(tmp_path: Path) -> None:
+    setup = _make_setup(tmp_path)
+
+    _apply(setup, "reproducible", strict=False)
+
+    assert not _state(setup, "reproducible").on

@@ -63,7 +63,9 @@ def row_of_all(device: Device, measured: list[Row]) -> Row:
     kept, notes = {}, []
     for name, options in boxes.items():
         row = alone.get(name)
-        if row is not None and row.state in ("refused", "failed", "deadline"):
+        if name == "reproducible":
+            notes.append(f"{name} is left out: it undoes others on purpose")
+        elif row is not None and row.state in ("refused", "failed", "deadline"):
             notes.append(f"{name} is left out: it did not work alone")
         elif row is not None and row.is_done and row.trained != first.trained:
             notes.append(f"{name} is left out: it trains other weights")
