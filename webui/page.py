@@ -11,7 +11,7 @@ from webui.studio import Studio
 from webui.tabs import data, listen, live, runs, start, train
 
 _LANGUAGES = {"en": "English", "ko": "한국어", "am": "አማርኛ", "fa": "فارسی"}
-_TAB_NAMES = ("start", "data", "train", "live", "listen", "runs", "race")
+_TAB_NAMES = ("start", "data", "train", "live", "listen", "runs")
 
 
 def build_page(studio: Studio) -> gr.Blocks:
@@ -48,11 +48,11 @@ def build_head() -> str:
 def _header() -> str:
     machine = list_devices()[0]
     facts = f"{machine.name} - {machine.memory_gib:.0f} GB"
-    return (
-        '<div class="brand"><span class="logo" aria-hidden="true"></span><h1>Timbre</h1>'
     choices = "".join(
         f'<option value="{code}" lang="{code}">{name}</option>' for code, name in _LANGUAGES.items()
     )
+    return (
+        '<div class="brand"><span class="logo" aria-hidden="true"></span><h1>Timbre</h1>'
         f'<span class="machine" translate="no">{escape(facts)}</span>'
         f'<select id="language" aria-label="Language" translate="no">{choices}</select>'
         '<button type="button" class="theme-switch" '

@@ -19,8 +19,8 @@ from webui.streaming import Speeches
 from webui.studio import ASSETS, Studio
 
 View = Callable[[Request], Response]
-
 DICTIONARIES = ("ko.json", "am.json", "fa.json")
+
 
 def build_routes(studio: Studio) -> list[Route]:
     """Return the routes; without login they are closed when the page has a password."""
@@ -52,10 +52,10 @@ def page_file(request: Request) -> Response:
         return Response(bundle(), media_type="text/javascript", headers=headers)
     if request.path_params["file"] == "page.css":
         return FileResponse(ASSETS / "page" / "page.css", media_type="text/css", headers=headers)
-    return _json({"error": "There is no such file."}, 404)
     if request.path_params["file"] in DICTIONARIES:
         words = ASSETS / "page" / "words" / request.path_params["file"]
         return FileResponse(words, media_type="application/json", headers=headers)
+    return _json({"error": "There is no such file."}, 404)
 
 
 def is_logged_in(request: Request) -> bool:

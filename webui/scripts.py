@@ -15,17 +15,17 @@ _PARTS = (
     "series.js",
     "poll.js",
     "strip.js",
-    "live.js",
     "breakdown.js",
     "overlay.js",
     "history.js",
+    "live.js",
     "trash.js",
     "compare.js",
     "runs.js",
     "speech.js",
+    "data.js",
     "mount.js",
 )
-    "data.js",
 
 
 def bundle() -> str:
