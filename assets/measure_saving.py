@@ -89,7 +89,8 @@ def make_setup(folder: Path, mib: float, rows: int) -> Setup:
 
     family = ModelFamily(
         "noise", "Noise", "", object, "", load=unused, featurizer=unused, survey=unused,
-        counts=unused, collate=unused, losses=losses, measures=lambda model, batch: {},
+        counts=unused, collate=unused, losses=losses,
+        validate=lambda model, batch: (losses(model, batch), {}),
         blocks=lambda model: [], synthesize=speak, export=export,
     )  # fmt: skip
     (folder / "checkpoints").mkdir(parents=True)

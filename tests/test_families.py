@@ -161,10 +161,12 @@ def test_measures_are_finite_and_add_up(prepared: Prepared) -> None:
     prepared.model.eval()
 
     with torch.no_grad():
-        expected = prepared.family.measures(prepared.model, whole)
-        found = [prepared.family.measures(prepared.model, part) for part in parts]
+        losses, expected = prepared.family.validate(prepared.model, whole)
+        found = [prepared.family.validate(prepared.model, part)[1] for part in parts]
 
     assert expected
+    for name, value in prepared.losses(prepared.model, whole).items():
+        assert losses[name].item() == pytest.approx(value)
     for name, value in expected.items():
         assert sum(part[name].item() for part in found) == pytest.approx(value.item(), rel=1e-4)
 

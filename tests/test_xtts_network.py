@@ -19,7 +19,7 @@ from trainer.models._layers.attention import SelfAttention
 from trainer.models._layers.dropout import Dropout
 from trainer.models._layers.gpt2 import Gpt2Trunk, InputMajorLinear
 from trainer.models.xtts.batches import counts, make_collate
-from trainer.models.xtts.losses import blocks, losses, measures
+from trainer.models.xtts.losses import blocks, losses, validate
 from trainer.models.xtts.network import ConditioningEncoder, XttsGpt
 from trainer.models.xtts.sizes import TINY, GptSizes
 from trainer.optimizations.gradient_checkpointing import _forward_twice
@@ -343,9 +343,9 @@ def test_the_share_of_right_codes_counts_the_likeliest_code_of_each_position() -
     _, logits = network(*(batch[name] for name in NAMES))
 
     batch.tensors["audio_targets"] = logits.argmax(dim=1)
-    all_right = measures(network, batch)["audio_top1"]
+    all_right = validate(network, batch)[1]["audio_top1"]
     batch.tensors["audio_targets"][:2] = -100
-    without_two = measures(network, batch)["audio_top1"]
+    without_two = validate(network, batch)[1]["audio_top1"]
 
     assert all_right == 1
     torch.testing.assert_close(without_two, torch.tensor(4 / 6))
@@ -377,7 +377,7 @@ def test_the_share_of_right_codes_is_of_those_that_are_asked_for() -> None:
     right[:3] = -100
     batch.tensors["audio_targets"] = right
 
-    assert measures(network, batch)["audio_top1"] == 1
+    assert validate(network, batch)[1]["audio_top1"] == 1
 
 
 def test_a_batch_of_which_upstream_masking_leaves_nothing_costs_nothing() -> None:
@@ -419,7 +419,7 @@ def test_a_step_never_waits_for_the_device() -> None:
 
     with _NothingReadBack():
         torch.stack(list(losses(network, batch).values())).sum().backward()
-        measures(network, batch)
+        validate(network, batch)
 
 
 def test_dropout_is_drawn_from_the_seed_and_only_in_training() -> None:

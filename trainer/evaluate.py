@@ -70,8 +70,7 @@ def validate(setup: Setup) -> dict[str, float]:
         for host_batch in setup.val_batches.of_step(1):
             batch = host_batch.to(setup.device)
             with setup.precision.autocast(setup.device):
-                parts = setup.family.losses(setup.model, batch)
-                measures = setup.family.measures(setup.model, batch)
+                parts, measures = setup.family.validate(setup.model, batch)
             named = {"val/loss": torch.stack(list(parts.values())).sum()}
             named |= {f"val/loss/{name}": value for name, value in parts.items()}
             named |= {f"val/{name}": value for name, value in measures.items()}

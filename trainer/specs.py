@@ -87,6 +87,18 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """A text as a model reads it: `cleaned`, in `pieces`, and the `unknown` letters among them.
+
+    Unknown is what the base never learned; a family may leave such a clip out, or learn it anew.
+    """
+
+    cleaned: str
+    pieces: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Rehearsal:
     """How a family is tried at a real size without its clips and without its weights.
 
@@ -117,7 +129,8 @@ class ModelFamily:
     collate(list of features) -> {name: padded tensor} on the CPU, masks and lengths included.
     losses(model, batch) -> {name: weighted scalar}: sums divided by `batch.totals`, so that they
         add up over micro-steps and ranks to the step's loss.
-    measures(model, batch) -> {name: scalar}: further validation metrics, normalised likewise.
+    validate(model, batch) -> (losses, {name: scalar}): the losses and further metrics of one
+        forward pass, normalised likewise.
     blocks(model) -> modules that checkpointing and compile may wrap.
     synthesize(model, facts, text, speaker) -> Speech; DataError for unusable text or speaker.
     export(model, facts, folder, weights): `model.safetensors` and `config.json` that `load` and
@@ -137,6 +150,7 @@ class ModelFamily:
     silent(model) -> why the model makes no audio here, and what to do; `synthesize` then raises
         DataError, and previews have no sound. Empty, or no such function: it speaks.
     illustrate(model, batches) -> Picture: what can be seen of val batches, shown with the previews.
+    reads(base, options, texts with their languages) -> how each is read, for the page to show.
     rehearsal: how `estimate` and `measure` try the family before there are clips and weights.
     """
 
@@ -151,7 +165,7 @@ class ModelFamily:
     counts: Callable[[Features], dict[str, float]]
     collate: "Callable[[Sequence[Features]], dict[str, Tensor]]"
     losses: "Callable[[nn.Module, Batch], dict[str, Tensor]]"
-    measures: "Callable[[nn.Module, Batch], dict[str, Tensor]]"
+    validate: "Callable[[nn.Module, Batch], tuple[dict[str, Tensor], dict[str, Tensor]]]"
     blocks: "Callable[[nn.Module], list[nn.Module]]"
     synthesize: "Callable[[nn.Module, dict[str, Any], str, str], Speech]"
     export: Export
@@ -163,6 +177,7 @@ class ModelFamily:
     stream: "Callable[[nn.Module, dict[str, Any], str, str], Iterator[Speech]] | None" = None
     silent: "Callable[[nn.Module], str] | None" = None
     illustrate: "Callable[[nn.Module, Iterable[Batch]], Picture] | None" = None
+    reads: Callable[[Path | None, Any, Sequence[tuple[str, str]]], list[Reading]] | None = None
     rehearsal: Rehearsal | None = None
 
 

@@ -6,8 +6,9 @@ from trainer.models._layers.mel import MelSettings
 from trainer.models.fastspeech2.batches import collate, counts
 from trainer.models.fastspeech2.checkpoint import export, load
 from trainer.models.fastspeech2.featurizer import SpeechFeaturizer
-from trainer.models.fastspeech2.losses import blocks, losses, measures
+from trainer.models.fastspeech2.losses import blocks, losses, validate
 from trainer.models.fastspeech2.options import Options
+from trainer.models.fastspeech2.reading import read_texts
 from trainer.models.fastspeech2.rehearsal import REHEARSAL
 from trainer.models.fastspeech2.survey import survey
 from trainer.models.fastspeech2.synthesis import stream, synthesize
@@ -31,11 +32,12 @@ FAMILY = ModelFamily(
     counts=counts,
     collate=collate,
     losses=losses,
-    measures=measures,
+    validate=validate,
     blocks=blocks,
     synthesize=synthesize,
     export=export,
     stream=stream,
+    reads=read_texts,
     rehearsal=REHEARSAL,
     learning_rates={"adamw": 2e-3, "prodigy": 1.0, "schedule_free_adamw": 4e-3},
 )

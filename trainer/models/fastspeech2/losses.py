@@ -17,7 +17,23 @@ def losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
     Sums over valid frames and tokens divided by the whole step's totals: L1 of the mel (before and
     after the postnet), squared error of log duration, pitch and energy.
     """
+    return _losses(model, batch, _predict(model, batch))
+
+
+def validate(model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the losses, and the mel error in dB and the duration error in frames a token."""
     prediction = _predict(model, batch)
+    per_value = batch.totals["frames"] * batch["mel"].shape[2]
+    decibels = 20 / math.log(10)
+    frames = torch.exp(prediction.log_duration.float()) - 1
+    off = (frames - batch["durations"]).abs() * batch["token_mask"]
+    return _losses(model, batch, prediction), {
+        "mel_l1_db": decibels * _mel_error(prediction.mel_refined, batch) / per_value,
+        "duration_l1_frames": off.sum() / batch.totals["tokens"],
+    }
+
+
+def _losses(model: nn.Module, batch: Batch, prediction: Prediction) -> dict[str, Tensor]:
     weights: dict[str, float] = model.loss_weights  # type: ignore[assignment]
     per_value = batch.totals["frames"] * batch["mel"].shape[2]
     found = {"mel": weights["mel"] * _mel_error(prediction.mel, batch) / per_value}
@@ -33,19 +49,6 @@ def losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         squares = (guess.float() - target).square() * batch["token_mask"]
         found[name] = weights[name] * squares.sum() / batch.totals["tokens"]
     return found
-
-
-def measures(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-    """Return the mel error in dB and the duration error in frames a token."""
-    prediction = _predict(model, batch)
-    per_value = batch.totals["frames"] * batch["mel"].shape[2]
-    decibels = 20 / math.log(10)
-    frames = torch.exp(prediction.log_duration.float()) - 1
-    off = (frames - batch["durations"]).abs() * batch["token_mask"]
-    return {
-        "mel_l1_db": decibels * _mel_error(prediction.mel_refined, batch) / per_value,
-        "duration_l1_frames": off.sum() / batch.totals["tokens"],
-    }
 
 
 def _predict(model: nn.Module, batch: Batch) -> Prediction:

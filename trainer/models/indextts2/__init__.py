@@ -5,9 +5,10 @@ from pathlib import Path
 from trainer.models.indextts2.batches import collate, counts
 from trainer.models.indextts2.checkpoint import export, load, publish, terms
 from trainer.models.indextts2.featurizer import IndexFeaturizer
-from trainer.models.indextts2.losses import blocks, losses, measures
+from trainer.models.indextts2.losses import blocks, losses, validate
 from trainer.models.indextts2.options import Options
 from trainer.models.indextts2.picture import illustrate
+from trainer.models.indextts2.reading import read_texts
 from trainer.models.indextts2.references import draws
 from trainer.models.indextts2.rehearsal import REHEARSAL
 from trainer.models.indextts2.start import open_start
@@ -35,7 +36,7 @@ FAMILY = ModelFamily(
     counts=counts,
     collate=collate,
     losses=losses,
-    measures=measures,
+    validate=validate,
     blocks=blocks,
     synthesize=synthesize,
     export=export,
@@ -45,5 +46,6 @@ FAMILY = ModelFamily(
     terms=terms,
     silent=silence,
     illustrate=illustrate,
+    reads=read_texts,
     rehearsal=REHEARSAL,
 )

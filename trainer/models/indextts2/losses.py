@@ -28,15 +28,11 @@ def losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
     Sums over targets divided by the whole step's totals, scalars in fp32. Nothing is read back
     from the device.
     """
-    text_logits, audio_logits = predict(model, batch)
-    weights: dict[str, float] = model.loss_weights  # type: ignore[assignment]
-    text = _cross_entropy(text_logits, batch["text_targets"]) / batch.totals["text"]
-    audio = _cross_entropy(audio_logits, batch["audio_targets"]) / batch.totals["audio"]
-    return {"text_ce": weights["text_ce"] * text, "mel_ce": weights["mel_ce"] * audio}
+    return _losses(model, batch, *predict(model, batch))
 
 
-def measures(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-    """Return how often the likeliest token is right, and how open the choice of codes is.
+def validate(model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the losses, how often the likeliest token is right, and how open the choice is.
 
     `audio_entropy` is the mean entropy of the predicted codes in bits: near 0 a network says the
     same code everywhere or has learnt clips by heart, 13 bits are no idea at all.
@@ -44,11 +40,21 @@ def measures(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
     text, audio = predict(model, batch)
     scores = torch.log_softmax(audio.float(), dim=-1)
     entropy = -(scores.exp() * scores).sum() / math.log(2)
-    return {
+    return _losses(model, batch, text, audio), {
         "audio_top1": _hits(audio, batch["audio_targets"]) / batch.totals["audio"],
         "text_top1": _hits(text, batch["text_targets"]) / batch.totals["text"],
         "audio_entropy": entropy / batch.totals["audio"],
     }
+
+
+def _losses(
+    model: nn.Module, batch: Batch, text_logits: Tensor, audio_logits: Tensor
+) -> dict[str, Tensor]:
+    """Return the losses of text logits (K, V) and audio logits (K, V)."""
+    weights: dict[str, float] = model.loss_weights  # type: ignore[assignment]
+    text = _cross_entropy(text_logits, batch["text_targets"]) / batch.totals["text"]
+    audio = _cross_entropy(audio_logits, batch["audio_targets"]) / batch.totals["audio"]
+    return {"text_ce": weights["text_ce"] * text, "mel_ce": weights["mel_ce"] * audio}
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:

@@ -9,8 +9,9 @@ from trainer.data.types import Features
 from trainer.models.xtts.batches import Collate, counts, make_collate
 from trainer.models.xtts.checkpoint import export, load, publish, terms
 from trainer.models.xtts.featurizer import XttsFeaturizer
-from trainer.models.xtts.losses import blocks, losses, measures
+from trainer.models.xtts.losses import blocks, losses, validate
 from trainer.models.xtts.options import Options
+from trainer.models.xtts.reading import read_texts
 from trainer.models.xtts.references import draws
 from trainer.models.xtts.rehearsal import REHEARSAL
 from trainer.models.xtts.sizes import GptSizes
@@ -63,7 +64,7 @@ FAMILY = ModelFamily(
     counts=counts,
     collate=collate,
     losses=losses,
-    measures=measures,
+    validate=validate,
     blocks=blocks,
     synthesize=synthesize,
     export=export,
@@ -73,5 +74,6 @@ FAMILY = ModelFamily(
     publish=publish,
     terms=terms,
     stream=stream,
+    reads=read_texts,
     rehearsal=REHEARSAL,
 )

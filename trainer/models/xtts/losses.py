@@ -18,19 +18,27 @@ def losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
     are left out counts as much as without that: the rest stands for them. Nothing is read back from
     the device.
     """
+    return _losses(model, batch, *_predict(model, batch))
+
+
+def validate(model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the losses, and the share of audio targets whose likeliest code is the right one."""
     text_logits, audio_logits = _predict(model, batch)
+    # An ignored target equals no code, so it is no hit.
+    hits = (audio_logits.argmax(dim=-1) == batch["audio_targets"]).sum()
+    return _losses(model, batch, text_logits, audio_logits), {
+        "audio_top1": hits / _num_audio(batch)
+    }
+
+
+def _losses(
+    model: nn.Module, batch: Batch, text_logits: Tensor, audio_logits: Tensor
+) -> dict[str, Tensor]:
+    """Return the losses of text logits (K, V) and audio logits (K, V)."""
     weights: dict[str, float] = model.loss_weights  # type: ignore[assignment]
     text = _cross_entropy(text_logits, batch["text_targets"]) / batch.totals["text"]
     audio = _cross_entropy(audio_logits, batch["audio_targets"]) / _num_audio(batch)
     return {"text_ce": weights["text_ce"] * text, "mel_ce": weights["mel_ce"] * audio}
-
-
-def measures(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-    """Return the share of audio targets whose likeliest code is the right one."""
-    _, logits = _predict(model, batch)
-    # An ignored target equals no code, so it is no hit.
-    hits = (logits.argmax(dim=-1) == batch["audio_targets"]).sum()
-    return {"audio_top1": hits / _num_audio(batch)}
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
