@@ -61,6 +61,8 @@ FLOORS = {
     "trainer.dataset": 3.0,
     "trainer.entries": 3.0,
     "trainer.evaluate": 3.0,
+    "trainer.advice": 3.05,
+    "trainer.alphabet": 3.0,
     "trainer.presets": 3.0,
     "trainer.rehearsal": 3.1,
     "trainer.measurements": 3.0,
@@ -93,6 +95,7 @@ FLOORS = {
     "trainer.requests": 1.0,
     "trainer.catalog": 0.2,
     "trainer.options": 0.1,
+    "trainer.durable": 0.0,
     "trainer.errors": 0.0,
 }
 
@@ -100,16 +103,19 @@ FLOORS = {
 ONLY = {
     # It starts a process that trains; it must not train, nor load what trains.
     "trainer.runs": {
-        "config", "errors", "events", "heartbeat", "ownership", "requests", "restarts", "series",
+        "config", "durable", "errors", "events", "heartbeat", "ownership", "requests", "restarts",
+        "series",
     },
     "trainer.library": {
         "config", "errors", "events", "queue", "restarts", "runs", "series", "trash",
     },
-    # Of floor 5 only what reads and starts runs, and the flags, to show a run as a command.
+    # Of floor 5 only what reads and starts runs and races, and the flags, to show a run as a
+    # command.
     "webui": {
-        "catalog", "config", "data.manifest", "data.types", "device", "entries", "errors", "events",
-        "flags", "library",
-        "options", "presets", "runs", "schedules", "series", "specs",
+        "catalog", "config", "data.findings", "data.manifest", "data.peek", "data.quality",
+        "data.rewrite", "data.types", "device", "entries", "errors", "events",
+        "advice", "flags", "guard", "library", "measurements", "race.choices", "race.plan",
+        "race.queue", "race.view", "options", "presets", "runs", "schedules", "series", "specs",
     },
 }  # fmt: skip
 

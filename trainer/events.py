@@ -85,12 +85,16 @@ class CheckpointSaved(Event):
 
 @dataclass(frozen=True)
 class Notice(Event):
-    """Something a person should know; `level` is `info`, `warning` or `error`."""
+    """Something a person should know; `level` is `info`, `warning` or `error`.
+
+    `offer` names what the page can do about it with one press: `rescue`, another run with AdamW.
+    """
 
     level: str
     text: str
     remedy: str = ""
     step: int | None = None
+    offer: str = ""
 
 
 @dataclass(frozen=True)

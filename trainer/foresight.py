@@ -2,11 +2,12 @@
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from trainer.assemble import choose_device
+from trainer.catalog import discover
 from trainer.config import RunConfig
 from trainer.data.manifest import read_manifest
 from trainer.data.types import Clip
@@ -17,8 +18,16 @@ from trainer.flags import config_from_args
 from trainer.measurements import s_per_step_of
 from trainer.presets import USABLE_SHARE, apply_preset
 from trainer.rehearsal import without_size
+from trainer.specs import Optimization
 
 Tell = Callable[[str], None]
+
+_SAVERS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("sdpa", {}),
+    ("mixed_precision", {"mode": "auto"}),
+    ("gradient_checkpointing", {"level": "full"}),
+)
+"""Boxes that save memory and leave what is trained as it is."""
 
 
 def estimate_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: Tell) -> int:
@@ -26,13 +35,17 @@ def estimate_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell:
     add = parser.add_argument_group("the estimate").add_argument
     add("--gpu-memory", type=float, metavar="GIB", help="for a GPU of this size, not this device")
     add("--json", action="store_true", help="print JSON for machines")
+    add("--fix", action="store_true", help="if it does not fit, find settings that do")
     parser.epilog = "Without --base, --size also names a random model of a true size, as `measure`."
     words, size = _split_size(argv)
     config, args = config_from_args(parser, words)
     device = choose_device(config.training.device)
     if args.gpu_memory:
         device = Device("cuda", 0, f"a GPU with {args.gpu_memory:g} GiB", args.gpu_memory, (9, 0))
-    found = foresee(with_absolute_paths(config), device, size=size)
+    config = with_absolute_paths(config)
+    found = foresee(config, device, size=size)
+    if args.fix:
+        found["fix"] = None if found["fits"] else find_fix(config, device, size=size)
     if args.json:
         tell(json.dumps(found))
     else:
@@ -83,12 +96,53 @@ def foresee(
     }
 
 
+def find_fix(config: RunConfig, device: Device, *, size: str = "") -> dict[str, Any] | None:
+    """Return the first of ever stronger measures with which a configuration fits; None: none does.
+
+    The effective batch stays as it is: smaller micro-batches are accumulated.
+    """
+    clips: Sequence[Clip] = ()
+    if config.data.train_csv or config.data.train_data:
+        clips = read_manifest(config.data).train
+    measures: list[str] = []
+    for measure, changed in _measures(config, device):
+        measures.append(measure)
+        config = changed
+        found = foresee(config, device, clips=clips, size=size)
+        if found["fits"]:
+            # A halving that follows another one says all that both do.
+            words = [one for one in measures if not one.startswith("batch")]
+            words += [one for one in measures if one.startswith("batch")][-1:]
+            return {"words": words, "config": config.to_json(), "peak_gib": found["peak_gib"]}
+    return None
+
+
+def _measures(config: RunConfig, device: Device) -> Iterator[tuple[str, RunConfig]]:
+    """Yield what saves memory, the cheapest first; each keeps those before it."""
+    boxes = discover("trainer.optimizations", Optimization)
+    for name, options in _SAVERS:
+        is_on = name in config.optimizations
+        if not is_on and boxes[name].unavailable(device) is None:
+            optimizations = config.optimizations | {name: options}
+            config = config.with_values(optimizations=optimizations)
+            yield boxes[name].label, config
+    while config.training.batch_size > 1:
+        half = config.training.batch_size // 2
+        parts = round(config.training.accumulate * config.training.batch_size / half)
+        training = replace(config.training, batch_size=half, accumulate=parts)
+        config = config.with_values(training=training)
+        yield f"batch size {half} x {parts}", config
+
+
 def _describe(found: dict[str, Any], tell: Tell) -> None:
     parts = ("weights", "optimizer", "average", "working")
     listed = ", ".join(f"{name} {found[name] / GIB:.2f}" for name in parts if found[name])
     tell(f"Peak memory of a step: {found['peak_gib']:.2f} GiB ({listed}).")
     verdict = "It fits" if found["fits"] else "It does not fit"
     tell(f"{verdict}: {found['device']} has {found['usable_gib']:.1f} GiB that a run may use.")
+    if found.get("fix"):
+        words = ", ".join(found["fix"]["words"])
+        tell(f"With {words} it needs {found['fix']['peak_gib']:.2f} GiB and fits.")
     if found["left_out"]:
         tell(f"Not reckoned in, it may need less: {', '.join(found['left_out'])}.")
     if found["s_per_step"] is None:

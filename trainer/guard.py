@@ -95,7 +95,7 @@ class Guard:
         if trouble is not None:
             self._is_silent = True
             remedy = describe_rescue(self._folder, self._config, self._lr, self._good)
-            emit(Notice("warning", f"{trouble} {_BLAME}", remedy, event.step))
+            emit(Notice("warning", f"{trouble} {_BLAME}", remedy, event.step, offer="rescue"))
 
 
 def rescue_config(config: RunConfig, lr: float, checkpoint: Path | None) -> RunConfig:

@@ -26,6 +26,8 @@ from trainer.flags import config_from_args, refuse_missing_data
 from trainer.loop import seed_step, train_step
 from trainer.setup import Setup, World
 
+Progress = Callable[[int, int], None]
+
 NUM_STEPS = 100
 FEWEST_STEPS = 20
 _SPAN = 100.0
@@ -61,6 +63,7 @@ def find_rate(
     lowest: float | None = None,
     highest: float | None = None,
     emit: Callable[[Event], None] = lambda event: None,
+    progress: Progress = lambda done, total: None,
 ) -> RateFinding:
     """Run a range test of `config` from its initial weights; nothing of it is kept.
 
@@ -84,7 +87,7 @@ def find_rate(
         (folder / "checkpoints").mkdir()
         setup = assemble(folder, _plain(config, num_steps), world=World(), emit=emit)
         try:
-            losses, changes = measure_rates(setup, rates)
+            losses, changes = measure_rates(setup, rates, progress)
         finally:
             setup.train_batches.close()
             if setup.val_batches is not None:
@@ -92,16 +95,20 @@ def find_rate(
     return judge_rates(config.optimizer.name, rates[: len(losses)], losses, changes)
 
 
-def measure_rates(setup: Setup, rates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def measure_rates(
+    setup: Setup, rates: np.ndarray, progress: Progress = lambda done, total: None
+) -> tuple[np.ndarray, np.ndarray]:
     """Train one step at each rate, until the loss is lost; changes the model of `setup`.
 
     Args:
         rates: float64 (steps,), rising.
+        progress: called with the passes over a batch that are done, and how many there are.
 
     Returns:
         The losses, and their change against the initial weights; both (steps done,).
     """
-    untrained = _losses_of_initial_weights(setup, len(rates))
+    total = 2 * len(rates)
+    untrained = _losses_of_initial_weights(setup, len(rates), lambda done: progress(done, total))
     setup.base_lr, setup.lr_factor = 1.0, lambda step: float(rates[step - 1])
     losses: list[float] = []
     smooth, weight = 0.0, 0.0
@@ -110,6 +117,7 @@ def measure_rates(setup: Setup, rates: np.ndarray) -> tuple[np.ndarray, np.ndarr
         losses.append(sum(float(metrics[name]) for name in metrics if name != "grad_norm"))
         smooth = _MEMORY * smooth + (1 - _MEMORY) * (losses[-1] - untrained[step - 1])
         weight = _MEMORY * weight + (1 - _MEMORY)
+        progress(len(rates) + step, total)
         if not math.isfinite(losses[-1]) or smooth / weight > abs(untrained[0]):
             break
     measured = np.array(losses)
@@ -178,13 +186,19 @@ def find_lr_command(
     add("--out", metavar="DIR", required=True, help="new folder for find-lr.json and find-lr.png")
     add("--lowest", type=float, help="where the rate starts [a hundredth of the usual one]")
     add("--highest", type=float, help="where it ends [a hundred times the usual one]")
+    add("--lines", action="store_true", help="print a line of JSON for every step, for programs")
     config, args = config_from_args(parser, argv)
     refuse_missing_data(config)
     config, out = config.with_absolute_paths(), Path(args.out)
+
+    def say(done: int, total: int) -> None:
+        if args.lines:
+            tell(json.dumps({"done": done, "total": total}))
+
     check_before_start(config)
     if out.exists():
         raise RunExists(f"{out} exists already and is never overwritten. Choose another folder.")
-    finding = find_rate(config, lowest=args.lowest, highest=args.highest)
+    finding = find_rate(config, lowest=args.lowest, highest=args.highest, progress=say)
     write_finding(finding, config, out, tell)
     tell(finding.text)
     return 0
@@ -225,7 +239,9 @@ def _plain(config: RunConfig, num_steps: int) -> RunConfig:
 
 
 @torch.no_grad()
-def _losses_of_initial_weights(setup: Setup, num_steps: int) -> np.ndarray:
+def _losses_of_initial_weights(
+    setup: Setup, num_steps: int, told: Callable[[int], None]
+) -> np.ndarray:
     """Return the loss of every step's batches without training, (steps,); the model stays as is."""
     kept = {name: value.clone() for name, value in setup.model.state_dict().items()}
     losses = []
@@ -237,6 +253,7 @@ def _losses_of_initial_weights(setup: Setup, num_steps: int) -> np.ndarray:
                 parts = setup.family.losses(setup.model, host_batch.to(setup.device))
             total = total + torch.stack(list(parts.values())).sum().float()
         losses.append(total)
+        told(step)
     setup.model.load_state_dict(kept)
     return torch.stack(losses).double().cpu().numpy()
 

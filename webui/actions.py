@@ -6,6 +6,7 @@ from typing import Any
 import gradio as gr
 
 from trainer.errors import RunError, TimbreError
+from webui.rescue import rescue
 from webui.studio import Studio
 
 _REQUESTS = {
@@ -55,7 +56,14 @@ def _run_deeds(studio: Studio, name: str, count: str) -> dict[str, Callable[[], 
             return f"{name} is in the trash, at the end of the Runs tab."
         return f"{name} stops after the current step, then it is moved to the trash."
 
-    return {"resume": resume, "more": add_steps, "queue": queue, "discard": discard}
+    def start_again() -> str:
+        wanted, trains = rescue(studio, name)
+        if trains:
+            return f"{wanted} trains now, with AdamW from the last good checkpoint."
+        return f"{name} has not stopped yet; {wanted} waits for that in the queue."
+
+    deeds = {"resume": resume, "more": add_steps, "queue": queue, "discard": discard}
+    return deeds | {"rescue": start_again}
 
 
 def _list_deeds(studio: Studio, name: str) -> dict[str, Callable[[], str]]:

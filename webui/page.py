@@ -8,10 +8,10 @@ from trainer.device import list_devices
 from webui.api import add_endpoints
 from webui.scripts import mount
 from webui.studio import Studio
-from webui.tabs import data, listen, live, runs, start, train
+from webui.tabs import data, listen, live, race, runs, start, train
 
 _LANGUAGES = {"en": "English", "ko": "한국어", "am": "አማርኛ", "fa": "فارسی"}
-_TAB_NAMES = ("start", "data", "train", "live", "listen", "runs")
+_TAB_NAMES = ("start", "data", "train", "live", "listen", "runs", "race")
 
 
 def build_page(studio: Studio) -> gr.Blocks:
@@ -27,11 +27,13 @@ def build_page(studio: Studio) -> gr.Blocks:
             live_tab = live.build(studio)
             listen.build(studio, shown)
             runs_tab = runs.build(studio)
+            race_tab = race.build()
         start.wire(start_tab, studio, shown, tabs)
         train.wire(train_tab, data_form, studio, shown, tabs)
         live.wire(live_tab, studio)
         runs.wire(runs_tab, studio)
         train.wire_copy(train_tab, data_form, studio, runs_tab.table, tabs)
+        train.wire_race(train_tab, race_tab, data_form, studio, tabs)
         page.load(_open_link, None, tabs, show_progress="hidden", api_visibility="private")
         add_endpoints(studio)
     return page

@@ -17,6 +17,7 @@ from webui.scripts import bundle
 from webui.status import describe
 from webui.streaming import Speeches
 from webui.studio import ASSETS, Studio
+from webui.trials import Trials
 
 View = Callable[[Request], Response]
 DICTIONARIES = ("ko.json", "am.json", "fa.json")
@@ -40,7 +41,7 @@ def build_routes(studio: Studio) -> list[Route]:
         "/studio/runs/{name}/previews": runs.previews,
         "/studio/runs/{name}/previews/{file}": runs.preview,
         "/studio/speech": speeches.speech,
-    }
+    } | Trials(studio).views()
     routes = [Route(path, _answering(view), methods=["GET"]) for path, view in views.items()]
     return [*routes, Route("/studio/page/{file}", page_file, methods=["GET"])]
 

@@ -22,6 +22,8 @@ _PARTS = (
     "trash.js",
     "compare.js",
     "runs.js",
+    "race.js",
+    "trials.js",
     "speech.js",
     "data.js",
     "mount.js",

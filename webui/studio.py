@@ -9,16 +9,21 @@ from trainer.entries import resolve, with_absolute_paths
 from trainer.errors import DataError
 from trainer.flags import refuse_missing_data
 from trainer.library import RunLibrary
+from trainer.measurements import list_kept
 from trainer.presets import apply_preset
 from trainer.runs import Run
+from webui.errands import Errand
 from webui.overview import Overview
+from webui.races import Races
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 
 
 @dataclass(frozen=True)
 class Studio:
-    """The runs, their overview, and the folders that the page writes to.
+    """The runs, the races, their overview, and the folders that the page writes to.
+
+    `rates` finds learning rates and `measuring` measures optimizations, in processes of their own.
 
     `scratch` holds files on their way to the browser (it is the server's working folder);
     `uploads` keeps the lists and clips that came from the browser; typed relative paths start at
@@ -30,10 +35,25 @@ class Studio:
     uploads: Path
     home: Path
     overview: Overview = field(init=False)
+    races: Races = field(init=False)
+    rates: Errand = field(init=False)
+    measuring: Errand = field(init=False)
     _manifests: dict[DataConfig, Manifest] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "overview", Overview(self.library))
+        errands = self.library.folder / ".page" / "errands"
+        parts = {
+            "overview": Overview(self.library),
+            "races": Races(self.library.folder / "races"),
+            "rates": Errand(errands / "rates"),
+            "measuring": Errand(errands / "measuring"),
+        }
+        for name, part in parts.items():
+            object.__setattr__(self, name, part)
+
+    def measurements(self) -> list[Path]:
+        """List what has been measured on this machine, newest first."""
+        return [path for path, _ in list_kept()]
 
     def start(self, wanted_name: str, config: RunConfig) -> Run:
         """Start a run under the wanted name, or under the next free one like it."""

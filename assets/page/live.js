@@ -81,6 +81,7 @@
       this.words = t.h("div", { class: "progress-words", id: "live-words" });
       this.more = this.moreBox();
       this.problem = t.h("div", { class: "notice error", role: "alert", id: "live-problem" });
+      this.alert = t.h("div", { role: "alert", id: "live-alert" });
       this.tiles = TILES.map(([label]) => t.h("div", { class: "tile" },
         t.h("span", { class: "tile-label" }, label), t.h("strong", {}, "-"),
         t.h("span", { class: "tile-unit" }), t.h("canvas", {})));
@@ -95,7 +96,7 @@
         t.h("button", { type: "button", class: "primary", onclick: () => t.openTab("start") },
           "Go to Start and train a demo voice"));
       this.main = t.h("div", { class: "live" }, head, this.bar, this.words, this.more,
-        this.problem, this.body);
+        this.problem, this.alert, this.body);
       this.element.replaceChildren(this.empty, this.main);
     }
 
@@ -248,6 +249,7 @@
       this.group.zoom = null;
       this.previews.replaceChildren();
       this.notices.replaceChildren();
+      this.alert.replaceChildren();
       this.plays.replaceChildren();
       this.states.replaceChildren();
       this.history.clear();
@@ -346,8 +348,24 @@
     addNotice(mark) {
       const { level, text, remedy } = mark.values;
       const words = `step ${mark.step}: ${text} ${remedy || ""}`.trim();
-      this.notices.prepend(t.h("div", { class: "notice " + level }, words));
+      const offered = mark.values.offer === "rescue" ? t.h("button", { type: "button", class: "small rescue",
+        onclick: () => this.startAgain() }, "Start again with AdamW from the last good checkpoint") : null;
+      this.notices.prepend(t.h("div", { class: "notice " + level }, words, offered));
+      if (offered) this.alert.replaceChildren(this.notices.firstChild);
       while (this.notices.children.length > 30) this.notices.lastChild.remove();
+    }
+
+    /* Another run takes this one's place; show it as soon as it is there. */
+    startAgain() {
+      const before = t.run;
+      this.press("rescue");
+      const look = async (tries) => {
+        await this.listRuns();
+        const next = (this.names || []).find((name) => name.startsWith(before + "-adamw"));
+        if (next && t.run === before) t.show(next);
+        else if (!next && tries) setTimeout(() => look(tries - 1), 1000);
+      };
+      look(40);
     }
 
     async readLog() {

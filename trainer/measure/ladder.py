@@ -59,8 +59,8 @@ class Ladder:
 
         Rows for which no time is left are yielded as skipped.
         """
-        planned, notes = plan_rows(self.device)
-        self.measurement.model["left_out"] = notes
+        planned, notes = plan_rows(self.device, self.plan.config.optimizations)
+        self.measurement.model |= {"left_out": notes, "planned": len(planned) + 2}
         for place, row in enumerate(planned):
             yield self._finish(row, left=len(planned) - place + 2)
         measured = self.measurement.rows

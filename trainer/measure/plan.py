@@ -1,5 +1,6 @@
 """Plan: which rows a ladder has, and what it is measured with."""
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,7 @@ from trainer.specs import Optimization
 GUIDE = ("gradient_checkpointing", "sdpa", "mixed_precision")
 """The three boxes of the guide this project grew from, in its order."""
 
-FIRST, AGAIN, ALL = "fp32", "fp32_again", "all"
+FIRST, CHOSEN, AGAIN, ALL = "fp32", "chosen", "fp32_again", "all"
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,20 @@ class MeasurePlan:
         return replace(self.config, optimizations=boxes)
 
 
-def plan_rows(device: Device) -> tuple[list[Row], list[str]]:
+def plan_rows(
+    device: Device, chosen: dict[str, dict[str, Any]] | None = None
+) -> tuple[list[Row], list[str]]:
     """Return the rows in the order of their worth, and what is left out and why.
 
-    The row of all boxes is made last, when it is known which of them work.
+    `chosen` are boxes with the options of one's own, measured second. The row of all boxes is made
+    last, when it is known which of them work.
     """
     boxes, notes = available_boxes(device)
     rows = [Row(FIRST, "fp32, nothing fused", ["ladder", "guide"], {})]
+    if chosen:
+        entries = discover("trainer.optimizations", Optimization)
+        label = "as chosen: " + " + ".join(entries[name].label for name in chosen)
+        rows.append(Row(CHOSEN, label, ["chosen"], chosen))
     fair = [name for name in ("tf32", "sdpa") if name in boxes]
     rows.append(_row("+".join(fair), [*fair], boxes, "ladder"))
     taken: list[str] = []
@@ -105,9 +113,9 @@ def _row(name: str, names: list[str], boxes: dict[str, dict[str, Any]], group: s
 
 def _merged(rows: Iterable[Row]) -> list[Row]:
     """Return every set of boxes once, with all groups it belongs to."""
-    found: dict[frozenset[str], Row] = {}
+    found: dict[str, Row] = {}
     for row in rows:
-        key = frozenset(row.boxes)
+        key = json.dumps(row.boxes, sort_keys=True)
         if key in found:
             found[key].groups = list(dict.fromkeys([*found[key].groups, *row.groups]))
         else:

@@ -10,14 +10,14 @@ from trainer.assemble import check_before_start
 from trainer.config import RunConfig
 from trainer.errors import ConfigError, MissingDependency
 from trainer.flags import config_from_args, refuse_missing_data
-from trainer.race.entry import read_entrants
+from trainer.options import build_options, describe
+from trainer.race.choices import RaceChoices, plan_race
 from trainer.race.picture import draw_race
 from trainer.race.plan import RacePlan
 from trainer.race.queue import Race, Tell, machine_of
 from trainer.race.report import budget, make_report, to_csv, to_json, to_markdown
 
 FINISHED, STOPPED = 0, 10
-_OPTIMIZERS = "adamw,prodigy,schedule_free_adamw"
 
 
 def race_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: Tell) -> int:
@@ -81,18 +81,13 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("the race").add_argument
     add("--race", metavar="DIR", required=True, help="a new folder, or a race to continue")
     add("--stop", action="store_true", help="ask a race that runs to save and stop")
-    add(
-        "--optimizers",
-        default=_OPTIMIZERS,
-        help="who races, the baseline first; adamw:lr=1e-4:beta2=0.98 fixes options, "
-        f"adamw:lr=1e-4/1e-3 tries these rates [{_OPTIMIZERS}]",
-    )
-    add("--minutes", type=float, help="for the whole race; the steps are found from it")
-    add("--seeds", default="1,2,3", help="two or more; each optimizer runs with each [1,2,3]")
-    add("--rates", type=int, default=5, help="rates each optimizer tries first; 1: its usual [5]")
-    add("--sweep-steps", type=int, help="steps of these short runs [a quarter of the steps]")
-    add("--validations", type=int, default=12, help="points of each curve [12]")
-    add("--keep-weights", action="store_true", help="keep the checkpoints of runs that ended")
+    for info in describe(RaceChoices):
+        flag, text = f"--{info.name.replace('_', '-')}", info.help[:1].lower() + info.help[1:]
+        if info.kind is bool:
+            add(flag, action="store_true", help=text)
+        else:
+            text += f" [{info.default}]" if info.default is not None else ""
+            add(flag, default=info.default, help=text)
 
 
 def _known(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -103,22 +98,8 @@ def _known(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _make_plan(config: RunConfig, args: argparse.Namespace) -> RacePlan:
-    if args.rates < 1 or args.validations < 1:
-        raise ConfigError("--rates and --validations are counts; give 1 or more.")
-    try:
-        seeds = tuple(int(seed) for seed in args.seeds.split(","))
-    except ValueError:
-        raise ConfigError(f"--seeds is '{args.seeds}'; expected for example 1,2,3") from None
-    plan = RacePlan(
-        config=config,
-        entrants=read_entrants(args.optimizers, config, args.rates),
-        seeds=seeds,
-        steps=config.training.steps,
-        minutes=args.minutes,
-        sweep_steps=args.sweep_steps,
-        num_validations=args.validations,
-        keep_weights=args.keep_weights,
-    )
+    told = {info.name: getattr(args, info.name) for info in describe(RaceChoices)}
+    plan = plan_race(config, build_options(RaceChoices, told, "race"))
     for entrant in plan.entrants:
         value = entrant.values[0]
         check_before_start(plan.run_config(entrant, value, seed=0, steps=1, num_validations=1))

@@ -1,7 +1,10 @@
 """Queue: carries out a race in its folder, one run after another; stoppable and resumable."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +18,7 @@ from trainer.race.plan import RacePlan
 from trainer.race.result import Result, read_result
 from trainer.runs import Run
 
+_PROJECT = Path(__file__).resolve().parent.parent.parent
 _MOST_STARTS = 3
 _POLL_S = 0.1
 
@@ -98,6 +102,28 @@ class Race:
     def request_stop(self) -> None:
         """Ask the race to save the run at hand and stop."""
         (self.folder / "control" / "stop").touch()
+
+    def start(self) -> "subprocess.Popen[bytes]":
+        """Carry it out in a process of its own that outlives whoever started it.
+
+        Raises:
+            RunOwned: a process carries it out already.
+        """
+        if self.is_running():
+            raise RunOwned(f"The race {self.name} is being carried out already.")
+        self._stop_file.unlink(missing_ok=True)
+        paths = [str(_PROJECT), os.environ.get("PYTHONPATH", "")]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        with (self.folder / "log.txt").open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "trainer", "race", "--race", str(self.folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=environment,
+                cwd=self.folder,
+            )
 
     def is_running(self) -> bool:
         """Whether a living process carries it out."""

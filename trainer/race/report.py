@@ -153,7 +153,7 @@ def to_json(plan: RacePlan, results: Results, report: Report, facts: Mapping[str
         "plan": plan.to_json(),
         "runs": {name: asdict(result) for name, result in results.items()},
     }
-    return json.dumps(_finite(values), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(finite(values), indent=1, ensure_ascii=False) + "\n"
 
 
 def _row(
@@ -280,12 +280,12 @@ def _number(value: float | None) -> str:
     return "-" if value is None or not math.isfinite(value) else f"{value:.4g}"
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """Return JSON values; NaN and infinities, which JSON lacks, become None."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

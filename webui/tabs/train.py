@@ -21,7 +21,10 @@ from webui.curve import draw_lr_curve
 from webui.form import Values
 from webui.run_form import DataForm, RunForm
 from webui.studio import Studio, demo_base, demo_data
+from webui.tabs import race as race_tab
+from webui.tabs import trials
 from webui.tabs.start import show_run
+from webui.tabs.trials import TrialsPart
 
 _DEMO, _OWN = "The demo voice", "The recordings under Data"
 
@@ -45,6 +48,8 @@ class TrainTab:
     save: gr.Button
     saved: gr.File
     load: gr.UploadButton
+    trials: TrialsPart
+    race: gr.Button
 
     @property
     def components(self) -> set[Any]:
@@ -118,12 +123,16 @@ def build(studio: Studio) -> TrainTab:
         form = RunForm(demo_base())
         curve = gr.HTML(elem_id="lr-curve")
         warnings = gr.Markdown(elem_id="lr-warnings")
+        part = trials.build()
         problem = gr.Markdown(visible=False, elem_id="train-problem", elem_classes="problem")
         with gr.Row():
             start = gr.Button(
                 "Start training", variant="primary", size="lg", elem_id="start-training"
             )
             queue = gr.Button("Add to queue", size="lg", elem_id="add-to-queue")
+            race = gr.Button(
+                "Race optimizers from these settings", size="lg", elem_id="race-from-train"
+            )
             preview_command = gr.Button("Preview command", elem_id="preview-command")
             save = gr.Button("Save settings")
             load = gr.UploadButton("Load settings", file_types=[".json"])
@@ -134,7 +143,7 @@ def build(studio: Studio) -> TrainTab:
         saved = gr.File(label="Settings", visible=False)
     return TrainTab(
         page, dataset, name, preset, form, curve, warnings, problem, start, queue,
-        preview_command, command, save, saved, load,
+        preview_command, command, save, saved, load, part, race,
     )  # fmt: skip
 
 
@@ -175,6 +184,14 @@ def wire(
     )
     _wire_plan(tab, data_form, studio, fields)
     _wire_settings(tab, data_form, studio, fields)
+
+    def read(values: Values) -> RunConfig:
+        return read_config_of(tab, data_form, studio, values)
+
+    def count(config: RunConfig) -> int:
+        return plan(studio, config)[2]
+
+    trials.wire(tab.trials, tab.form, tab.page, studio, fields - {tab.name}, read, count)
 
 
 def _wire_plan(tab: TrainTab, data_form: DataForm, studio: Studio, fields: set[Any]) -> None:
@@ -258,6 +275,18 @@ def wire_copy(
 
     outputs = [*tab.components, *data_form.widgets.values(), tabs]
     table.apply(copy, None, outputs, concurrency_limit=None, api_visibility="private")
+
+
+def wire_race(
+    tab: TrainTab, other: race_tab.RaceTab, data_form: DataForm, studio: Studio, tabs: gr.Tabs
+) -> None:
+    """Let a race take the clips and settings of the form, from either tab."""
+    fields = tab.components | set(data_form.widgets.values())
+
+    def read(values: Values) -> RunConfig:
+        return read_config_of(tab, data_form, studio, values)
+
+    race_tab.wire(other, tab.race, studio, tabs, fields, read)
 
 
 def _as_list(error: TimbreError) -> str:

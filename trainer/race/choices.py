@@ -1,0 +1,57 @@
+"""Choices: what a person decides about a race, the same fields on the page and in the words."""
+
+from dataclasses import dataclass
+
+from trainer.config import RunConfig
+from trainer.errors import ConfigError
+from trainer.options import option
+from trainer.race.entry import read_entrants
+from trainer.race.plan import RacePlan
+
+
+@dataclass(frozen=True)
+class RaceChoices:
+    """Who races, on which budget and how often."""
+
+    optimizers: str = option(
+        "adamw,prodigy,schedule_free_adamw",
+        "Optimizers",
+        "Who races, the baseline first; adamw:lr=1e-4:beta2=0.98 fixes options, "
+        "adamw:lr=1e-4/1e-3 tries these rates.",
+    )
+    minutes: float | None = option(
+        None, "Minutes", "For the whole race; the steps of a run are found from it.", min=0.1
+    )
+    seeds: str = option("1,2,3", "Seeds", "Two or more; each optimizer runs with each of them.")
+    rates: int = option(
+        5, "Rates to try", "Rates each optimizer tries first; 1: its usual one.", min=1, max=15
+    )
+    sweep_steps: int | None = option(
+        None, "Steps of these tries", "Empty: a quarter of the steps of a run.", min=10, folded=True
+    )
+    validations: int = option(12, "Validations", "Points of each curve.", min=1, folded=True)
+    keep_weights: bool = option(
+        False, "Keep weights", "Keep the checkpoints of runs that ended.", folded=True
+    )
+
+
+def plan_race(config: RunConfig, choices: RaceChoices) -> RacePlan:
+    """Return the plan of a race over a configuration's clips, model and settings.
+
+    Raises:
+        ConfigError: names every choice that cannot be used.
+    """
+    try:
+        seeds = tuple(int(seed) for seed in choices.seeds.split(","))
+    except ValueError:
+        raise ConfigError(f"The seeds are '{choices.seeds}'; expected for example 1,2,3") from None
+    return RacePlan(
+        config=config,
+        entrants=read_entrants(choices.optimizers, config, choices.rates),
+        seeds=seeds,
+        steps=config.training.steps,
+        minutes=choices.minutes,
+        sweep_steps=choices.sweep_steps,
+        num_validations=choices.validations,
+        keep_weights=choices.keep_weights,
+    )

@@ -1,0 +1,143 @@
+"""View: a race as plain JSON values while it is under way and after it, for whoever shows it."""
+
+from dataclasses import asdict
+from typing import Any
+
+from trainer.entries import find_optimizer
+from trainer.errors import ConfigError
+from trainer.race.jobs import (
+    Job,
+    Results,
+    chosen_value,
+    find_steps,
+    known_jobs,
+    sweep_jobs,
+)
+from trainer.race.plan import Entrant, RacePlan
+from trainer.race.queue import Race
+from trainer.race.report import CLOCKS, finite, make_report, runs_of
+from trainer.series import RunSeries
+
+FILES = ("race.md", "race.csv", "results.json", "race.png")
+"""What a finished race leaves to take away."""
+
+
+def view_race(race: Race) -> dict[str, Any]:
+    """Return the state, what is certain by now, every curve so far, and the report at the end."""
+    plan, status, results = race.plan, race.status(), race.results()
+    values: dict[str, Any] = asdict(status) | {
+        "name": race.name,
+        "about": _about(plan),
+        "entrants": [_entrant(plan, entrant, results) for entrant in plan.entrants],
+        "files": [name for name in FILES if (race.folder / name).is_file()],
+        "report": None,
+    }
+    values["steps"] = _steps(plan, results)
+    jobs = [job for job in _jobs(plan, results) if job.name == status.current]
+    values["running"] = _running(race, jobs[0]) if jobs else None
+    if status.state == "stopped" and not status.problem:
+        values["problem"] = _last_error(race)
+    if status.state == "finished":
+        report = make_report(plan, results)
+        values["report"] = {
+            "rows": [asdict(row) for row in report.rows],
+            "verdict": report.verdict,
+            "caveats": report.caveats,
+        }
+    return finite(values)
+
+
+def _steps(plan: RacePlan, results: Results) -> int | None:
+    """Return the steps of a run; None until they are found."""
+    try:
+        return find_steps(plan, results)
+    except (ConfigError, KeyError):
+        return None
+
+
+def _jobs(plan: RacePlan, results: Results) -> list[Job]:
+    try:
+        return known_jobs(plan, results)
+    except ConfigError:
+        return []
+
+
+def _about(plan: RacePlan) -> dict[str, Any]:
+    config = plan.config
+    return {
+        "family": config.family.name,
+        "base": config.base,
+        "clips": config.data.train_csv or config.data.train_data,
+        "batch_size": config.training.batch_size * config.training.accumulate,
+        "seeds": list(plan.seeds),
+        "minutes": plan.minutes,
+        "most_steps": plan.steps,
+        "schedule": config.schedule.name,
+        "optimizations": sorted(config.optimizations),
+    }
+
+
+def _entrant(plan: RacePlan, entrant: Entrant, results: Results) -> dict[str, Any]:
+    steps = _steps(plan, results)
+    tried = sweep_jobs(plan, entrant, steps, results) if steps is not None else []
+    value = chosen_value(plan, entrant, results) if steps is not None else None
+    is_swept = all(job.name in results for job in tried)
+    return {
+        "name": entrant.name,
+        "label": find_optimizer(entrant.optimizer.name).label,
+        "knob": entrant.knob,
+        "value": value if is_swept else None,
+        "sweep": [
+            [job.value, results[job.name].score, results[job.name].state]
+            for job in sorted(tried, key=lambda job: job.value)
+            if job.name in results
+        ],
+        "runs": [
+            _curve(name, clock, results)
+            for clock in CLOCKS
+            for name in runs_of(plan, entrant, clock)
+            if name in results
+        ],
+    }
+
+
+def _curve(name: str, clock: str, results: Results) -> dict[str, Any]:
+    result = results[name]
+    return {
+        "clock": clock,
+        "state": result.state,
+        "reason": result.reason,
+        "steps": list(result.steps),
+        "seconds": list(result.seconds),
+        "losses": list(result.losses),
+        "s_per_step": result.s_per_step,
+    }
+
+
+def _running(race: Race, job: Job) -> dict[str, Any]:
+    """Say how far the run at hand is."""
+    run = race.run_of(job)
+    step = 0
+    if (run.folder / "events.jsonl").is_file():
+        series = RunSeries(run.events)
+        series.update()
+        step = series.last_step
+    words = {"pace": "timing", "sweep": "trying a rate", "steps": "equal steps"}
+    return {
+        "entrant": job.entrant.name,
+        "value": job.value,
+        "seed": job.seed,
+        "step": step,
+        "steps": job.steps,
+        "what": words.get(job.clock, "equal seconds"),
+    }
+
+
+def _last_error(race: Race) -> str:
+    """Return the last words of a process that ended by itself; empty if it was asked to stop."""
+    try:
+        lines = (race.folder / "log.txt").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    errors = [line for line in lines if line.startswith("Error: ")]
+    return errors[-1].removeprefix("Error: ") if errors else ""

@@ -1,0 +1,92 @@
+"""Races: every race below one folder, started in processes of their own, as JSON for the page."""
+
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import RunError, RunNotFound
+from trainer.library import free_name
+from trainer.race.plan import RacePlan
+from trainer.race.queue import Race
+from trainer.race.view import FILES, view_race
+
+
+class Races:
+    """The races of one folder; those that were looked at keep what they have read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._open: dict[str, Race] = {}
+        self._finished: dict[str, dict[str, Any]] = {}
+
+    def names(self) -> list[str]:
+        """List the races, newest first."""
+        found = [path.parent for path in self.folder.glob("*/race.json")]
+        found.sort(key=lambda folder: (folder / "race.json").stat().st_mtime, reverse=True)
+        return [folder.name for folder in found]
+
+    def get(self, name: str) -> Race:
+        """Open a race by name.
+
+        Raises:
+            RunNotFound: no race has that name; names with path separators never do.
+        """
+        if name not in self.names():
+            raise RunNotFound(f"There is no race named '{name}' in {self.folder}.")
+        if name not in self._open:
+            self._open[name] = Race.open(self.folder / name)
+        return self._open[name]
+
+    def start(self, wanted: str, plan: RacePlan) -> str:
+        """Create a race under the wanted name or the next free one like it; return its name.
+
+        Raises:
+            RunError: another race is under way; side by side both would tell wrong speeds.
+        """
+        self._refuse_two()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        race = Race.create(self.folder / free_name(self.folder, wanted), plan)
+        race.start()
+        return race.name
+
+    def resume(self, name: str) -> None:
+        """Let a stopped race go on."""
+        race = self.get(name)
+        self._refuse_two()
+        race.start()
+
+    def stop(self, name: str) -> None:
+        """Ask a race to save the run at hand and stop."""
+        race = self.get(name)
+        if not race.is_running():
+            raise RunError(f"The race {name} is not under way.")
+        race.request_stop()
+
+    def running(self) -> str:
+        """Return the race that is under way, or an empty text."""
+        return next((name for name in self.names() if self.get(name).is_running()), "")
+
+    def view(self, name: str) -> dict[str, Any]:
+        """Return all that the page shows of a race."""
+        race = self.get(name)
+        if name not in self._finished or race.is_running():
+            values = view_race(race)
+            if values["state"] != "finished" or not values["files"]:
+                return values
+            self._finished[name] = values
+        return self._finished[name]
+
+    def file(self, name: str, file: str) -> Path:
+        """Return a file that a finished race left.
+
+        Raises:
+            RunNotFound: it left no such file.
+        """
+        path = self.get(name).folder / file
+        if file not in FILES or not path.is_file():
+            raise RunNotFound(f"The race {name} has no file '{file}'.")
+        return path
+
+    def _refuse_two(self) -> None:
+        running = self.running()
+        if running:
+            raise RunError(f"The race {running} is under way. Wait for its end, or stop it first.")

@@ -1,0 +1,126 @@
+"""Race: optimizers against each other on the clips and settings of the Train tab."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from trainer.catalog import discover
+from trainer.config import RunConfig
+from trainer.errors import RunError, TimbreError
+from trainer.race.choices import RaceChoices, plan_race
+from trainer.specs import OptimizerSpec
+from webui.actions import event_detail, toasts
+from webui.form import OptionsForm, Values
+from webui.scripts import mount
+from webui.studio import Studio
+
+_USUAL_MINUTES = "30"
+_USUAL = RaceChoices().optimizers.split(",")
+_INFO = (
+    "The first one is the baseline. Or type one with options: adamw:lr=1e-4 keeps this rate, "
+    "adamw:lr=1e-4/1e-3 tries two; an optimizer may race twice."
+)
+
+
+@dataclass(frozen=True)
+class RaceTab:
+    """The widgets of the tab."""
+
+    name: gr.Textbox
+    optimizers: gr.Dropdown
+    form: OptionsForm
+    problem: gr.Markdown
+    start: gr.Button
+    panel: gr.HTML
+
+    @property
+    def components(self) -> set[Any]:
+        """Everything that decides what Start does, besides the Train tab."""
+        return {self.name, self.optimizers, *self.form.widgets.values()}
+
+
+def build() -> RaceTab:
+    """Lay the tab out."""
+    entries = discover("trainer.optimizers", OptimizerSpec)
+    choices = [
+        (f"{entry.label} (for research)" if entry.experimental else entry.label, name)
+        for name, entry in entries.items()
+    ]
+    with gr.Tab("Race", id="race", elem_id="tab-race"):
+        gr.Markdown(
+            "Which optimizer is best for your clips? All start from the same weights and see the "
+            "same batches; each first tries a few rates in short runs. Clips, model and settings "
+            "are those of the Train tab."
+        )
+        with gr.Row():
+            optimizers = gr.Dropdown(
+                choices, value=_USUAL, multiselect=True, allow_custom_value=True,
+                label="Optimizers", info=_INFO, elem_id="race-optimizers", scale=3,
+                interactive=True,
+            )  # fmt: skip
+            name = gr.Textbox(
+                "race", label="Race name", max_lines=1, elem_id="race-name", interactive=True
+            )
+        form = OptionsForm(RaceChoices, "race", leave_out=("optimizers", "keep_weights"))
+        form.widgets["minutes"].value = _USUAL_MINUTES  # type: ignore[attr-defined]
+        problem = gr.Markdown(visible=False, elem_id="race-refused", elem_classes="problem")
+        start = gr.Button("Start race", variant="primary", size="lg", elem_id="start-race")
+        panel = gr.HTML(apply_default_css=False, js_on_load=mount("mountRace"), elem_id="race")
+    return RaceTab(name, optimizers, form, problem, start, panel)
+
+
+def wire(
+    tab: RaceTab, further: gr.Button, studio: Studio, tabs: gr.Tabs, fields: set[Any],
+    read: Callable[[Values], RunConfig],
+) -> None:  # fmt: skip
+    """Connect the buttons; `further` is the one of the Train tab, `read` makes its RunConfig."""
+
+    def press(values: Values) -> dict[Any, Any]:
+        try:
+            config = read(values)
+            choices = read_choices(tab, values)
+            name = studio.races.start(values[tab.name] or "race", plan_race(config, choices))
+        except TimbreError as error:
+            gr.Warning("This race cannot start; see below the fields of the Race tab.")
+            problems = getattr(error, "problems", [str(error)])
+            text = "\n".join(f"- {problem}" for problem in problems)
+            return {tab.problem: gr.Markdown(text, visible=True), tabs: gr.Tabs(selected="race")}
+        if studio.overview.active():
+            gr.Warning("A run is being trained too: what the race says of speeds will be rough.")
+        gr.Info(f"The race {name} has begun; it goes on without this page.", duration=4)
+        return {tab.problem: gr.Markdown(visible=False), tabs: gr.Tabs(selected="race")}
+
+    quiet: dict[str, Any] = {"concurrency_limit": None, "api_visibility": "private"}
+    for button in (tab.start, further):
+        button.click(press, fields | tab.components, [tab.problem, tabs], **quiet).then(
+            None, None, None, js="() => timbre.showRace('')", api_visibility="private"
+        )
+    tab.panel.click(_answer(studio), None, None, show_progress="hidden", **quiet)
+
+
+def read_choices(tab: RaceTab, values: Values) -> RaceChoices:
+    """Return the choices of the tab.
+
+    Raises:
+        ConfigError: names every field whose value cannot be used.
+    """
+    words = [word.strip() for word in values[tab.optimizers] or [] if word.strip()]
+    return RaceChoices(**tab.form.read(values), optimizers=",".join(words))
+
+
+def _answer(studio: Studio) -> Callable[[gr.EventData], None]:
+    def act(event: gr.EventData) -> None:
+        action, name = event_detail(event, "action"), event_detail(event, "race")
+        with toasts():
+            if action == "stop":
+                studio.races.stop(name)
+                gr.Info(f"{name} saves the run at hand and stops.", duration=4)
+            elif action == "resume":
+                studio.races.resume(name)
+                gr.Info(f"{name} goes on where it was.", duration=4)
+            else:
+                raise RunError(f"'{action}' is nothing that a race can do.")
+
+    return act

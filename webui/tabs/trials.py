@@ -1,0 +1,308 @@
+"""Trials: the part of the Train tab that estimates, advises, measures and finds a learning rate."""
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from trainer.advice import PURPOSES, advise, advise_preset
+from trainer.config import RunConfig
+from trainer.device import Device, list_devices, read_use
+from trainer.entries import resolve
+from trainer.errors import ConfigError, RunError, TimbreError
+from trainer.presets import PRESETS, apply_preset
+from webui.actions import event_detail, toasts
+from webui.errands import ask_trainer, write_config
+from webui.fitness import safe
+from webui.form import Values
+from webui.run_form import RunForm
+from webui.scripts import mount
+from webui.status import duration_text
+from webui.studio import Studio
+
+_QUIET: dict[str, Any] = {
+    "show_progress": "hidden",
+    "concurrency_limit": None,
+    "api_visibility": "private",
+}
+_RATE_STEPS = 100
+
+ReadConfig = Callable[[Values], RunConfig]
+
+
+@dataclass(frozen=True)
+class TrialsPart:
+    """The widgets of the part."""
+
+    estimate: gr.HTML
+    fix: gr.Button
+    fixed: gr.State
+    purpose: gr.Radio
+    advice: gr.HTML
+    follow: gr.Button
+    find_rate: gr.Button
+    measure: gr.Button
+    minutes: gr.Number
+    rates: gr.HTML
+    measured: gr.HTML
+
+
+def build() -> TrialsPart:
+    """Lay the part out."""
+    with gr.Row(equal_height=True):
+        estimate = gr.HTML(elem_id="estimate", min_height=0)
+        fix = gr.Button("Make it fit", visible=False, elem_id="make-it-fit", scale=0, min_width=160)
+    fixed = gr.State(None)
+    with gr.Accordion("What this machine should tick, and why", open=False):
+        purposes = [(PRESETS[name].label, name) for name in PURPOSES]
+        purpose = gr.Radio(purposes, value="balanced", label="What for", elem_id="purpose")
+        advice = gr.HTML(elem_id="advice")
+        follow = gr.Button("Tick these", size="sm", elem_id="follow-advice")
+    with gr.Accordion("Try out before training", open=False, elem_id="trials"):
+        with gr.Row():
+            find_rate = gr.Button("Find learning rate", elem_id="find-rate")
+            measure = gr.Button("Measure on this machine", elem_id="measure-here")
+            minutes = gr.Number(
+                10, label="Minutes to measure", minimum=1, maximum=120, elem_id="measure-minutes"
+            )
+        rates = gr.HTML(apply_default_css=False, js_on_load=mount("mountRates"), elem_id="rates")
+        measured = gr.HTML(
+            apply_default_css=False, js_on_load=mount("mountMeasure"), elem_id="measured"
+        )
+    return TrialsPart(
+        estimate, fix, fixed, purpose, advice, follow, find_rate, measure, minutes, rates, measured
+    )
+
+
+def wire(
+    part: TrialsPart, form: RunForm, page: gr.Tab, studio: Studio, fields: set[Any],
+    read: ReadConfig, count: Callable[[RunConfig], int],
+) -> None:  # fmt: skip
+    """Connect the part; `read` makes the RunConfig of the form, `count` its steps."""
+    _wire_estimate(part, form, page, studio, fields, read, count)
+    _wire_advice(part, form, page)
+    _wire_rates(part, form, studio, fields, read)
+    _wire_measure(part, studio, fields, read)
+
+
+# The estimate
+
+
+@functools.lru_cache(maxsize=64)
+def _foresee(text: str, path: Path, known: int) -> dict[str, Any]:
+    """Return the estimate of a configuration as JSON text; `known` changes with measurements."""
+    config = RunConfig.from_json(json.loads(text))
+    return ask_trainer(["estimate", "--json", "--fix", f"--config={write_config(config, path)}"])
+
+
+def describe_estimate(found: dict[str, Any], steps: int, device: Device) -> str:
+    """Return the estimate as a line of HTML, a warning where the memory is too small."""
+    peak, usable = found["peak_gib"], found["usable_gib"]
+    words = f"The largest step takes about <b>{_gib(peak)} of {device.memory_gib:.0f} GB</b>"
+    if found["s_per_step"] is None:
+        words += "; how long a step takes is unknown until it is measured on this machine."
+    else:
+        seconds = found["s_per_step"]
+        words += (
+            f", <b>{seconds:.3g} s</b> a step, {duration_text(seconds * steps)} for {steps} steps "
+            f"<span class='quiet'>({safe(found['s_per_step_from'])})</span>."
+        )
+    if found["left_out"]:
+        words += f" Not reckoned in: {safe(', '.join(found['left_out']))}."
+    if not found["fits"]:
+        fix = found.get("fix")
+        remedy = (
+            f"It fits with: {safe(', '.join(fix['words']))} ({_gib(fix['peak_gib'])} GB)."
+            if fix
+            else "Nothing here makes it fit; choose a smaller model or shorter clips."
+        )
+        problem = f"This needs more than the {_gib(usable)} GB that a run may use here. {remedy}"
+        return f'<div class="notice error">{words}<br>{problem}</div>'
+    use = read_use(device)
+    free = use.memory_total_gib - use.memory_used_gib
+    if peak > free:
+        busy = f"Only {_gib(free)} GB are free now: other programs use the rest."
+        return f'<div class="notice warning">{words}<br>{busy}</div>'
+    return f'<div class="notice">{words}</div>'
+
+
+def _gib(value: float) -> str:
+    return f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
+def _wire_estimate(
+    part: TrialsPart, form: RunForm, page: gr.Tab, studio: Studio, fields: set[Any],
+    read: ReadConfig, count: Callable[[RunConfig], int],
+) -> None:  # fmt: skip
+    outputs = [part.estimate, part.fix, part.fixed]
+    path = studio.rates.folder.parent / "estimate.json"
+
+    def foresee(values: Values) -> list[Any]:
+        try:
+            config = read(values)
+            known = len(list(studio.measurements()))
+            found = _foresee(json.dumps(config.to_json()), path, known)
+            text = describe_estimate(found, count(config), device_of(config))
+        except ConfigError:
+            # The problems of the fields stand beside the learning rate already.
+            return ["", gr.Button(visible=False), None]
+        except TimbreError as error:
+            return [f'<div class="notice">{safe(str(error))}</div>', gr.Button(visible=False), None]
+        fix = found.get("fix")
+        return [text, gr.Button(visible=fix is not None), fix]
+
+    def take_fix(fix: dict[str, Any] | None) -> dict[Any, Any]:
+        if fix is None:
+            return {part.fixed: None}
+        return form.fill(RunConfig.from_json(fix["config"]))
+
+    slow = _QUIET | {"concurrency_limit": 1, "concurrency_id": "estimate"}
+    page.select(foresee, fields, outputs, **slow)
+    triggers = [widget.input for widget in fields]
+    gr.on(triggers, foresee, fields, outputs, trigger_mode="always_last", **slow)
+    changed = [part.fixed, *form.components]
+    part.fix.click(take_fix, part.fixed, changed, **_QUIET).then(foresee, fields, outputs, **slow)
+
+
+def device_of(config: RunConfig) -> Device:
+    """Return the device that a run would be given."""
+    devices = list_devices()
+    wanted = config.training.device
+    found = [device for device in devices if wanted in (device.kind, device.torch_name)]
+    return found[0] if found else devices[0]
+
+
+# The advice
+
+
+def describe_advice(device: Device, family: str, purpose: str) -> str:
+    """Return what to tick and why as an HTML table."""
+    preset = PRESETS[advise_preset(device, family, purpose)]
+    rows = "".join(
+        f"<tr><td>{'&#10003;' if each.tick else '-'}</td><td><b>{safe(each.label)}</b></td>"
+        f"<td>{safe(each.why)}</td></tr>"
+        for each in advise(device, family, purpose)
+    )
+    head = "<tr><th>Tick</th><th>Box</th><th>Why</th></tr>"
+    return (
+        f"<p><b>{safe(device.name)}</b>, {device.memory_gib:.0f} GB: preset "
+        f"<b>{safe(preset.label)}</b>. {safe(preset.summary)}</p>"
+        f"<table class='advice'>{head}{rows}</table>"
+    )
+
+
+def _wire_advice(part: TrialsPart, form: RunForm, page: gr.Tab) -> None:
+    device = list_devices()[0]
+    chosen = [part.purpose, form.family.choice]
+
+    def show(purpose: str, family: str) -> str:
+        return describe_advice(device, family, purpose if purpose in PURPOSES else "balanced")
+
+    def follow(values: Values) -> dict[Any, Any]:
+        with toasts():
+            purpose, family = values[part.purpose], values[form.family.choice]
+            config = form.config(values, RunConfig().data)
+            config = apply_preset(config, advise_preset(device, family, purpose))
+            boxes = {
+                each.name: each.options for each in advise(device, family, purpose) if each.tick
+            }
+            return form.fill(config.with_values(optimizations=boxes))
+
+    gr.on(
+        [page.select, part.purpose.input, form.family.choice.change],
+        show,
+        chosen,
+        part.advice,
+        **_QUIET,
+    )
+    part.follow.click(follow, form.components | {part.purpose}, list(form.components), **_QUIET)
+
+
+# The search for a rate
+
+
+def _wire_rates(
+    part: TrialsPart, form: RunForm, studio: Studio, fields: set[Any], read: ReadConfig
+) -> None:
+    def press(values: Values) -> None:
+        with toasts():
+            start_rates(studio, read(values))
+            gr.Info("Looking for a learning rate; the plot follows.", duration=4)
+
+    def use() -> dict[Any, Any]:
+        about = studio.rates.about()
+        path = studio.rates.folder / str(about.get("out", "")) / "find-lr.json"
+        with toasts():
+            if not path.is_file():
+                raise RunError("No learning rate was found yet.")
+            found = json.loads(path.read_text(encoding="utf-8"))
+            widget = form.optimizer.forms[found["optimizer"]].widgets["lr"]
+            gr.Info(f"The learning rate is {found['suggestion']:g} now.", duration=4)
+            return {form.optimizer.choice: found["optimizer"], widget: f"{found['suggestion']:g}"}
+
+    def act(event: gr.EventData) -> None:
+        if event_detail(event, "action") == "stop":
+            studio.rates.stop()
+
+    part.find_rate.click(press, fields, None, **_QUIET).then(
+        None, None, None, js="() => timbre.wakeRates()", api_visibility="private"
+    )
+    part.rates.click(act, None, None, **_QUIET)
+    part.rates.apply(use, None, list(form.optimizer.components), **_QUIET)
+
+
+def start_rates(studio: Studio, config: RunConfig) -> None:
+    """Start the search for a learning rate with the settings of the form.
+
+    Raises:
+        ConfigError: the optimizer finds its rate itself.
+    """
+    entries = resolve(config)
+    if entries.optimizer.effective_lr is not None:
+        raise ConfigError(
+            f"{entries.optimizer.label} finds its learning rate itself; there is nothing to find. "
+            "Choose another optimizer, or let a race tune it."
+        )
+    errand = studio.rates
+    numbers = [int(path.name) for path in errand.folder.glob("*") if path.name.isdigit()]
+    out = str(max(numbers, default=0) + 1)
+    path = write_config(config, errand.folder / "config.json")
+    words = ["find-lr", f"--config={path}", f"--steps={_RATE_STEPS}", "--lines"]
+    about = {"out": out, "optimizer": config.optimizer.name, "family": config.family.name}
+    errand.start([*words, f"--out={errand.folder / out}"], about)
+
+
+# The measurement
+
+
+def _wire_measure(part: TrialsPart, studio: Studio, fields: set[Any], read: ReadConfig) -> None:
+    def press(values: Values) -> None:
+        with toasts():
+            start_measuring(studio, read(values), float(values[part.minutes] or 10))
+            gr.Info("Measuring; every row appears when it is done.", duration=4)
+
+    def act(event: gr.EventData) -> None:
+        if event_detail(event, "action") == "stop":
+            studio.measuring.stop()
+
+    part.measure.click(press, fields | {part.minutes}, None, **_QUIET).then(
+        None, None, None, js="() => timbre.wakeMeasure()", api_visibility="private"
+    )
+    part.measured.click(act, None, None, **_QUIET)
+
+
+def start_measuring(studio: Studio, config: RunConfig, minutes: float) -> None:
+    """Start to measure what the boxes bring for the settings of the form."""
+    errand = studio.measuring
+    path = write_config(config, errand.folder / "config.json")
+    data = config.data
+    words = ["measure", f"--config={path}", f"--family={config.family.name}", "--lines"]
+    words += [f"--minutes={min(max(minutes, 0.5), 120):g}"]
+    # Named besides the file, because without clips `measure` makes its own.
+    given = {"base": config.base, "train-csv": data.train_csv, "train-data": data.train_data}
+    words += [f"--{name}={value}" for name, value in given.items() if value]
+    errand.start(words, {"family": config.family.name})

@@ -1,0 +1,93 @@
+"""Trials: what the page reads of races, of the search for a rate and of measurements."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+
+from trainer.measurements import list_kept
+from webui.errands import Errand
+from webui.studio import Studio
+
+_KEPT = 20
+
+
+class Trials:
+    """The views of the trials of one studio."""
+
+    def __init__(self, studio: Studio) -> None:
+        self._studio = studio
+
+    def views(self) -> dict[str, Callable[[Request], Response]]:
+        """Return the views by their paths."""
+        return {
+            "/studio/races": self.races,
+            "/studio/races/{name}": self.race,
+            "/studio/races/{name}/files/{file}": self.race_file,
+            "/studio/rates": self.rates,
+            "/studio/measurements": self.measurements,
+        }
+
+    def races(self, request: Request) -> Response:
+        races = self._studio.races
+        return _json({"races": races.names(), "running": races.running()})
+
+    def race(self, request: Request) -> Response:
+        return _json(self._studio.races.view(request.path_params["name"]))
+
+    def race_file(self, request: Request) -> Response:
+        name, file = request.path_params["name"], request.path_params["file"]
+        path = self._studio.races.file(name, file)
+        return FileResponse(path, filename=f"{name}-{file}", headers={"Cache-Control": "no-store"})
+
+    def rates(self, request: Request) -> Response:
+        return _json(describe_rates(self._studio.rates))
+
+    def measurements(self, request: Request) -> Response:
+        return _json(describe_measuring(self._studio.measuring))
+
+
+def describe_rates(errand: Errand) -> dict[str, Any]:
+    """Return how far the search for a rate is, and what it found."""
+    about, running = errand.about(), errand.is_running()
+    lines = errand.lines()
+    progress = lines[-1] if lines and "done" in lines[-1] else {"done": 0, "total": 0}
+    finding = None
+    path = errand.folder / str(about.get("out", "")) / "find-lr.json"
+    if path.is_file():
+        finding = json.loads(path.read_text(encoding="utf-8"))
+    state = "running" if running else "done" if finding else "failed" if about else "none"
+    return {
+        "state": state,
+        "optimizer": about.get("optimizer", ""),
+        "family": about.get("family", ""),
+        "done": progress["done"],
+        "total": progress["total"],
+        "finding": finding,
+        "problem": errand.problem() if state == "failed" else "",
+    }
+
+
+def describe_measuring(errand: Errand) -> dict[str, Any]:
+    """Return whether something is measured now, and what is known of this machine."""
+    running = errand.is_running()
+    kept = [
+        {"file": path.name} | measurement.to_json()
+        for path, measurement in list_kept()[:_KEPT]
+    ]  # fmt: skip
+    if running and kept and kept[0]["state"] != "running":
+        kept.insert(0, {"file": "", "rows": [], "state": "running", "model": {}, "machine": {}})
+    is_silent = not running and errand.about() and not errand.lines()
+    return {
+        "running": running,
+        "kept": kept,
+        "problem": errand.problem() if is_silent else "",
+    }
+
+
+def _json(values: Any) -> Response:
+    headers = {"Cache-Control": "no-store"}
+    return Response(orjson.dumps(values), 200, headers, media_type="application/json")
