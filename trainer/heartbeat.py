@@ -85,12 +85,16 @@ class Heartbeat(threading.Thread):
         self._path = folder / "control" / f"heartbeat-{rank}"
         self._identity = identity
         self._every_s = every_s
-        self._main = threading.main_thread().ident
+        self._watched = threading.main_thread().ident
         self._seconds: deque[float] = deque(maxlen=_TELLS_APART)
         self._num_events = 0
         self._limit_s = 0.0
         self._seen: Hashable = None
         self._ended = threading.Event()
+
+    def of_thread(self, thread: int | None) -> None:
+        """Watch another thread than the main one."""
+        self._watched = thread
 
     def watch(self, emit: Emit) -> Emit:
         """Return an `emit` whose events count as signs of life and tell how long steps take."""
@@ -112,7 +116,7 @@ class Heartbeat(threading.Thread):
 
     def look(self) -> None:
         """Look once where the main thread is, and leave a sign of life if it has moved."""
-        places, is_in_step = _places_of(self._main)
+        places, is_in_step = _places_of(self._watched)
         seen = (self._num_events, places)
         has_moved, self._seen = seen != self._seen, seen
         if has_moved:

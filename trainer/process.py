@@ -25,6 +25,7 @@ from trainer.loop import train
 from trainer.ownership import Identity
 from trainer.plan import take_up_plan
 from trainer.restarts import (
+    ASKED,
     FAILED,
     FINISHED,
     NEEDS_PERSON,
@@ -63,7 +64,7 @@ def continue_run(run: Run, listen: Callable[[Event], None] | None = None) -> int
     if world.is_main:
         run.drop_requests_before(psutil.Process().create_time())
         end_orphans(run.folder, Identity.of(os.getppid()))
-    heartbeat = _set_up_process(run, world)
+    heartbeat = set_up_process(run, world)
     emit = heartbeat.watch(_emitter(run, world, listen))
     known: RunSeries | None = run.series()
     try:
@@ -165,7 +166,7 @@ def explain_failure(error: Exception) -> tuple[str, str, int]:
     )
 
 
-def _set_up_process(run: Run, world: World) -> Heartbeat:
+def set_up_process(run: Run, world: World) -> Heartbeat:
     """Log, watch for signals and own the run; return the running heartbeat."""
     log = _set_up_log(run)
     faulthandler.enable(log)
@@ -175,22 +176,26 @@ def _set_up_process(run: Run, world: World) -> Heartbeat:
         run.write_owner()
     if world.size > 1:
         die_with_parent()
-    numbers = (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTERM))
-
-    def ask_to_stop(signum: int, frame: FrameType | None) -> None:
-        run.request("stop")
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
-
-    for number in numbers:
-        # Torchrun ends the others with SIGTERM when one was lost; nobody wants a stop then.
-        if number != signal.SIGTERM or "TORCHELASTIC_RUN_ID" not in os.environ:
-            signal.signal(number, ask_to_stop)
+    take_signals(run)
     identity = Identity.of(os.getpid())
     assert identity is not None
     heartbeat = Heartbeat(run.folder, identity, world.rank)
     heartbeat.start()
     return heartbeat
+
+
+def take_signals(run: Run) -> None:
+    """Take the first signal to end as Stop; a second one ends the process at once."""
+
+    def ask_to_stop(signum: int, frame: FrameType | None) -> None:
+        run.request("stop")
+        for number in ASKED:
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in ASKED:
+        # Torchrun ends the others with SIGTERM when one was lost; nobody wants a stop then.
+        if number != signal.SIGTERM or "TORCHELASTIC_RUN_ID" not in os.environ:
+            signal.signal(number, ask_to_stop)
 
 
 def _set_up_log(run: Run) -> IO[str]:

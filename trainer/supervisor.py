@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -81,18 +81,32 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-class Supervisor:
-    """Starts a command that trains a run, watches it, and starts the run again by a policy."""
+def _resume(folder: Path) -> list[str]:
+    return [sys.executable, "-m", "trainer", "resume", str(folder)]
 
-    def __init__(self, command: Sequence[str], policy: RestartPolicy) -> None:
+
+class Supervisor:
+    """Starts a command that trains a run, watches it, and starts the run again by a policy.
+
+    `again` returns the command that goes on with a run folder.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        policy: RestartPolicy,
+        again: Callable[[Path], list[str]] = _resume,
+    ) -> None:
         self._command = list(command)
         self._policy = policy
+        self._again = again
         self._folder: Path | None = None
         self._lock: filelock.BaseFileLock | None = None
         self._restarts: list[float] = []
         self._processes = 1
         self._offset = 0
         self._signals = 0
+        self._has_asked = False
         self._was_killed = False
         self._has_dumped = False
         self._memory_percent: deque[float] = deque(maxlen=_MEMORY_LOOKS)
@@ -110,7 +124,7 @@ class Supervisor:
                 if self._lock is not None:
                     self._lock.release()
                 return code
-            self._command = [sys.executable, "-m", "trainer", "resume", str(self._folder)]
+            self._command = self._again(self._folder)
             self._note_start(self._folder)
 
     def _train_once(self) -> tuple[Ending, bool]:
@@ -157,6 +171,9 @@ class Supervisor:
                 process.terminate()
             return
         self._memory_percent.append(psutil.virtual_memory().percent)
+        if self._signals and not self._has_asked:
+            self._has_asked = True
+            (folder / "control" / "stop").touch()
         if self._signals > 1 or (folder / "control" / "kill").exists():
             self._was_killed = True
             identity = Identity.of(process.pid)
@@ -241,10 +258,8 @@ class Supervisor:
         return ending.exit_code
 
     def _take_signal(self, number: int, frame: FrameType | None) -> None:
-        """Take a first signal as Stop, and a second one as an end at once."""
+        """Take a first signal as Stop, and a second one as an end at once (`_watch` does it)."""
         self._signals += 1
-        if self._folder is not None and self._signals == 1:
-            (self._folder / "control" / "stop").touch()
 
 
 def _append(folder: Path, event: Event) -> None:
