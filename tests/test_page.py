@@ -245,6 +245,7 @@ def test_a_request_to_a_run_that_does_not_train_is_refused(tmp_path: Path) -> No
         ("more", "../voice", "5", "no run named"),
         ("discard", "../uploads", "", "no run named"),
         ("queue", "nobody", "", "no run named"),
+        ("kill", "voice", "", "not being trained"),
         ("earlier", "voice", "", "does not wait"),
         ("give_back", "../runs/voice", "", "in the trash"),
         ("delete", ".", "", "in the trash"),

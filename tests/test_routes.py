@@ -385,6 +385,13 @@ def test_stop_is_offered_only_while_something_trains(state: str) -> None:
     assert not {"stop", "resume"} <= set(actions(state))
 
 
+@pytest.mark.fault("A6")
+def test_what_hangs_or_does_not_stop_can_be_ended_at_once() -> None:
+    assert {"stop", "kill"} <= set(actions("stalled"))
+    assert actions("stopping") == ("kill",)
+    assert "kill" not in actions("running") + actions("stopped")
+
+
 def test_the_phase_is_told_until_the_first_step(studio: Studio) -> None:
     run = Run.create(studio.library.folder / "young", RunConfig())
     lock = run.take()

@@ -62,8 +62,12 @@ def _run_deeds(studio: Studio, name: str, count: str) -> dict[str, Callable[[], 
             return f"{wanted} trains now, with AdamW from the last good checkpoint."
         return f"{name} has not stopped yet; {wanted} waits for that in the queue."
 
+    def kill() -> str:
+        library.get(name).kill()
+        return f"{name} is ended at once. Resume goes on from its last checkpoint."
+
     deeds = {"resume": resume, "more": add_steps, "queue": queue, "discard": discard}
-    return deeds | {"rescue": start_again}
+    return deeds | {"rescue": start_again, "kill": kill}
 
 
 def _list_deeds(studio: Studio, name: str) -> dict[str, Callable[[], str]]:

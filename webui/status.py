@@ -8,7 +8,8 @@ _ACTIONS = {
     "created": ("resume", "queue", "discard"),
     "starting": ("stop", "discard"),
     "running": ("preview", "save", "more", "stop", "discard"),
-    "stopping": (),
+    "stalled": ("stop", "kill", "discard"),
+    "stopping": ("kill",),
     "stopped": ("resume", "queue", "more", "listen", "discard"),
     "finished": ("more", "listen", "discard"),
     "failed": ("resume", "queue", "discard"),
@@ -17,6 +18,7 @@ _ACTIONS = {
 _SYMBOLS = {
     "starting": "o",
     "running": "o",
+    "stalled": "!",
     "stopping": "o",
     "stopped": "-",
     "finished": "+",

@@ -74,8 +74,10 @@
         onclick: () => t.openTab("listen") }, "Listen");
       this.discard = t.sureButton("Discard", "Stop and move to trash?", () => this.throwAway(),
         { class: "", id: "live-discard", title: "Moves the run to the trash, from where it can come back" });
+      this.kill = t.sureButton("End now", "End without saving?", () => this.press("kill"),
+        { class: "stop", id: "live-kill", title: "Ends the training process at once; Resume goes on from the last checkpoint" });
       const head = t.h("div", { class: "live-head" }, this.picker, this.chip, this.since,
-        t.h("span", { class: "space" }), this.buttons, this.discard, this.listen);
+        t.h("span", { class: "space" }), this.buttons, this.kill, this.discard, this.listen);
       this.bar = t.h("div", { class: "progress", role: "progressbar", "aria-label": "Progress" },
         t.h("i", {}));
       this.words = t.h("div", { class: "progress-words", id: "live-words" });
@@ -269,6 +271,7 @@
         button.hidden = !status.actions.includes(button.dataset.action);
       }
       this.listen.hidden = !status.actions.includes("listen");
+      this.kill.hidden = !status.actions.includes("kill");
       this.discard.hidden = !status.actions.includes("discard");
       this.more.hidden = !status.actions.includes("more");
       if (this.more.open) this.sayMore();
