@@ -112,8 +112,8 @@ ONLY = {
     # Of floor 5 only what reads and starts runs and races, and the flags, to show a run as a
     # command.
     "webui": {
-        "catalog", "config", "data.findings", "data.manifest", "data.peek", "data.quality",
-        "data.rewrite", "data.types", "device", "entries", "errors", "events",
+        "catalog", "config", "data.archives", "data.findings", "data.folder", "data.manifest",
+        "data.peek", "data.quality", "data.rewrite", "data.types", "device", "entries", "errors", "events",
         "advice", "flags", "guard", "library", "measurements", "race.choices", "race.plan",
         "race.queue", "race.view", "options", "presets", "runs", "schedules", "series", "specs",
     },

@@ -94,9 +94,10 @@ def _check(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON for machines")
     data, args = data_from_args(parser, argv)
     manifest = read_manifest(data)
-    unusable, costs = {}, []
+    unusable, costs, alphabet = {}, [], {}
     if args.family:
         unusable, costs = _judge_for(args.family, args.base, manifest.clips)
+        alphabet = _alphabet_for(args.family, args.base, manifest.clips)
     usable = [clip for clip in manifest.train if clip.id not in unusable]
     if args.json:
         values = manifest.summary() | {
@@ -105,6 +106,7 @@ def _check(argv: list[str]) -> int:
             "unusable": unusable,
             "left_out": _left_out(manifest.clips, unusable),
             "language_costs": costs,
+            "alphabet": alphabet,
             "notes": list(manifest.notes),
         }
         print(json.dumps(values, indent=2, ensure_ascii=False))
@@ -120,6 +122,9 @@ def _check(argv: list[str]) -> int:
             print(f"Problem: Line {clip.line} of {clip.source}: {unusable[clip.id]}")
     for cost in costs:
         print(_describe_cost(cost))
+    for letter in alphabet.get("letters", []):
+        where = f"{letter['clips']} clips, {letter['minutes']:.1f} minutes"
+        print(f"Unknown letter: {letter['letter']} ({letter['name']}), in {where}")
     kept = len(manifest.clips) - len(unusable)
     print(
         f"{kept} clips can be used ({manifest.minutes:.1f} minutes, {len(manifest.train)} train, "
@@ -170,6 +175,16 @@ def _judge_for(
         return unusable, []
     corpus = family.survey(features, usable, family.options(), base, _no_progress)
     return unusable | corpus.unusable, corpus.facts.get("language_costs", [])
+
+
+def _alphabet_for(family_name: str, base_name: str, clips: Sequence[Clip]) -> dict[str, Any]:
+    """Return the letters a family does not know and how it reads texts; see `alphabet`."""
+    from trainer.alphabet import describe_alphabet
+    from trainer.entries import find_family
+
+    family = find_family(family_name)
+    base = Path(base_name).expanduser().absolute() if base_name else None
+    return describe_alphabet(family, base, family.options(), clips)
 
 
 def _train(argv: list[str]) -> int:

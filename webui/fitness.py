@@ -15,6 +15,7 @@ from webui.speaking import trainer_command
 _PROJECT = Path(__file__).resolve().parent.parent
 _TIMEOUT_S = 3600.0
 _SHOWN = 50
+_PIECES = 60
 
 
 def judge_for(family: str, base: str, data: DataConfig) -> dict[str, Any]:
@@ -69,7 +70,46 @@ def describe_fitness(found: dict[str, Any], label: str) -> str:
     more = f"<p>and {len(left_out) - _SHOWN} more</p>" if len(left_out) > _SHOWN else ""
     heads = "<tr><th>Line</th><th>Text</th><th>Why it is left out</th></tr>"
     table = f"<table>{heads}{rows}</table>{more}" if rows else ""
-    return f'<div class="states"><div>{chips}</div></div>{costs}{table}'
+    read = describe_alphabet(found.get("alphabet") or {})
+    return (
+        f'<div class="states"><div>{chips}</div></div>{costs}'
+        f'<div class="findings">{table}{read}</div>'
+    )
+
+
+def describe_alphabet(alphabet: dict[str, Any]) -> str:
+    """Return unknown letters with what they cost, and texts as the model reads them, as HTML."""
+    if not alphabet:
+        return ""
+    letters = alphabet["letters"]
+    tiles = "".join(
+        f'<span class="letter" title="{safe(letter["name"])}"><bdi>{safe(letter["letter"])}</bdi>'
+        f"<small>{letter['clips']} clips, {letter['minutes']:.1f} min</small></span>"
+        for letter in letters
+    )
+    unknown = (
+        f"<p><b>{len(letters)} letters are unknown to it</b>, in {alphabet['minutes']:.1f} minutes "
+        f'of clips.</p><div class="letters">{tiles}</div>'
+        if letters
+        else "<p><b>It knows every letter of the clips.</b></p>"
+    )
+    rows = "".join(_describe_reading(example) for example in alphabet["examples"])
+    heads = "<tr><th>Line</th><th>Text</th><th>Cleaned</th><th>As the model reads it</th></tr>"
+    return f"{unknown}<b>As the model reads it</b><table>{heads}{rows}</table>"
+
+
+def _describe_reading(example: dict[str, Any]) -> str:
+    unknown = set(example["unknown"])
+    pieces = "".join(
+        f'<span class="piece{" unknown" if piece in unknown else ""}">{safe(piece)}</span>'
+        for piece in example["pieces"][:_PIECES]
+    )
+    more = " ..." if len(example["pieces"]) > _PIECES else ""
+    return (
+        f"<tr><td>{example['line']}</td><td dir='auto'>{safe(example['text'][:120])}</td>"
+        f"<td dir='auto'>{safe(example['cleaned'][:120])}</td>"
+        f"<td dir='auto'><span class='pieces'>{pieces}</span>{more}</td></tr>"
+    )
 
 
 def _describe_cost(cost: dict[str, Any]) -> str:

@@ -11,10 +11,12 @@ import gradio as gr
 
 from trainer.catalog import discover
 from trainer.config import DataConfig
+from trainer.data.archives import unpack
+from trainer.data.folder import find_dataset
 from trainer.errors import DataError
 from trainer.specs import ModelFamily
 from webui.actions import toasts
-from webui.fitness import describe_fitness, judge_for
+from webui.fitness import describe_fitness, judge_for, safe
 from webui.form import Values
 from webui.run_form import DataForm
 from webui.studio import Studio, demo_data
@@ -52,6 +54,8 @@ def store_upload(studio: Studio, files: list[str], audio_folder: str) -> DataCon
         DataError: there is no list among the files, or the audio folder does not exist.
     """
     paths = [Path(file) for file in files]
+    if any(path.suffix.lower() == ".zip" for path in paths):
+        return _store_archive(studio, paths)
     lists = [path for path in paths if path.suffix.lower() in _LISTS]
     if not lists:
         raise DataError(
@@ -76,12 +80,26 @@ def store_upload(studio: Studio, files: list[str], audio_folder: str) -> DataCon
     return DataConfig(train_csv=str(folder / trains[0]), eval_csv=eval_csv)
 
 
+def _store_archive(studio: Studio, paths: list[Path]) -> DataConfig:
+    """Unpack an uploaded archive and return the data it holds; what was left out is told."""
+    if len(paths) > 1:
+        raise DataError(
+            f"{len(paths)} files came with an archive. Drop one ZIP that holds the list and its "
+            "clips, or drop the files without an archive."
+        )
+    unpacked = unpack(paths[0], studio.uploads / uuid.uuid4().hex[:12])
+    if unpacked.refused:
+        first = next(f"{name}: {why}" for name, why in unpacked.refused.items())
+        gr.Warning(safe(f"{len(unpacked.refused)} files stayed in the archive. The first: {first}"))
+    return DataConfig(train_data=str(find_dataset(unpacked.folder)))
+
+
 def build(studio: Studio) -> DataForm:
     """Lay the tab out, connect it, and return the form of the data."""
     with gr.Tab("Data", id="data", elem_id="tab-data"):
         gr.Markdown(
             "### Recordings\nA list with an audio file and its text on every line: the common "
-            "layouts are recognised. WAV, FLAC, OGG and MP3."
+            "layouts are recognised. WAV, FLAC, OGG and MP3, or a ZIP of all."
         )
         with gr.Row():
             with gr.Column(min_width=300):
@@ -103,7 +121,7 @@ def _build_sources() -> _Sources:
         files=gr.File(
             label="Train CSV, Eval CSV and clips from this browser",
             file_count="multiple",
-            file_types=[*_LISTS, *_AUDIO],
+            file_types=[*_LISTS, *_AUDIO, ".zip"],
             height=150,
             elem_id="upload",
         ),
@@ -141,7 +159,9 @@ def _build_fitness() -> _Fitness:
                 elem_id="fitness-base",
             )
             check = gr.Button("Check for this model", elem_id="fitness-check")
-        return _Fitness(family, base, check, gr.HTML(elem_id="fitness-report"))
+        return _Fitness(
+            family, base, check, gr.HTML(apply_default_css=False, elem_id="fitness-report")
+        )
 
 
 def _wire_sources(studio: Studio, form: DataForm, sources: _Sources, wiring: LedgerWiring) -> None:
@@ -150,7 +170,7 @@ def _wire_sources(studio: Studio, form: DataForm, sources: _Sources, wiring: Led
     lists = [*(form.widgets[name] for name in names), draft.draft, draft.box]
 
     def show(data: DataConfig) -> list[Any]:
-        return [data.train_csv, data.eval_csv, "", "", "", gr.Group(visible=False)]
+        return [data.train_csv, data.eval_csv, data.train_data, "", "", gr.Group(visible=False)]
 
     def take_upload(files: list[str] | None, audio_folder: str | None) -> list[Any]:
         with toasts():

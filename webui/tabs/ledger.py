@@ -185,7 +185,7 @@ class LedgerWiring:
 
     def __init__(self, studio: Studio, form: DataForm, ledger: Ledger) -> None:
         self.studio, self.form, self.ledger, self.ear = studio, form, ledger, Ear()
-        listing = {ledger.only_problems, ledger.page, ledger.kind, ledger.editor.draft}
+        listing: set[Any] = {ledger.only_problems, ledger.page, ledger.kind, ledger.editor.draft}
         self.fields: set[Any] = {*form.widgets.values(), *listing}
         self._wire_rows()
         self._wire_edits()
@@ -275,7 +275,8 @@ class LedgerWiring:
 
     def _wire_edits(self) -> None:
         editor = self.ledger.editor
-        fields = self.fields | {editor.text, editor.place}
+        fields: set[Any] = self.fields | {editor.text, editor.place}
+        saving: set[Any] = self.fields | {editor.folder}
 
         def keep(values: Values) -> list[Any]:
             with toasts():
@@ -305,9 +306,7 @@ class LedgerWiring:
         self._after_draft(editor.forget.click(forget, fields, self._draft_outputs, **_QUIET))
         names = ("train_csv", "eval_csv", "train_data", "columns")
         lists = [self.form.widgets[name] for name in names]
-        saved = editor.save.click(
-            save, self.fields | {editor.folder}, [*lists, editor.draft, editor.box], **_QUIET
-        )
+        saved = editor.save.click(save, saving, [*lists, editor.draft, editor.box], **_QUIET)
         self._after_draft(saved)
         self.check_on(saved.success)
 

@@ -35,7 +35,7 @@ def survey(
     """
     start = open_start(base)
     progress("Reading the text", 0, len(clips))
-    bpe_model = _read_bpe(start, options)
+    bpe_model = read_bpe(start, options)
     is_new = bpe_model != start.bpe_model
     num_tokens = make_tokenizer(bpe_model).size + 1 if is_new else start.sizes.num_text_tokens
     sizes = replace(start.sizes, num_text_tokens=num_tokens)
@@ -130,7 +130,12 @@ class _Reader:
         return np.array(tokenizer.encode(text), np.int32)
 
 
-def _read_bpe(start: Base, options: Options) -> bytes:
+def read_bpe(start: Base, options: Options) -> bytes:
+    """Return the bpe.model that texts are read with: another one that is named, or the base's.
+
+    Raises:
+        CheckpointError: the file that is named cannot be read.
+    """
     if not options.bpe_model:
         return start.bpe_model
     try:

@@ -32,6 +32,10 @@ class Tokenizer(Protocol):
         """Return the parts of a text that have no id."""
         ...
 
+    def split(self, text: str) -> list[str]:
+        """Return the pieces that a text is read in."""
+        ...
+
 
 def split_characters(text: str) -> str:
     """Set CJK and Hangul characters apart by spaces, and write the rest in upper case."""
@@ -51,6 +55,10 @@ class ByteTokenizer:
     def unknown(self, text: str) -> list[str]:
         """Return nothing."""
         return []
+
+    def split(self, text: str) -> list[str]:
+        """Return the bytes that a text is read in, as two hexadecimal digits each."""
+        return [f"{byte:02x}" for byte in split_characters(text).encode(errors="replace")]
 
 
 class PieceTokenizer:
@@ -78,6 +86,11 @@ class PieceTokenizer:
             self._pieces.EncodeAsPieces(prepared), self._pieces.EncodeAsIds(prepared), strict=True
         )
         return [piece for piece, number in pairs if number == UNKNOWN]
+
+    def split(self, text: str) -> list[str]:
+        """Return the pieces that a text is read in."""
+        prepared = text if len(text.strip()) == 1 else split_characters(text)
+        return [str(piece) for piece in self._pieces.EncodeAsPieces(prepared)]
 
     def pieces(self) -> list[str]:
         """Return what every id stands for."""

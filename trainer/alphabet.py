@@ -1,0 +1,58 @@
+"""Alphabet: which letters of the clips a model does not know, what they cost, and how it reads."""
+
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.data.types import Clip
+from trainer.specs import ModelFamily
+
+_EXAMPLES = 8
+_LETTERS = 200
+
+
+def describe_alphabet(
+    family: ModelFamily, base: Path | None, options: Any, clips: Sequence[Clip]
+) -> dict[str, Any]:
+    """Return unknown letters with the clips and minutes that hold them, and texts as they are read.
+
+    As JSON: `letters` (most minutes first), `examples` (those with unknown letters
+    first), `minutes` that hold any of them. Empty for families that do not tell how they read.
+    """
+    if family.reads is None or not clips:
+        return {}
+    readings = family.reads(base, options, [(clip.text, clip.language) for clip in clips])
+    count: Counter[str] = Counter()
+    minutes: defaultdict[str, float] = defaultdict(float)
+    touched = 0.0
+    for clip, reading in zip(clips, readings, strict=True):
+        touched += clip.duration_s / 60 if reading.unknown else 0.0
+        for letter in set(reading.unknown):
+            count[letter] += 1
+            minutes[letter] += clip.duration_s / 60
+    costliest = sorted(minutes.items(), key=lambda pair: -pair[1])
+    pairs = sorted(zip(clips, readings, strict=True), key=lambda pair: not pair[1].unknown)
+    return {
+        "minutes": touched,
+        "letters": [
+            {"letter": letter, "name": _name(letter), "clips": count[letter], "minutes": cost}
+            for letter, cost in costliest[:_LETTERS]
+        ],
+        "examples": [
+            {
+                "line": clip.line,
+                "text": clip.text,
+                "cleaned": reading.cleaned,
+                "pieces": list(reading.pieces),
+                "unknown": list(reading.unknown),
+            }
+            for clip, reading in pairs[:_EXAMPLES]
+        ],
+    }
+
+
+def _name(letter: str) -> str:
+    names = (unicodedata.name(part, f"U+{ord(part):04X}") for part in letter[:3])
+    return ", ".join(name.lower() for name in names)

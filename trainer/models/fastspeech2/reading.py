@@ -1,0 +1,37 @@
+"""How the network reads texts: cleaned, split into symbols, and which of them its base lacks."""
+
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainer.data.text import clean_text
+from trainer.models.fastspeech2.checkpoint import read_base
+from trainer.models.fastspeech2.options import Options
+from trainer.models.fastspeech2.tokens import is_speakable, split_symbols
+from trainer.specs import Reading
+
+
+def read_texts(
+    base: Path | None, options: Options, texts: Sequence[tuple[str, str]]
+) -> list[Reading]:
+    """Return how each text (with its language) is read; without a base every symbol is learned."""
+    known = set(read_base(base)[0]["symbols"]) if base is not None else None
+    words = [text for text, _ in texts]
+    languages = [language for _, language in texts]
+    spelled = split_symbols(words, languages, options.tokens)
+    return [
+        Reading(clean_text(text, language), tuple(symbols), _unknown(symbols, known))
+        for (text, language), symbols in zip(texts, spelled, strict=True)
+    ]
+
+
+def _unknown(symbols: Sequence[str], known: set[str] | None) -> tuple[str, ...]:
+    if known is None:
+        return ()
+    return tuple(
+        symbol
+        for symbol in dict.fromkeys(symbols)
+        if is_speakable(symbol)
+        and symbol not in known
+        and unicodedata.normalize("NFD", symbol)[:1] not in known
+    )

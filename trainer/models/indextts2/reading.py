@@ -1,0 +1,25 @@
+"""How the GPT reads texts: set apart and in upper case, in pieces, and which letters it lacks."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainer.models.indextts2.options import Options
+from trainer.models.indextts2.start import open_start
+from trainer.models.indextts2.survey import read_bpe
+from trainer.models.indextts2.tokenizer import make_tokenizer, split_characters
+from trainer.specs import Reading
+
+
+def read_texts(
+    base: Path | None, options: Options, texts: Sequence[tuple[str, str]]
+) -> list[Reading]:
+    """Return how each text is read; a base without a bpe.model reads bytes."""
+    tokenizer = make_tokenizer(read_bpe(open_start(base), options))
+    return [
+        Reading(
+            split_characters(text),
+            tuple(tokenizer.split(text)),
+            tuple(dict.fromkeys(tokenizer.unknown(text))),
+        )
+        for text, _ in texts
+    ]
