@@ -1,7 +1,10 @@
 """A data folder -> its list files: which file names the clips to train on and which to hold out."""
 
+import os
+from itertools import islice
 from pathlib import Path
 
+from trainer.data.rows import AUDIO_EXTENSIONS
 from trainer.errors import DataError
 
 _PAIRS = (
@@ -45,7 +48,32 @@ def find_lists(folder: Path) -> list[tuple[Path, str]]:
             raise DataError(
                 f"{folder} holds several lists ({names}). Name the one to use as train CSV."
             )
+    if num_audio := _count_audio(folder):
+        raise DataError(
+            f"{folder} holds {num_audio} audio files, but no list of what is said in them. Write a "
+            "metadata.csv beside them with a line such as clip.wav|What is said in it. for each."
+        )
     raise DataError(
         f"{folder} holds no list of clips. Expected metadata.csv, train.csv, esd.list or a .list "
         "file with an audio file and its text on every line."
     )
+
+
+def find_dataset(folder: Path) -> Path:
+    """Return the folder that holds the lists, which may lie a few folders deep in an archive.
+
+    Raises:
+        DataError: there is no list.
+    """
+    names = {train for train, _ in _PAIRS}
+    for path, _, files in sorted(os.walk(folder), key=lambda found: found[0].count(os.sep)):
+        if any(file.lower() in names or file.lower().endswith(_ENDINGS) for file in files):
+            return Path(path)
+    find_lists(folder)
+    return folder
+
+
+def _count_audio(folder: Path, most: int = 100_000) -> int:
+    """Count audio files below a folder; links to folders are not followed."""
+    files = (file for _, _, files in os.walk(folder) for file in files)
+    return sum(file.lower().endswith(AUDIO_EXTENSIONS) for file in islice(files, most))
