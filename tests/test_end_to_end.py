@@ -107,7 +107,7 @@ def test_a_killed_run_resumes_to_the_same_losses(folder: Path, whole: Run) -> No
 
     process.send_signal(signal.SIGKILL)
     process.wait()
-    interrupted = run.status().state
+    interrupted = run.wait(poll_s=0.01).state
     assert _timbre("resume", run.folder).returncode == 0
 
     assert interrupted == "interrupted"
