@@ -36,6 +36,7 @@ FLOORS = {
     "trainer.rate_finder": 5.15,
     "trainer.flags": 5.1,
     "trainer.process": 5.1,
+    "trainer.telling": 5.05,
     "trainer.speaking": 5.1,
     "trainer.train_gpt": 5.2,
     "trainer.judge": 5.0,
@@ -55,6 +56,7 @@ FLOORS = {
     "trainer.scope": 3.0,
     "trainer.timetable": 4.0,
     "trainer.plan": 3.9,
+    "trainer.preflight": 3.5,
     "trainer.estimate": 3.3,
     "trainer.assemble": 3.2,
     "trainer.checkpoints": 3.1,
@@ -103,8 +105,8 @@ FLOORS = {
 ONLY = {
     # It starts a process that trains; it must not train, nor load what trains.
     "trainer.runs": {
-        "config", "durable", "errors", "events", "heartbeat", "ownership", "requests", "restarts",
-        "series",
+        "config", "device", "durable", "errors", "events", "heartbeat", "ownership", "requests",
+        "restarts", "series",
     },
     "trainer.library": {
         "config", "errors", "events", "queue", "restarts", "runs", "series", "trash",

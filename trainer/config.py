@@ -161,6 +161,13 @@ class TrainingConfig:
         max=64,
         folded=True,
     )
+    check_room: bool = option(
+        True,
+        "Check for room",
+        "Refuse to start when disk or memory is certainly too small for the checkpoints or the "
+        "weights.",
+        folded=True,
+    )
     roll_back: bool = option(
         True,
         "Go back after NaN",

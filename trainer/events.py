@@ -153,6 +153,8 @@ class RunFinished(Event):
     remedy: str = ""
 
 
+MOST_WAITING = 10_000
+"""Events that wait in memory while the disk is full, a few megabytes."""
 EVENT_TYPES: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subclasses__()}
 
 
@@ -170,6 +172,8 @@ class EventLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.num_lost = 0
+        """Events that were given up because too many waited."""
         self._waiting: list[bytes] = []
         self._tail_is_whole = False
         self._synced_at = 0.0
@@ -178,11 +182,17 @@ class EventLog:
         """Write an event; after a full disk the lines wait in memory and are written later."""
         values = {"time": time.time(), "type": type(event).__name__} | dataclasses.asdict(event)
         self._waiting.append(json.dumps(_plain(values), ensure_ascii=False).encode() + b"\n")
-        self._waiting = self._waiting[-10_000:]
+        self.num_lost += max(0, len(self._waiting) - MOST_WAITING)
+        self._waiting = self._waiting[-MOST_WAITING:]
         try:
             self._write_waiting()
         except OSError:
             self._tail_is_whole = False
+
+    @property
+    def num_waiting(self) -> int:
+        """Events that the disk has not taken yet."""
+        return len(self._waiting)
 
     def follow(self, offset: int = 0) -> Iterator[LoggedEvent]:
         """Yield the whole lines behind a byte offset; a torn or unknown line is passed over."""

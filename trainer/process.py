@@ -18,12 +18,13 @@ from trainer.alerts import Alerts
 from trainer.assemble import assemble, choose_device, describe_start
 from trainer.distributed import join_world, leave_world
 from trainer.errors import StopRequested, TimbreError
-from trainer.events import Event, PhaseChanged, RunFinished, StepDone
+from trainer.events import Event, RunFinished
 from trainer.guard import FIRST_STEPS, Guard
 from trainer.heartbeat import Heartbeat, end_orphans
 from trainer.loop import train
 from trainer.ownership import Identity
 from trainer.plan import take_up_plan
+from trainer.preflight import refuse_without_room
 from trainer.restarts import (
     ASKED,
     FAILED,
@@ -40,10 +41,10 @@ from trainer.runs import Run
 from trainer.series import RunSeries
 from trainer.setup import Setup, World
 from trainer.supervisor import die_with_parent
+from trainer.telling import Teller
 from trainer.verification import Verification
 
 _LOG = logging.getLogger("timbre")
-_FREQUENT = (StepDone, PhaseChanged)
 _STICKY = ("CUDA error", "CUDA driver error", "CUBLAS_STATUS", "CUDNN_STATUS", "cudaError")
 _LOST_PEERS = ("DistBackendError", "DistNetworkError", "DistStoreError")
 _PEER_WORDS = ("Connection closed by peer", "Connection reset by peer", "NCCL error")
@@ -65,7 +66,7 @@ def continue_run(run: Run, listen: Callable[[Event], None] | None = None) -> int
         run.drop_requests_before(psutil.Process().create_time())
         end_orphans(run.folder, Identity.of(os.getppid()))
     heartbeat = set_up_process(run, world)
-    emit = heartbeat.watch(_emitter(run, world, listen))
+    emit = heartbeat.watch(Teller(run, world, listen))
     known: RunSeries | None = run.series()
     try:
         while (ending := _train_and_tell(run, world, emit, known)) is None:
@@ -99,6 +100,7 @@ def _train_and_tell(
         setup = assemble(run.folder, run.current_config, world=world, emit=emit)
         take_up_adaptation(setup, run.series().adapted)
         take_up_plan(setup, run.series().plan, emit)
+        refuse_without_room(setup)
         emit(describe_start(setup, Fitting(setup, emit).probe_largest()))
         columns = known.steps.columns if known is not None else {}
         watched = Verification(columns, setup.first_step).watch(_watched(run, setup, emit))
@@ -209,21 +211,6 @@ def _set_up_log(run: Run) -> IO[str]:
     form = "%(asctime)s %(levelname)s %(message)s"
     logging.basicConfig(level=logging.INFO, format=form, handlers=handlers)
     return logged_to.stream or sys.stderr
-
-
-def _emitter(
-    run: Run, world: World, listen: Callable[[Event], None] | None
-) -> Callable[[Event], None]:
-    def emit(event: Event) -> None:
-        if not world.is_main:
-            return
-        run.events.append(event)
-        if not isinstance(event, _FREQUENT):
-            _LOG.info("%s", event)
-        if listen is not None:
-            listen(event)
-
-    return emit
 
 
 def _step_of(run: Run) -> int:

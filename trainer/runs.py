@@ -14,6 +14,7 @@ import filelock
 import psutil
 
 from trainer.config import RunConfig, merge_values, read_config
+from trainer.device import free_disk_gib
 from trainer.errors import RunError, RunExists, RunNotFound, RunOwned
 from trainer.events import EventLog, LoggedEvent, OptionsChanged
 from trainer.heartbeat import read_pulses
@@ -26,6 +27,12 @@ REQUESTS = ("stop", "kill", "save", "preview", "discard")
 ACTIVE = ("starting", "running", "stalled", "stopping")
 _STARTING_GRACE_S = 60.0
 _CLOCK_SKEW_S = 2.0
+_LEAST_DISK_GIB = 0.02
+_FULL_DISK = (
+    "The disk that holds this run is full. Training goes on; what it tells waits in memory, and it "
+    "saves nothing.",
+    "Free some space, or empty the trash on the Runs tab.",
+)
 _STALL_REMEDY = (
     "log.txt shows where it hangs. Wait if a disk or a share is slow; else end it, and Resume goes "
     "on from the last checkpoint."
@@ -402,7 +409,9 @@ class Run:
                 return "stalled", stall, _STALL_REMEDY
             is_new = series.started is None or series.finished is not None
             has_begun = not is_new and series.steps.count > 0
-            return ("running" if has_begun else "starting"), "", ""
+            is_full = free_disk_gib(self.folder) < _LEAST_DISK_GIB
+            reason, remedy = _FULL_DISK if is_full else ("", "")
+            return ("running" if has_begun else "starting"), reason, remedy
         if self._was_just_spawned(series):
             return "starting", "", ""
         finished = series.finished

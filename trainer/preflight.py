@@ -1,0 +1,107 @@
+"""Preflight: whether disk and memory can hold a run at all, with numbers, before its first step.
+
+Counted here is what is certain: the weights, what the optimizer keeps of them, the checkpoints.
+`python -m trainer estimate` foretells the rest, and running out of it is dealt with while training.
+"""
+
+from pathlib import Path
+
+import psutil
+
+from trainer.device import free_disk_gib
+from trainer.errors import RunError
+from trainer.evaluate import has_other_weights
+from trainer.setup import Setup
+
+_GIB = 2**30
+_MARGIN = 1.1
+_OVERRIDE = "Untick 'Check for room' (--no-check-room) to try all the same."
+
+
+class NoRoom(RunError):
+    """The disk or the memory cannot hold the run, whatever the batch size is."""
+
+    exit_code = 20
+
+
+def refuse_without_room(setup: Setup) -> None:
+    """Check disk and memory of an assembled run, unless its options say not to.
+
+    Raises:
+        NoRoom: there is certainly too little; the sentence says how much is needed and free.
+    """
+    if not setup.config.training.check_room:
+        return
+    problems = [_disk_problem(setup), _memory_problem(setup)]
+    found = [problem for problem in problems if problem]
+    if found:
+        raise NoRoom(" ".join([*found, _OVERRIDE]))
+
+
+def checkpoint_bytes(setup: Setup) -> int:
+    """Return about how large a checkpoint will be, or how large the newest one is."""
+    saved = sorted((setup.folder / "checkpoints").glob("step-*"))
+    if saved:
+        return _folder_bytes(saved[-1])
+    twice = 2 if has_other_weights(setup) else 1
+    average = sum(value.nbytes for value in (setup.average or {}).values())
+    frozen = _weights_bytes(setup) - _trained_bytes(setup)
+    return frozen + twice * _trained_bytes(setup) + _state_bytes(setup) + average
+
+
+def _disk_problem(setup: Setup) -> str:
+    size, every = checkpoint_bytes(setup), setup.save_every.steps
+    # The newest ones, the best one, and one that is being written.
+    count = setup.config.training.keep_last + 2
+    if every is not None:
+        count = min(count, -(-setup.last_step // every) + 1)
+    kept = sum(map(_folder_bytes, (setup.folder / "checkpoints").glob("step-*")))
+    needed_gib = max(0.0, count * size * _MARGIN - kept) / _GIB
+    free_gib = free_disk_gib(setup.folder)
+    if free_gib >= needed_gib:
+        return ""
+    return (
+        f"The disk that holds {setup.folder} has {free_gib:.2f} GiB free, and this run needs "
+        f"{needed_gib:.2f} GiB: {count} checkpoints of {size / _GIB:.2f} GiB and a tenth more. "
+        f"Free {needed_gib - free_gib:.2f} GiB, or keep fewer checkpoints."
+    )
+
+
+def _memory_problem(setup: Setup) -> str:
+    average = sum(value.nbytes for value in (setup.average or {}).values())
+    parts = {
+        "weights": _weights_bytes(setup),
+        "gradients": _trained_bytes(setup),
+        "optimizer": _state_bytes(setup),
+        "average": average,
+    }
+    needed_gib = sum(parts.values()) / _GIB
+    is_gpu = setup.device.type == "cuda"
+    total_gib = setup.machine.memory_gib if is_gpu else psutil.virtual_memory().total / _GIB
+    if needed_gib <= total_gib:
+        return ""
+    listed = ", ".join(f"{name} {value / _GIB:.2f}" for name, value in parts.items() if value)
+    return (
+        f"{setup.machine.name} has {total_gib:.2f} GiB of memory, and this run needs "
+        f"{needed_gib:.2f} GiB before the first clip ({listed}). Tick LoRA, choose an optimizer "
+        "that keeps less, or a smaller model."
+    )
+
+
+def _weights_bytes(setup: Setup) -> int:
+    return sum(value.nbytes for value in setup.model.state_dict().values())
+
+
+def _trained_bytes(setup: Setup) -> int:
+    return sum(value.nbytes for value in setup.model.parameters() if value.requires_grad)
+
+
+def _state_bytes(setup: Setup) -> int:
+    trained = sum(value.numel() for value in setup.model.parameters() if value.requires_grad)
+    return round(trained * setup.optimizer_spec.state_bytes)
+
+
+def _folder_bytes(folder: Path) -> int:
+    """Return what a folder alone holds; files that are only linked there take no room."""
+    files = [path.stat() for path in folder.rglob("*") if path.is_file()]
+    return sum(facts.st_size for facts in files if facts.st_nlink == 1)
