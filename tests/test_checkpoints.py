@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests._toy import make_setup
+from tests._toy import OPTIMIZERS, make_setup
 from trainer import checkpoints
 from trainer.checkpoints import (
     clean_leftovers,
@@ -160,9 +160,12 @@ def test_the_saved_weights_are_those_that_evaluation_uses(tmp_path: Path, optimi
         assert not torch.equal(value, dict(setup.model.named_parameters())[name]), name
 
 
-def test_evaluating_between_steps_changes_no_bit_of_training(tmp_path: Path) -> None:
-    calm = make_setup(tmp_path / "calm", optimizer="schedule_free_adamw")
-    busy = make_setup(tmp_path / "busy", optimizer="schedule_free_adamw")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_evaluating_between_steps_changes_no_bit_of_training(
+    tmp_path: Path, optimizer: str
+) -> None:
+    calm = make_setup(tmp_path / "calm", optimizer=optimizer, ema_decay=0.9)
+    busy = make_setup(tmp_path / "busy", optimizer=optimizer, ema_decay=0.9)
 
     for setup in (calm, busy):
         torch.manual_seed(1)

@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -164,17 +165,20 @@ def test_a_loss_that_is_no_number_stops_the_run_and_saves_nothing(tmp_path: Path
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("ema_decay", [0.0, 0.99])
+@pytest.mark.parametrize(("ema_decay", "num_micro_steps"), [(0.0, 1), (0.99, 2)])
 def test_stopping_and_resuming_gives_the_same_bits(
-    tmp_path: Path, optimizer: str, ema_decay: float
+    tmp_path: Path, optimizer: str, ema_decay: float, num_micro_steps: int
 ) -> None:
-    whole = make_setup(tmp_path / "whole", optimizer=optimizer, ema_decay=ema_decay)
+    how: dict[str, Any] = {
+        "optimizer": optimizer, "ema_decay": ema_decay, "num_micro_steps": num_micro_steps,
+    }  # fmt: skip
+    whole = make_setup(tmp_path / "whole", **how)
     _, whole_events = _train(whole)
 
-    first = make_setup(tmp_path / "parts", optimizer=optimizer, ema_decay=ema_decay)
+    first = make_setup(tmp_path / "parts", **how)
     first.last_step = 7
     _, first_events = _train(first)
-    second = make_setup(tmp_path / "parts", optimizer=optimizer, ema_decay=ema_decay)
+    second = make_setup(tmp_path / "parts", **how)
     torch.manual_seed(99)
     folder, complaints = newest_checkpoint(tmp_path / "parts" / "checkpoints")
     assert folder is not None

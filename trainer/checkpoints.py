@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from trainer.averaging import start_average
+from trainer.durable import sync
 from trainer.errors import CheckpointError
 from trainer.evaluate import has_other_weights, weights_for_evaluation
 from trainer.events import CheckpointSaved
@@ -133,7 +134,8 @@ def verify_checkpoint(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         files, made_by = manifest["files"], int(manifest["format"])
-    except (OSError, ValueError, KeyError):
+        is_whole = "scope" not in manifest or manifest.get("sha256") == _hash_manifest(manifest)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise CheckpointError(
             f"The checkpoint {folder.name} has no readable manifest, so it was not written to its "
             "end. The one before it is used."
@@ -142,6 +144,11 @@ def verify_checkpoint(folder: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"The checkpoint {folder.name} has format {made_by}; this Timbre reads up to {FORMAT}. "
             "Update Timbre to continue from it."
+        )
+    if not is_whole:
+        raise CheckpointError(
+            f"The checkpoint {folder.name} is damaged: its manifest changed after it was written. "
+            "The one before it is used."
         )
     for name, facts in files.items():
         path = folder / name
@@ -227,36 +234,32 @@ def _resume_state(setup: Setup, step: int) -> dict[str, Any]:
 def _publish(partial: Path, final: Path, snapshot: Snapshot) -> None:
     files = {}
     for path in sorted(partial.iterdir()):
-        _sync(path)
+        sync(path)
         files[path.name] = {"size": path.stat().st_size, "sha256": _hash_file(path)}
     facts = {"step": snapshot.step, "best": snapshot.best, "metrics": snapshot.metrics}
     manifest = {"format": FORMAT} | facts | {"scope": snapshot.scope, "files": files}
+    manifest["sha256"] = _hash_manifest(manifest)
     manifest_path = partial / "manifest.json"
     manifest_path.write_text(json.dumps(manifest, indent=2), encoding="utf-8")
-    _sync(manifest_path)
-    _sync(partial)
+    sync(manifest_path)
+    sync(partial)
     if final.exists():
         trash = final.parent / f".trash-{final.name}-{os.getpid()}"
         final.rename(trash)
         shutil.rmtree(trash, ignore_errors=True)
     partial.rename(final)
-    _sync(final.parent)
-
-
-def _sync(path: Path) -> None:
-    """Force a file or folder to the disk; Windows cannot do that for folders."""
-    if path.is_dir() and os.name == "nt":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(final.parent)
 
 
 def _hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _hash_manifest(manifest: dict[str, Any]) -> str:
+    """Hash all of a manifest but the hash itself."""
+    rest = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _count_bytes(value: Any) -> int:

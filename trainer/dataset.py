@@ -16,6 +16,7 @@ from trainer.data.ledger import mark_unusable
 from trainer.data.manifest import read_manifest
 from trainer.data.packs import DamagedFeatures
 from trainer.data.types import Clip
+from trainer.durable import write_durably
 from trainer.errors import DataError, StopRequested
 from trainer.events import Event, Notice, PhaseChanged
 from trainer.options import describe, to_values
@@ -121,9 +122,7 @@ def choose_clips(folder: Path, config: RunConfig, emit: Emit) -> list[Clip]:
         )
     manifest.write_csv(folder / "ledger.csv")
     values = {"clips": [asdict(clip) for clip in manifest.clips]}
-    partial = path.with_suffix(".part")
-    partial.write_text(json.dumps(values, ensure_ascii=False), encoding="utf-8")
-    partial.replace(path)
+    write_durably(path, json.dumps(values, ensure_ascii=False))
     return list(manifest.clips)
 
 

@@ -15,6 +15,7 @@ import psutil
 
 from trainer.config import RunConfig, merge_values, read_config
 from trainer.device import free_disk_gib
+from trainer.durable import sync, write_durably
 from trainer.errors import RunError, RunExists, RunNotFound, RunOwned
 from trainer.events import EventLog, LoggedEvent, OptionsChanged
 from trainer.heartbeat import read_pulses
@@ -38,6 +39,7 @@ _STALL_REMEDY = (
     "on from the last checkpoint."
 )
 _MOST_STEPS = 100_000_000
+_FOLDERS = ("control", "checkpoints", "previews")
 _PROJECT = Path(__file__).resolve().parent.parent
 
 
@@ -100,17 +102,17 @@ class Run:
         try:
             run.folder.mkdir(parents=True)
         except FileExistsError:
-            raise RunExists(
-                f"The folder {run.folder} exists already. A run is never overwritten: choose "
-                f"another name, or continue it with: python -m trainer resume {run.folder}"
-            ) from None
-        for name in ("control", "checkpoints", "previews"):
-            (run.folder / name).mkdir()
+            if not _is_half_made(run.folder):
+                raise RunExists(
+                    f"The folder {run.folder} exists already. A run is never overwritten: choose "
+                    f"another name, or continue it with: python -m trainer resume {run.folder}"
+                ) from None
+        for name in _FOLDERS:
+            (run.folder / name).mkdir(exist_ok=True)
         run.events.path.touch()
         text = json.dumps(config.to_json(), indent=2, ensure_ascii=False)
-        partial = run.folder / "run.json.part"
-        partial.write_text(text + "\n", encoding="utf-8")
-        partial.replace(run.folder / "run.json")
+        write_durably(run.folder / "run.json", text + "\n")
+        sync(run.folder.parent)
         return run
 
     @staticmethod
@@ -451,6 +453,20 @@ class Run:
     def _owner_note(self) -> str:
         owner = self.owner()
         return f" (process {owner.pid})" if owner is not None else ""
+
+
+def _is_half_made(folder: Path) -> bool:
+    """Whether a crash, a while ago, left a folder that was about to become a run."""
+    made = (*_FOLDERS, "events.jsonl", "run.json.part")
+    found = list(folder.iterdir()) if folder.is_dir() else [folder]
+    is_ours = all(path.name in made and not _holds_anything(path) for path in found)
+    return is_ours and time.time() - folder.stat().st_mtime > _STARTING_GRACE_S
+
+
+def _holds_anything(path: Path) -> bool:
+    if path.is_dir():
+        return any(path.iterdir())
+    return path.name != "run.json.part" and path.stat().st_size > 0
 
 
 def _eta(series: RunSeries, total: int) -> float | None:
