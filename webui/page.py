@@ -57,6 +57,7 @@ def _header() -> str:
         '<div class="brand"><span class="logo" aria-hidden="true"></span><h1>Timbre</h1>'
         f'<span class="machine" translate="no">{escape(facts)}</span>'
         f'<select id="language" aria-label="Language" translate="no">{choices}</select>'
+        '<button type="button" id="show-keys" aria-label="Keys">?</button>'
         '<button type="button" class="theme-switch" '
         'aria-label="Switch between light and dark">Light / dark</button></div>'
     )

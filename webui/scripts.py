@@ -11,6 +11,7 @@ from webui.studio import ASSETS
 _PARTS = (
     "dom.js",
     "words.js",
+    "access.js",
     "chart.js",
     "series.js",
     "poll.js",

@@ -4,6 +4,7 @@ from gradio.themes import Default
 from gradio.themes.base import Base
 from gradio.themes.utils import colors, fonts
 
+_SCRIPTS = ("Noto Sans KR", "Noto Sans Ethiopic", "Noto Naskh Arabic")
 _RED, _RED_DARK = "#b91c1c", "#991b1b"
 
 
@@ -14,7 +15,12 @@ def build_theme() -> Base:
         secondary_hue=colors.indigo,
         neutral_hue=colors.slate,
         # Gradio's semi-bold files lack half the alphabet; regular and bold are whole.
-        font=(fonts.LocalFont("IBM Plex Sans", weights=(400, 700)), "system-ui", "sans-serif"),
+        font=(
+            fonts.LocalFont("IBM Plex Sans", weights=(400, 700)),
+            *_SCRIPTS,
+            "system-ui",
+            "sans-serif",
+        ),
         font_mono=(fonts.LocalFont("IBM Plex Mono", weights=(400, 700)), "monospace"),
     )
     return theme.set(

@@ -34,7 +34,7 @@
       this.options = options;
       this.lines = [];
       this.marks = [];
-      this.canvas = t.h("canvas", { tabindex: "0", role: "img" });
+      this.canvas = t.h("canvas", { tabindex: "0", role: "img", "aria-label": options.title || "Chart" });
       this.legend = t.h("div", { class: "legend" });
       this.element = t.h("figure", { class: "chart " + (options.large ? "large" : "") },
         t.h("figcaption", {}, t.h("span", { class: "chart-title" }, options.title), this.legend),
@@ -146,8 +146,9 @@
       if (!this.frame) {
         pen.fillStyle = this.ink("--t-quiet");
         pen.textAlign = "center";
-        pen.fillText("no data yet", box.width / 2, box.height / 2);
+        pen.fillText(t.say("no data yet"), box.width / 2, box.height / 2);
         this.drawLegend(null);
+        this.canvas.setAttribute("aria-label", this.describe());
         return;
       }
       this.drawGrid(pen);

@@ -141,7 +141,7 @@
         checked: value === "step",
         onchange: () => { this.view.x = value; this.group.setZoom(null); redraw(); } }), " " + label);
       this.overlay = new t.Overlay(redraw);
-      this.reset = t.h("button", { type: "button", class: "small",
+      this.reset = t.h("button", { type: "button", class: "small", id: "live-show-all",
         onclick: () => this.group.setZoom(null) }, "Show all");
       return t.h("div", { class: "toolbar" },
         t.h("label", {}, "Smoothing ", slider, " ", shown),

@@ -2,8 +2,8 @@
 (function () {
   "use strict";
   const t = window.timbre;
-  const HEADS = ["", "Run", "State", "Step", "Best eval", "s/step", "Peak memory", "Trained",
-    "Created", ""];
+  const HEADS = ["Compare", "Run", "State", "Step", "Best eval", "s/step", "Peak memory", "Trained",
+    "Created", "What can be done"];
 
   const NUMBERS = ["Step", "Best eval", "s/step", "Peak memory"];
 
@@ -47,7 +47,8 @@
       element.replaceChildren(this.undo, this.queue,
         t.h("div", { class: "toolbar" }, this.filter, this.words),
         t.h("div", { class: "scroll" }, t.h("table", { class: "runs-table" },
-          t.h("thead", {}, t.h("tr", {}, HEADS.map((name) => t.h("th", {}, name)))), this.body)),
+          t.h("thead", {}, t.h("tr", {}, HEADS.map((name, i) => t.h("th", {},
+            t.h("span", { class: i && i < HEADS.length - 1 ? "" : "sr-only" }, name))))), this.body)),
         this.comparison.element, this.trash.element);
     }
 

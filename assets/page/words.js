@@ -9,15 +9,15 @@
   "use strict";
   const t = window.timbre;
   const LANGUAGES = { en: "ltr", ko: "ltr", am: "ltr", fa: "rtl" };
-  const VERBATIM = "[translate=no], pre, code, kbd, textarea, script, style, svg, #ledger td, .file-preview, " +
+  const VERBATIM = "[translate=no], pre, code, kbd, textarea, script, style, #ledger td, .file-preview, " +
     "#listen-run [role=option], #listen-speaker [role=option], #listen-clip [role=option], " +
     "#listen-run input, #listen-speaker input, #listen-clip input, #live-run option, .recent-run b, " +
     "#live-compare option:not([value='']), " +
     ".runs-table td:nth-child(2), .runs-table td:nth-child(8) > div, #queue li b, .differences, " +
     ".comparison .legend b, .comparison .preview b, .preview [dir=auto]";
   const ATTRIBUTES = ["placeholder", "aria-label", "title", "data-label"];
-  const BLOCKS = "p, li, h1, h2, h3, h4, .fact";
-  const INLINE = ["STRONG", "B", "EM", "I", "SMALL", "CODE", "BDI"];
+  const BLOCKS = "p, li, h1, h2, h3, h4, .fact, .notice";
+  const INLINE = ["STRONG", "B", "EM", "I", "SMALL", "CODE", "BDI", "BR"];
   const NUMBER = "[-\u2212+]?[\\d\u06f0-\u06f9][\\d\u06f0-\u06f9.,:\u066b\u066c]*(?:e-?[\\d\u06f0-\u06f9]+)?|-";
   const SEPARATOR = /(\s{2,}-\s{2,})/;
   const SENTENCES = /(?<=[.!?]) (?=[A-Z'{0-9])/;
@@ -162,8 +162,10 @@
     if (known && !isShown(block, known)) known = null;
     if (!known) {
       const parts = [...block.querySelectorAll("*")];
-      if (!parts.length || !parts.every((part) => INLINE.includes(part.tagName))) return false;
-      known = { english: block.textContent, before: [...block.childNodes] };
+      const isInline = (part) => INLINE.includes(part.tagName) || part.matches(".notice > .quiet");
+      if (!parts.length || !parts.every(isInline)) return false;
+      const english = [...block.childNodes].map((node) => node.tagName === "BR" ? " " : node.textContent);
+      known = { english: english.join(""), before: [...block.childNodes] };
     }
     if (known.language === t.language) return true;
     const shown = t.say(known.english);
