@@ -117,12 +117,25 @@ def test_the_rescue_starts_from_the_last_good_checkpoint() -> None:
 def test_the_rescue_is_the_same_run_but_for_the_optimizer() -> None:
     rescue = rescue_config(_config(), LR, Path("runs/x/checkpoints/step-00000005"))
     slower = rescue_config(_config("adamw"), LR, None)
+    far_too_high = rescue_config(_config("adamw"), 0.9, None)
 
     assert rescue.optimizer == Choice("adamw")
     assert rescue.base == "runs/x/checkpoints/step-00000005"
     assert rescue.data == _config().data
     assert slower.optimizer == Choice("adamw", {"lr": LR / 10})
     assert slower.base == "base"
+    assert far_too_high.optimizer == Choice("adamw", {"lr": 0.002})
+
+
+def test_the_best_checkpoint_of_ruined_weights_is_no_good_one() -> None:
+    events: list[Event] = []
+    emit = Guard(Path("runs/x"), _config(), LR, {}).watch(events.append)
+    for step in range(1, 11):
+        emit(StepDone(step, {"train/loss": 1.0 if step == 1 else 9.0, "train/grad_norm": 1.0}))
+        if step == 6:
+            emit(CheckpointSaved(6, "checkpoints/step-00000006", True, 1, 0.1))
+
+    assert "--base" not in _notices(events)[0].remedy
 
 
 def test_a_rate_that_is_far_too_high_is_told_while_it_trains(tmp_path: Path) -> None:
@@ -133,8 +146,8 @@ def test_a_rate_that_is_far_too_high_is_told_while_it_trains(tmp_path: Path) -> 
     train(setup, Guard(tmp_path, setup.config, setup.base_lr, {}).watch(events.append))
 
     assert len(_notices(events)) == 1
-    assert "a tenth of the learning rate" in _notices(events)[0].remedy
-    assert "--lr 3 " in _notices(events)[0].remedy
+    assert "a lower learning rate" in _notices(events)[0].remedy
+    assert _notices(events)[0].remedy.endswith("--lr 0.002")
 
 
 def test_a_loss_that_is_no_number_is_told_before_the_run_ends(tmp_path: Path) -> None:

@@ -416,6 +416,17 @@ def test_without_validations_a_run_says_what_is_missing(tmp_path: Path) -> None:
     assert "eval CSV" in result.reason
 
 
+def test_without_runs_of_equal_seconds_nothing_is_said_of_them() -> None:
+    plan = _plan(_entrant("adamw", 1e-3), _entrant("lion", 1e-3))
+    slow = _ended(plan, lambda name, seed: 1.0 + seed, adamw=0.1, lion=0.2)
+    stopped = {name: one for name, one in slow.items() if not name.startswith("seconds-")}
+
+    row = make_report(plan, stopped).rows[1]
+
+    assert row.loss_at_steps == 2.5
+    assert (row.loss_at_seconds, row.at_seconds) == (None, "unknown")
+
+
 # The verdict
 
 

@@ -36,7 +36,7 @@ def advise(device: Device, family: str, purpose: str) -> list[Advice]:
     for entry in discover("trainer.optimizations", Optimization).values():
         if entry.unavailable(device) is not None:
             continue
-        tick, options, why = _judge(entry.name, device, purpose)
+        tick, options, why = _judge(entry, device, purpose)
         known = rows.get(entry.name)
         if known is not None and entry.name not in ("lora", "memory_limit"):
             tick, why = _by_measurement(*known, purpose)
@@ -60,7 +60,7 @@ def advise_preset(device: Device, family: str, purpose: str) -> str:
     return sizes[min(sizes) if purpose == "low-memory" else max(fitting)]
 
 
-def _judge(name: str, device: Device, purpose: str) -> tuple[bool, dict[str, Any], str]:
+def _judge(entry: Optimization, device: Device, purpose: str) -> tuple[bool, dict[str, Any], str]:
     """Return tick, options and reason from what is known of hardware."""
     gib, is_gpu = device.memory_gib, device.kind == "cuda"
     saves = purpose == "low-memory"
@@ -106,7 +106,7 @@ def _judge(name: str, device: Device, purpose: str) -> tuple[bool, dict[str, Any
             "Only if other programs need a part of the GPU.",
         ),
     }
-    return table.get(name, (False, {}, "Nothing is known of it here."))
+    return table.get(entry.name, (False, {}, entry.help))
 
 
 def _by_measurement(row: Row, first: Row, made_at: str, purpose: str) -> tuple[bool, str]:

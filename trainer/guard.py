@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from trainer.config import Choice, RunConfig
+from trainer.entries import find_base_lr, resolve
 from trainer.events import CheckpointSaved, Event, Notice, StepDone
 
 FIRST_STEPS = 100
@@ -52,6 +54,17 @@ def has_risen(losses: Sequence[float], share: float = _RISE_SHARE) -> bool:
     return median(losses[-_WINDOW:]) - start > share * abs(start)
 
 
+def are_sane(losses: Sequence[float]) -> bool:
+    """Whether weights after these first steps are worth going on from.
+
+    The best of few validations may still be one of ruined weights.
+    """
+    if not losses:
+        return True
+    now = median(losses[-3:])
+    return math.isfinite(now) and now - losses[0] <= _BATCH_SHARE * abs(losses[0])
+
+
 def _start_of(losses: Sequence[float]) -> float:
     """Return where the loss began: by five batches, unless the first update already ruined them.
 
@@ -81,7 +94,7 @@ class Guard:
 
         def emit_and_judge(event: Event) -> None:
             emit(event)
-            if isinstance(event, CheckpointSaved) and event.best:
+            if isinstance(event, CheckpointSaved) and event.best and are_sane(self._losses):
                 self._good = self._folder / event.path
             if isinstance(event, StepDone) and event.step <= FIRST_STEPS and not self._is_silent:
                 self._judge(event, emit)
@@ -101,9 +114,13 @@ class Guard:
 def rescue_config(config: RunConfig, lr: float, checkpoint: Path | None) -> RunConfig:
     """Return the same run with AdamW at its usual rate, from the last good checkpoint if any.
 
-    A run that had AdamW already keeps it, with a tenth of its rate `lr`.
+    A run that had AdamW already keeps it, with a tenth of its rate `lr` or the family's usual one,
+    whichever is less.
     """
-    options = config.optimizer.options | {"lr": lr / 10} if config.optimizer.name == "adamw" else {}
+    options: dict[str, Any] = {}
+    if config.optimizer.name == "adamw":
+        usual = find_base_lr(resolve(replace(config, optimizer=Choice("adamw"))))
+        options = config.optimizer.options | {"lr": min(lr / 10, usual)}
     base = str(checkpoint) if checkpoint else config.base
     return replace(config, optimizer=Choice("adamw", options), base=base)
 
@@ -115,7 +132,7 @@ def describe_rescue(folder: Path, config: RunConfig, lr: float, checkpoint: Path
     words += ["--optimizer", "adamw"]
     words += ["--lr", f"{rescue.optimizer.options['lr']:g}"] if rescue.optimizer.options else []
     words += ["--base", str(checkpoint)] if checkpoint else []
-    change = "a tenth of the learning rate" if config.optimizer.name == "adamw" else "AdamW"
+    change = "a lower learning rate" if config.optimizer.name == "adamw" else "AdamW"
     source = "the last good checkpoint" if checkpoint else "its start"
     command = shlex.join(["python", "-m", "trainer", *words])
     return f"Stop it and start the same run with {change} from {source}: {command}"

@@ -7,7 +7,7 @@ from trainer.errors import RunError, RunNotFound
 from trainer.library import free_name
 from trainer.race.plan import RacePlan
 from trainer.race.queue import Race
-from trainer.race.view import FILES, view_race
+from trainer.race.view import FILES, files_of, view_race
 
 
 class Races:
@@ -70,10 +70,10 @@ class Races:
         race = self.get(name)
         if name not in self._finished or race.is_running():
             values = view_race(race)
-            if values["state"] != "finished" or not values["files"]:
+            if values["state"] != "finished":
                 return values
             self._finished[name] = values
-        return self._finished[name]
+        return self._finished[name] | {"files": files_of(race)}
 
     def file(self, name: str, file: str) -> Path:
         """Return a file that a finished race left.

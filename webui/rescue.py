@@ -1,10 +1,11 @@
 """Rescue: the run that the guard of the first steps offers in place of one that goes wrong."""
 
 import time
+from pathlib import Path
 
 from trainer.entries import find_base_lr, resolve
 from trainer.errors import RunError
-from trainer.guard import rescue_config
+from trainer.guard import are_sane, rescue_config
 from trainer.runs import Run
 from webui.studio import Studio
 
@@ -24,8 +25,7 @@ def rescue(studio: Studio, name: str) -> tuple[str, bool]:
     run = studio.library.get(name)
     step = _warned_at(studio, name)
     lr = find_base_lr(resolve(run.config))
-    good = [info.folder for info in run.checkpoints() if info.best and info.step <= step]
-    config = rescue_config(run.config, lr, good[-1] if good else None)
+    config = rescue_config(run.config, lr, _good_checkpoint(studio, run, step))
     wanted = f"{name}-adamw"
     if _has_stopped(run):
         return studio.start(wanted, config).name, True
@@ -39,6 +39,25 @@ def _warned_at(studio: Studio, name: str) -> int:
     if not offers:
         raise RunError(f"The first steps of {name} went well; there is nothing to start again.")
     return offers[-1]
+
+
+def _good_checkpoint(studio: Studio, run: Run, before: int) -> Path | None:
+    """Return the last checkpoint that was the best and came before the harm, if it is kept."""
+    series = studio.library.series(run.name)
+    losses = dict(
+        zip(series.steps.columns.get("step", ()), series.steps.columns.get("train/loss", ()),
+            strict=False)
+    )  # fmt: skip
+    good = [
+        run.folder / mark.values["path"]
+        for mark in series.marks
+        if mark.kind == "checkpoint"
+        and mark.values["best"]
+        and mark.step <= before
+        and are_sane([loss for step, loss in losses.items() if step <= mark.step])
+    ]
+    kept = [folder for folder in good if (folder / "manifest.json").is_file()]
+    return kept[-1] if kept else None
 
 
 def _has_stopped(run: Run) -> bool:

@@ -11,10 +11,10 @@
   t.mountRace = function (element, trigger) {
     const panel = new RacePanel(element, trigger);
     t.whileShown(element, () => panel.refresh());
-    t.showRace = (name) => {
-      chosen = name || chosen;
+    /* After a start: the one that is under way, else the newest. */
+    t.showRace = () => {
+      chosen = "";
       panel.refresh().catch(() => {});
-      return name;
     };
   };
 
@@ -97,7 +97,7 @@
       t.setText(this.words, progressWords(race));
       this.problem.hidden = !race.problem;
       t.setText(this.problem, race.problem || "");
-      const facts = JSON.stringify([race.done, race.state, race.name]);
+      const facts = JSON.stringify([race.done, race.state, race.name, race.files]);
       if (facts === this.facts) return;
       this.facts = facts;
       this.showAbout(race);

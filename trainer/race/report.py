@@ -89,13 +89,26 @@ def scores_of(plan: RacePlan, entrant: Entrant, clock: str, results: Results) ->
     """
     if _diverged_everywhere(plan, entrant, results):
         return dict.fromkeys(plan.seeds, math.nan)
+    clocks = (clock,) if _has_own_runs(plan, entrant, clock, results) else (clock, "steps")
     found = {}
     for seed in plan.seeds:
-        names = [f"{name}-{entrant.name}-seed{seed}" for name in (clock, "steps")]
+        names = [f"{name}-{entrant.name}-seed{seed}" for name in clocks]
         result = next((results[name] for name in names if name in results), None)
         if result is not None and result.state != "failed":
             found[seed] = result.score
     return found
+
+
+def _has_own_runs(plan: RacePlan, entrant: Entrant, clock: str, results: Results) -> bool:
+    """Whether a clock asks for runs of another length; without them nothing is known of it.
+
+    Whoever lost at equal steps has lost at any length.
+    """
+    ended = [results[name] for name in runs_of(plan, entrant, "steps") if name in results]
+    if clock != "seconds" or not any(result.state == "finished" for result in ended):
+        return False
+    steps = find_steps(plan, results)
+    return steps_for_seconds(plan, steps, results)[entrant.name] != steps
 
 
 def runs_of(plan: RacePlan, entrant: Entrant, clock: str) -> list[str]:

@@ -95,7 +95,7 @@ def wire(
     quiet: dict[str, Any] = {"concurrency_limit": None, "api_visibility": "private"}
     for button in (tab.start, further):
         button.click(press, fields | tab.components, [tab.problem, tabs], **quiet).then(
-            None, None, None, js="() => timbre.showRace('')", api_visibility="private"
+            None, None, None, js="() => timbre.showRace()", api_visibility="private"
         )
     tab.panel.click(_answer(studio), None, None, show_progress="hidden", **quiet)
 

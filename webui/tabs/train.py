@@ -26,6 +26,9 @@ from webui.tabs import trials
 from webui.tabs.start import show_run
 from webui.tabs.trials import TrialsPart
 
+_FAR = 10.0
+"""How many times the usual rate is still within what people use."""
+
 _DEMO, _OWN = "The demo voice", "The recordings under Data"
 
 
@@ -97,12 +100,29 @@ def describe_plan(studio: Studio, config: RunConfig) -> dict[str, str]:
         words += f"About **{total}** steps; check the data to see the epochs."
     schedule, options = entries.schedule, entries.schedule_options
     rate = find_base_lr(entries)
-    warnings = [f"- {warning}" for warning in warnings_for(schedule, options, total)]
+    found = [*warnings_for(schedule, options, total), *warn_of_rate(config, entries)]
+    warnings = [f"- {warning}" for warning in found]
     return {
         "batch": words,
         "curve": draw_lr_curve(lr_curve(schedule, options, rate, total)),
         "warnings": "\n".join(warnings),
     }
+
+
+def warn_of_rate(config: RunConfig, entries: Entries) -> list[str]:
+    """Say that the peak rate is far from what the family usually gets, if it is."""
+    optimizer = entries.optimizer
+    usual = entries.family.learning_rates.get(optimizer.name, optimizer.default_lr)
+    rate = find_base_lr(entries)
+    # Adapters of LoRA start at zero and bear rates that would ruin whole weights.
+    is_known = usual > 0 and "lora" not in config.optimizations
+    if not is_known or usual / _FAR <= rate <= usual * _FAR:
+        return []
+    side = "above" if rate > usual else "below"
+    return [
+        f"The learning rate {rate:g} is far {side} what suits {optimizer.label} with "
+        f"{entries.family.label}, about {usual:g}. 'Find learning rate' below tests it."
+    ]
 
 
 def build(studio: Studio) -> TrainTab:

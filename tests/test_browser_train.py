@@ -1,0 +1,99 @@
+"""The measuring parts of the Train tab, the Race tab and the rescue, in a real browser."""
+
+import json
+
+from _browser import needs_chromium, open_page
+from _page_server import PageServer
+from playwright.sync_api import BrowserContext, Page
+from test_trials import CONFIG, finished_race
+
+from trainer import Run
+from trainer.device import list_devices
+from trainer.events import Notice, RunStarted, StepDone
+from trainer.measurements import Measurement, Row, keep
+from trainer.race.command import publish
+
+pytestmark = needs_chromium
+
+
+def _value(page: Page, name: str) -> str:
+    return page.input_value(f"#{name} input, #{name} textarea")
+
+
+def test_a_found_rate_is_taken_over_and_measurements_are_shown(
+    context: BrowserContext, server: PageServer
+) -> None:
+    folder = server.runs / ".page" / "errands" / "rates"
+    (folder / "1").mkdir(parents=True)
+    found = {
+        "optimizer": "adamw", "suggestion": 0.0005, "text": "Suggested learning rate: 0.0005.",
+        "rates": [1e-4, 1e-3, 1e-2], "changes": [0.0, -0.2, None], "smooth": [0.0, -0.1, None],
+        "lost": 0.01,
+    }  # fmt: skip
+    (folder / "1" / "find-lr.json").write_text(json.dumps(found), encoding="utf-8")
+    about = {"out": "1", "optimizer": "adamw", "pid": -1, "started_at": 0.0}
+    (folder / "about.json").write_text(json.dumps(about), encoding="utf-8")
+    rows = [
+        Row("fp32", "plain", ["ladder"], {}, state="done", s_per_step=1.0, peak_gib=4.0),
+        Row("sdpa", "SDPA alone", ["alone"], {"sdpa": {}}, state="done", s_per_step=0.5,
+            peak_gib=3.0, on={"sdpa": {"on": True, "detail": "flash"}}),
+    ]  # fmt: skip
+    machine = {"device": list_devices()[0].name, "torch": "2"}
+    measured = Measurement("measure", machine, {"family": "fastspeech2"}, rows, "finished", "now")
+    keep(measured, server.runs.parent / "cache" / "measurements" / "one.json")
+    page = open_page(context, server, "?tab=train")
+
+    page.click("#trials button")
+    page.click("#rates-use")
+    page.wait_for_function("document.querySelector('#optimizer-adamw-lr input, "
+                           "#optimizer-adamw-lr textarea').value === '0.0005'")  # fmt: skip
+    page.wait_for_selector("#measure-rows >> text=SDPA alone")
+    page.click("text=What this machine should tick")
+    page.wait_for_selector("#advice >> text=2.00x as fast, memory -25 %")
+    page.wait_for_selector("#estimate >> text=The largest step takes about", timeout=60_000)
+
+    assert "2x as fast" in page.inner_text("#measure-rows")
+    assert "sdpa on" in page.inner_text("#measure-rows")
+
+
+def test_a_race_is_read_downloaded_started_and_stopped(
+    context: BrowserContext, server: PageServer
+) -> None:
+    race = finished_race(server.runs / "races" / "done", {"adamw": 1.0, "lion": 2.0})
+    publish(race, lambda text: None)
+    page = open_page(context, server, "?tab=race")
+    page.wait_for_selector("#race-table >> text=lion")
+    with page.expect_download() as download:
+        page.click("#race-files >> text=Table (CSV)")
+
+    page.evaluate("timbre.openTab('train')")
+    page.fill("#training-steps input, #training-steps textarea", "50")
+    page.click("#race-from-train")
+    page.wait_for_selector("#race-choice option[value=race]", state="attached")
+    page.wait_for_selector("#race .chip-running")
+    page.click("#race-stop")
+    page.wait_for_selector("#race-resume:visible")
+
+    assert download.value.path().read_text(encoding="utf-8").startswith("entrant,")
+    assert page.input_value("#race-choice") == "race"
+    page.select_option("#race-choice", "done")
+    page.wait_for_selector("#race-verdict >> text=lion against adamw at equal steps: worse")
+
+
+def test_one_press_starts_a_sick_run_again(context: BrowserContext, server: PageServer) -> None:
+    run = Run.create(server.runs / "sick", CONFIG)
+    run.events.append(RunStarted(1, 20, 10))
+    for step in range(1, 13):
+        metrics = {"train/loss": float(step), "train/lr": 1e-3, "perf/s_per_step": 0.1}
+        run.events.append(StepDone(step, metrics))
+    run.events.append(Notice("warning", "The loss rose.", "Stop it.", 12, offer="rescue"))
+    page = open_page(context, server, "?tab=live&run=sick")
+
+    page.click("#live-alert button.rescue")
+    page.wait_for_function("timbre.run === 'sick-adamw'")
+    page.wait_for_selector(".chip-finished:visible")
+
+    again = Run.open(server.runs / "sick-adamw")
+    assert again.config.optimizer.options["lr"] == 0.0002
+    assert again.status().state == "finished"
+    assert page.inner_text("#live-alert") == ""
