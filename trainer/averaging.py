@@ -25,10 +25,10 @@ def update_average(
     """Move the average towards the weights; early steps weigh more, so that a short run counts.
 
     average = d * average + (1 - d) * weights with d = min(decay, (1 + step) / (10 + step)). It
-    stays as it is where `finite` (a scalar, bool) lies on a GPU and is false.
+    stays as it is where `finite` (a scalar, bool) is false; the device decides, no host waits.
     """
     weight = 1.0 - min(decay, (1 + step) / (10 + step))
-    if finite is not None and finite.is_cuda:
+    if finite is not None:
         weight = weight * finite.float()
     parameters = dict(model.named_parameters())
     for name, value in average.items():

@@ -1,7 +1,7 @@
 """Updates: the optimizer steps only on a finite loss and finite gradients, else nothing changes.
 
 The host does not wait to know: torch's fused kernels take the verdict from the device. Optimizers
-that cannot are held back until the backward pass is done; on a CPU nothing is ever waited for.
+that cannot are held back until the backward pass is done: one value is read a step.
 """
 
 from collections.abc import Iterator
@@ -86,7 +86,7 @@ def update_weights(setup: Setup, step: int, finite: Tensor) -> None:
         if setup.precision.scaler.is_enabled():
             setup.precision.scaler.step(setup.optimizer)
             setup.precision.scaler.update()
-        elif finite.is_cuda and getattr(setup.optimizer, "_step_supports_amp_scaling", False):
+        elif getattr(setup.optimizer, "_step_supports_amp_scaling", False):
             _step_on_device(setup.optimizer, finite)
         elif finite:
             setup.optimizer.step()
