@@ -1,11 +1,12 @@
 """What buckets, the token budget and the cache save, on the demo corpus and FastSpeech 2 (CPU).
 
 python -m assets.measure_data [--rounds 5] trains on the same clips for an epoch with batches as
-they come, with buckets and with a token budget, in turn, and prints process CPU seconds; then it
-computes the features of 20 clips and reads them from the cache.
+they come, with buckets and with a token budget, in turn, by process CPU seconds; then it computes
+the features of 20 clips and reads them from the cache.
 """
 
 import argparse
+import json
 import statistics
 import tempfile
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from assets.make_base import describe_machine
 from trainer.config import DataConfig, RunConfig
 from trainer.data.batching import BatchPlan, ClipBatches
 from trainer.data.cache import FeatureCache
@@ -54,7 +56,9 @@ def train_epoch(
     return time.process_time() - began, padded / real
 
 
-def measure_batches(family: ModelFamily, dataset: Dataset, rounds: int) -> None:
+def measure_batches(
+    family: ModelFamily, dataset: Dataset, rounds: int
+) -> dict[str, dict[str, float]]:
     """Compare the three ways of making batches, one after the other in every round."""
     model = family.load(None, family.options(), dataset.corpus.facts).train()
     longest = max(family.counts(dataset.corpus.features[c.id])["frames"] for c in dataset.train)
@@ -72,21 +76,24 @@ def measure_batches(family: ModelFamily, dataset: Dataset, rounds: int) -> None:
     for epoch in range(rounds + 1):
         for name, batches in ways.items():
             found[name].append(train_epoch(family, model, batches, epoch))
-    print(f"{len(dataset.train)} clips, {rounds} rounds, {torch.get_num_threads()} thread(s)")
+    report = {}
     plain = [seconds for seconds, _ in found["as they come"][1:]]
     for name, rows in found.items():
         seconds = [row[0] for row in rows[1:]]
         ratios = sorted(a / b for a, b in zip(plain, seconds, strict=True))
-        print(
-            f"{name:13} {statistics.median(seconds):6.2f} CPU s an epoch of "
-            f"{ways[name].steps_per_epoch} steps; padded/real "
-            f"{statistics.mean(row[1] for row in rows[1:]):.3f}; "
-            f"{statistics.median(ratios):.2f}x ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-        )
+        report[name] = {
+            "cpu_s_per_epoch": round(statistics.median(seconds), 3),
+            "steps_per_epoch": ways[name].steps_per_epoch,
+            "padded_over_real": round(statistics.mean(row[1] for row in rows[1:]), 4),
+            "times_faster": round(statistics.median(ratios), 3),
+            "times_faster_least": round(ratios[0], 3),
+            "times_faster_most": round(ratios[-1], 3),
+        }
         ways[name].close()
+    return report
 
 
-def measure_cache(family: ModelFamily, clips: Sequence[Clip], folder: Path) -> None:
+def measure_cache(family: ModelFamily, clips: Sequence[Clip], folder: Path) -> dict[str, float]:
     """Compare computing the features of clips with reading them, every byte, from the cache."""
     featurizer = family.featurizer(None, family.options())
     featurizer(clips[0])
@@ -107,18 +114,21 @@ def measure_cache(family: ModelFamily, clips: Sequence[Clip], folder: Path) -> N
         for array in features[clip.id].values():
             array.sum()
     again = (time.process_time() - began) / len(clips)
-    print(
-        f"features of a clip: {1e3 * computing:.2f} ms to compute; from the cache "
-        f"{1e3 * first:.3f} ms with the checksum ({computing / first:.0f}x), "
-        f"then {1e3 * again:.3f} ms ({computing / again:.0f}x)"
-    )
+    return {
+        "computing_ms": round(1e3 * computing, 3),
+        "from_cache_with_checksum_ms": round(1e3 * first, 4),
+        "from_cache_ms": round(1e3 * again, 4),
+        "times_faster_with_checksum": round(computing / first, 1),
+        "times_faster": round(computing / again, 1),
+    }
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and write the report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--out", type=Path, default=_DEMO.parent / "measured" / "data.json")
+    chosen = parser.parse_args()
     data = DataConfig(train_csv=str(_DEMO / "train.csv"), eval_csv=str(_DEMO / "eval.csv"))
     family = find_family("fastspeech2")
     with tempfile.TemporaryDirectory() as folder:
@@ -126,8 +136,17 @@ def main() -> None:
         dataset = prepare_dataset(
             Path(folder), config, family, family.options(), lambda event: None
         )
-        measure_batches(family, dataset, rounds)
-        measure_cache(family, dataset.train[:20], Path(folder) / "cache")
+        report = {
+            "command": "OMP_NUM_THREADS=1 python -m assets.measure_data",
+            "what": " ".join((__doc__ or "").split("\n\n", 1)[1].split()),
+            "machine": describe_machine(),
+            "clips": len(dataset.train),
+            "rounds": chosen.rounds,
+            "batches": measure_batches(family, dataset, chosen.rounds),
+            "cache": measure_cache(family, dataset.train[:20], Path(folder) / "cache"),
+        }
+    chosen.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":

@@ -162,9 +162,7 @@ def describe_start(setup: Setup, shown: Probe) -> RunStarted:
         "lr": setup.base_lr,
         "train_clips": setup.train_batches.num_clips,
         "val_clips": setup.val_batches.num_clips if setup.val_batches else 0,
-        "effective_batch_size": setup.config.training.batch_size
-        * setup.config.training.accumulate
-        * setup.world.size,
+        "effective_batch_size": _clips_a_step(setup),
         "saved_activations_mib": round(shown.saved_bytes / 2**20, 1),
         "threads": torch.get_num_threads(),
         "torch": str(torch.__version__),
@@ -173,6 +171,15 @@ def describe_start(setup: Setup, shown: Probe) -> RunStarted:
     return RunStarted(
         setup.first_step, setup.last_step, setup.train_batches.steps_per_epoch, facts, states
     )
+
+
+def _clips_a_step(setup: Setup) -> int:
+    """Return the effective batch size; under a token budget the mean, as the clips decide."""
+    training = setup.config.training
+    if training.max_positions:
+        batches = setup.train_batches
+        return max(1, round(batches.num_clips / batches.steps_per_epoch))
+    return training.batch_size * training.accumulate * setup.world.size
 
 
 def seed_everything(seed: int) -> None:
@@ -254,8 +261,8 @@ def build_setup(
         family=family,
         model=model,
         corpus=dataset.corpus,
-        optimizer=build_optimizer(model),
         data_hash=dataset.fingerprint,
+        optimizer=build_optimizer(model),
         build_optimizer=build_optimizer,
         optimizer_spec=spec,
         base_lr=base_lr,
