@@ -114,10 +114,11 @@ ONLY = {
     # Of floor 5 only what reads and starts runs and races, and the flags, to show a run as a
     # command.
     "webui": {
-        "catalog", "config", "data.archives", "data.findings", "data.folder", "data.manifest",
-        "data.peek", "data.quality", "data.rewrite", "data.types", "device", "entries", "errors", "events",
-        "advice", "flags", "guard", "library", "measurements", "race.choices", "race.plan",
-        "race.queue", "race.view", "options", "presets", "runs", "schedules", "series", "specs",
+        "catalog", "config", "data.archives", "data.findings", "data.folder", "data.ledger",
+        "data.manifest", "data.peek", "data.quality", "data.rewrite", "data.types", "device",
+        "entries", "errors", "events", "advice", "flags", "guard", "library", "measurements",
+        "race.choices", "race.plan", "race.queue", "race.view", "options", "presets", "runs",
+        "schedules", "series", "specs",
     },
 }  # fmt: skip
 

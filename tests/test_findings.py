@@ -39,6 +39,7 @@ def test_an_ordinary_clip_has_no_findings() -> None:
     assert _kinds(np.concatenate([SILENCE[:2000], tone, SILENCE[:2000]])) == []
 
 
+@pytest.mark.fault("D4", "D5")
 @pytest.mark.parametrize(
     ("wave", "kind"),
     [
@@ -71,6 +72,7 @@ def test_files_are_measured_once_and_unreadable_ones_left_out(tmp_path: Path) ->
     assert isinstance(found[paths[0]], Quality)
 
 
+@pytest.mark.fault("C9")
 def test_a_rate_far_from_the_usual_one_is_told() -> None:
     usual = [_clip(n, f"Twenty five letters or so {n}.") for n in range(30)]
     short = _clip(99, "Yes.")

@@ -56,6 +56,7 @@ def test_a_base_that_is_none_is_a_sentence(tmp_path: Path, monkeypatch: pytest.M
         judge_for("xtts", str(tmp_path), data)
 
 
+@pytest.mark.fault("C10")
 def test_a_voice_with_a_base_tells_letters_new_to_it_and_how_it_reads(tmp_path: Path) -> None:
     base = Path(__file__).parent.parent / "assets" / "base"
     family = find_family("fastspeech2")

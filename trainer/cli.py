@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from trainer.data.ledger import disarm
 from trainer.data.types import Clip
 from trainer.errors import TimbreError
 from trainer.events import (
@@ -318,7 +319,7 @@ def _metrics(argv: list[str]) -> int:
     names = list(series.steps.columns)
     names += [name for name in series.validations.columns if name not in names]
     writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
-    writer.writeheader()
+    writer.writerow({name: disarm(name) for name in names})
     for row in merged_rows(series.steps.columns, series.validations.columns):
         writer.writerow(row)
     return 0

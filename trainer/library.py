@@ -5,6 +5,7 @@ import logging
 import re
 import threading
 import time
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
@@ -261,9 +262,15 @@ class RunLibrary:
             self._threads.pop(run.name, None)
 
 
+_RESERVED = re.compile(r"(?:con|prn|aux|nul|(?:com|lpt)\d)(?:\.|$)", re.I)
+"""Names that Windows keeps for devices, whatever their ending."""
+
+
 def free_name(library: Path, wanted: str) -> str:
     """Return a folder name made of `wanted` that is safe everywhere and not taken."""
-    name = re.sub(r"[^\w.-]+", "-", wanted, flags=re.UNICODE).strip("-. ")[:60] or "run"
+    composed = unicodedata.normalize("NFC", wanted)
+    name = re.sub(r"[^\w.-]+", "-", composed, flags=re.UNICODE).strip("-. ")[:60] or "run"
+    name = f"run-{name}" if _RESERVED.match(name) else name
     number, free = 1, name
     while (library / free).exists():
         number += 1

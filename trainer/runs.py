@@ -280,9 +280,11 @@ class Run:
         ]
 
     def previews(self) -> list[Path]:
-        """List the preview files, oldest first."""
+        """List the preview files, oldest first; links that lead out of the run are none."""
+        home = self.folder.resolve()
         files = (self.folder / "previews").glob("*.*")
-        return sorted(path for path in files if path.suffix in (".wav", ".svg"))
+        inside = (path for path in files if path.resolve().is_relative_to(home))
+        return sorted(path for path in inside if path.suffix in (".wav", ".svg"))
 
     def log_tail(self, lines: int = 200) -> str:
         """Return the last lines of the process's log."""

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from trainer.data.ledger import disarm
 from trainer.errors import RunNotFound, TimbreError
 from trainer.series import RunSeries
 from webui.scripts import bundle
@@ -127,7 +128,8 @@ class _Runs:
 
     def metrics(self, request: Request) -> Response:
         name = request.path_params["name"]
-        text = metrics_table(self._library.series(name)).to_csv(index=False, lineterminator="\n")
+        table = metrics_table(self._library.series(name)).rename(columns=disarm)
+        text = table.to_csv(index=False, lineterminator="\n")
         return Response(text, media_type="text/csv", headers=_download(f"{name}.csv"))
 
     def all_metrics(self, request: Request) -> Response:

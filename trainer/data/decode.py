@@ -6,6 +6,7 @@ would be trained into the voice.
 
 import codecs
 import re
+import stat
 from pathlib import Path
 
 from trainer.errors import DataError
@@ -34,6 +35,7 @@ _LEGACY = (
     ("gb18030", re.compile("[\u4e00-\u9fff\u3000-\u303f\uff01-\uff5e]")),
     ("big5", re.compile("[\u4e00-\u9fff\u3000-\u303f\uff01-\uff5e]")),
 )
+_MAX_BYTES = 2 * 2**30
 _KANA = re.compile("[\u3040-\u30ff]")
 _FOREIGN = re.compile("[^\x00-\x7f]")
 _DAMAGED = re.compile("[\udc80-\udcff]")
@@ -51,11 +53,12 @@ def read_text(path: Path, language: str = "") -> tuple[str, str]:
         DataError: the file is absent, empty, not text, or in an encoding that cannot be told.
     """
     try:
+        _refuse_odd_file(path)
         data = path.read_bytes()
     except FileNotFoundError:
         raise DataError(f"{path} does not exist. Give the path of a CSV or list file.") from None
-    except OSError as error:
-        reason = error.strerror or str(error)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
         raise DataError(f"{path} cannot be read: {reason}. Check its permissions.") from None
     if not data.strip(b"\x00 \t\r\n"):
         raise DataError(f"{path} is empty. Expected one clip a row, as in audio_file|text.")
@@ -63,6 +66,18 @@ def read_text(path: Path, language: str = "") -> tuple[str, str]:
         if data.startswith(signature):
             raise DataError(f"{path} is {noun}, not a text file. Save the list as CSV in UTF-8.")
     return _decode(data, path, language)
+
+
+def _refuse_odd_file(path: Path) -> None:
+    """Refuse what has no end or would fill the memory: pipes, devices, huge files."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise DataError(f"{path} is a pipe or a device, not a file. Give the path of a CSV.")
+    if found.st_size > _MAX_BYTES:
+        raise DataError(
+            f"{path} has {found.st_size / 2**30:.1f} GB; {_MAX_BYTES / 2**30:.0f} GB are the most "
+            "for a list. Is it a list? If so, split it."
+        )
 
 
 def is_damaged(text: str) -> bool:

@@ -8,6 +8,7 @@ stands for `text`, and so on: rows of pairs name the clip to be spoken so.
 import json
 import math
 import os
+import re
 import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ ENDINGS = (".jsonl", ".ndjson", ".json")
 ARRAY_ENDING = ".npy"
 
 _AUDIO = ("audio_path", "audio", "audio_file", "audio_filepath", "wav", "file", "path")
+_LINE_END = re.compile(r"\r\n|\r")
 # A length is named after the field, or in short.
 _SHORT = {"text_ids": "text", "codes": "code"}
 # What IndexTTS-2 has; only for the length of a row that names none.
@@ -57,8 +59,10 @@ def read_json_lines(path: Path, name: str, split: str, language: str) -> Listing
         DataError: the file is no text, or no line of it is an object.
     """
     text, encoding = read_text(path, language)
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    blank = len(text.splitlines()) - len(lines)
+    # Not splitlines: separators such as U+2028 may stand inside a string of JSON.
+    every = _LINE_END.sub("\n", text).removesuffix("\n").split("\n")
+    lines = [(number, line) for number, line in enumerate(every, 1) if line.strip()]
+    blank = len(every) - len(lines)
     listing = Listing(
         Source(name, str(path), "JSON lines", encoding, "", False, len(lines), blank, (), split)
     )

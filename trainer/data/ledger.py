@@ -1,6 +1,7 @@
 """The ledger: clips and problems as one table, as totals, and as a CSV for a spreadsheet."""
 
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,8 @@ COLUMNS = (
     "kind", "reason", "remedy", "clip_id",
 )  # fmt: skip
 _EDGES_S = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 60)
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA_STARTS = ("=", "+", "-", "@")
+_ROW_ENDS = re.compile(r"[\t\r\n\v\f]")
 
 
 def clips_table(
@@ -72,7 +74,7 @@ def write_table(table: "pandas.DataFrame", path: Path) -> None:
     safe = table.copy()
     for column in safe.columns:
         if safe[column].dtype == object:
-            safe[column] = [_disarm(cell) for cell in safe[column]]
+            safe[column] = [disarm(cell) for cell in safe[column]]
     partial = path.with_name(path.name + ".part")
     safe.to_csv(partial, index=False, encoding="utf-8-sig", errors="replace", lineterminator="\n")
     os.replace(partial, path)
@@ -95,10 +97,13 @@ def mark_unusable(path: Path, reasons: Mapping[str, str]) -> None:
     write_table(table, path)
 
 
-def _disarm(cell: Any) -> Any:
-    if isinstance(cell, str) and cell.startswith(_FORMULA_STARTS):
-        return "'" + cell
-    return cell
+def disarm(cell: Any) -> Any:
+    """Return a cell as a spreadsheet may see it: a text that it would run begins with a quote."""
+    if not isinstance(cell, str):
+        return cell
+    # A reader may take any of these for the end of a row, and begin another within the text.
+    cell = " ".join(cell.split()) if _ROW_ENDS.search(cell) else cell
+    return "'" + cell if cell.startswith(_FORMULA_STARTS) else cell
 
 
 def _clip_row(clip: Clip, folders: Sequence[str]) -> dict[str, Any]:

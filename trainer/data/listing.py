@@ -35,7 +35,7 @@ class Source:
     split: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A row whose cells are in order; its files have been found but not looked at.
 
@@ -104,7 +104,11 @@ def read_listing(path: Path, name: str, split: str, language: str, columns: str 
     )  # fmt: skip
     listing = Listing(source)
     finder = AudioFinder(path.parent)
-    for row in body:
+    # Rows go as entries come, so that a million of them are not in memory twice.
+    del text, rows
+    body.reverse()
+    while body:
+        row = body.pop()
         result = _read_row(row, dialect, finder, (name, split, language))
         if isinstance(result, Entry):
             listing.entries.append(result)

@@ -7,8 +7,7 @@ is imported here, so that a page can read manifests cheaply.
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from trainer.data.headers import AudioError, AudioFacts, audio_facts
 from trainer.data.json_lines import ENDINGS, ArrayError, array_duration_s, read_json_lines
 from trainer.data.ledger import clips_table, summarize, write_table
 from trainer.data.listing import DEFAULT_SPEAKER, Entry, Listing, Source, read_listing
+from trainer.data.patience import read_patiently
 from trainer.data.split import recording_of, split_clips
 from trainer.data.types import Clip, Problem
 from trainer.errors import DataError
@@ -31,6 +31,7 @@ Facts = dict[str, AudioFacts | AudioError | ArrayError]
 """What the headers of a row's files say, by the row's key."""
 
 _CHUNK = 64
+_PATIENCE_S = 60.0
 __all__ = ["DEFAULT_SPEAKER", "Manifest", "Source", "read_manifest"]
 
 
@@ -147,26 +148,30 @@ def _no_progress(phase: str, done: int, total: int) -> None:
 
 def _read_headers(entries: Sequence[Entry], progress: Progress) -> Facts:
     unique = list({entry.key: entry for entry in entries}.values())
-    chunks = [unique[start : start + _CHUNK] for start in range(0, len(unique), _CHUNK)]
+    workers = min(16, 4 * (os.cpu_count() or 1))
     facts: Facts = {}
-    with ThreadPoolExecutor(max_workers=min(16, 4 * (os.cpu_count() or 1))) as pool:
-        for found in pool.map(_headers_of, chunks):
-            facts.update(found)
+    for entry, found in read_patiently(_header_of, unique, workers=workers, patience_s=_PATIENCE_S):
+        facts[entry.key] = _too_slow(entry) if found is None else found
+        if len(facts) % _CHUNK == 0 or len(facts) == len(unique):
             progress("Reading audio headers", len(facts), len(unique))
     return facts
 
 
-def _headers_of(entries: Iterable[Entry]) -> Facts:
-    facts: Facts = {}
-    for entry in entries:
-        try:
-            if entry.arrays:
-                facts[entry.key] = AudioFacts(array_duration_s(entry), 0, 1)
-            else:
-                facts[entry.key] = audio_facts(entry.audio_path)
-        except (ArrayError, AudioError) as error:
-            facts[entry.key] = error
-    return facts
+def _header_of(entry: Entry) -> AudioFacts | AudioError | ArrayError:
+    try:
+        if entry.arrays:
+            return AudioFacts(array_duration_s(entry), 0, 1)
+        return audio_facts(entry.audio_path)
+    except (ArrayError, AudioError) as error:
+        return error
+
+
+def _too_slow(entry: Entry) -> AudioError:
+    return AudioError(
+        "unreadable_audio",
+        f"{entry.audio_file} did not answer within {_PATIENCE_S:.0f} s.",
+        "Is the share it lies on reachable? Copy it to this computer.",
+    )
 
 
 def _drop_doubles(entries: Sequence[Entry], facts: Facts) -> tuple[list[Entry], list[Problem]]:

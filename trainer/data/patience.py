@@ -1,0 +1,109 @@
+"""Patience: many files read at once, and one that never answers is given up, not waited for."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from queue import Empty, SimpleQueue
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+
+_CHUNK = 64
+_LOOK_EVERY_S = 0.2
+
+
+class _Reader(threading.Thread, Generic[Item, Found]):
+    """A thread that reads items until none is left; a daemon, so that a dead share ends no exit."""
+
+    def __init__(
+        self,
+        read: Callable[[Item], Found],
+        waiting: "SimpleQueue[list[Item]]",
+        found: "SimpleQueue[tuple[Item, Found]]",
+    ) -> None:
+        super().__init__(daemon=True)
+        self._read, self._waiting, self._found = read, waiting, found
+        self._lock = threading.Lock()
+        self._chunk: list[Item] = []
+        self._current: tuple[float, Item] | None = None
+        self._is_abandoned = False
+        self._is_done = False
+
+    def run(self) -> None:
+        """Read chunk after chunk; whoever was given up says nothing any more."""
+        try:
+            while True:
+                self._chunk = self._waiting.get_nowait()
+                while self._next():
+                    pass
+        except Empty:
+            self._is_done = True
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it ended by a fault of ours, which its thread has told."""
+        return not self.is_alive() and not self._is_done
+
+    def _next(self) -> bool:
+        with self._lock:
+            if self._is_abandoned:
+                raise Empty
+            if not self._chunk:
+                self._current = None
+                return False
+            item = self._chunk.pop()
+            self._current = (time.monotonic(), item)
+        found = self._read(item)
+        with self._lock:
+            if not self._is_abandoned:
+                self._found.put((item, found))
+        return True
+
+    def give_up(self, patience_s: float) -> tuple[Item, list[Item]] | None:
+        """Return the item that takes too long and what waits behind it, or None."""
+        with self._lock:
+            if self._is_abandoned or self._current is None:
+                return None
+            since, item = self._current
+            if time.monotonic() - since < patience_s:
+                return None
+            self._is_abandoned = True
+            return item, self._chunk
+
+
+def read_patiently(
+    read: Callable[[Item], Found], items: Sequence[Item], *, workers: int, patience_s: float
+) -> Iterator[tuple[Item, Found | None]]:
+    """Yield every item with what `read` makes of it, in any order; None: it took too long.
+
+    `read` raises nothing. What hangs keeps its thread until the program ends.
+    """
+    waiting: SimpleQueue[list[Item]] = SimpleQueue()
+    found: SimpleQueue[tuple[Item, Found]] = SimpleQueue()
+    for start in range(0, len(items), _CHUNK):
+        waiting.put(list(items[start : start + _CHUNK]))
+    readers = [_start(read, waiting, found) for _ in range(min(workers, len(items)))]
+    left = len(items)
+    while left:
+        try:
+            yield found.get(timeout=min(_LOOK_EVERY_S, patience_s))
+            left -= 1
+        except Empty:
+            if any(reader.is_broken for reader in readers):
+                raise RuntimeError(f"{left} files were not read; see the error above.") from None
+            for slow in [given for reader in readers if (given := reader.give_up(patience_s))]:
+                waiting.put(slow[1])
+                readers.append(_start(read, waiting, found))
+                yield slow[0], None
+                left -= 1
+
+
+def _start(
+    read: Callable[[Item], Found],
+    waiting: "SimpleQueue[list[Item]]",
+    found: "SimpleQueue[tuple[Item, Found]]",
+) -> "_Reader[Item, Found]":
+    reader = _Reader(read, waiting, found)
+    reader.start()
+    return reader
