@@ -26,7 +26,8 @@ from webui.actions import perform
 from webui.api import export_run
 from webui.page import build_page
 from webui.studio import demo_config
-from webui.tabs.listen import original_audio, read_clips
+from webui.listening import read_clips
+from webui.tabs.listen import original_audio
 from webui.tabs.start import start_demo
 
 PUBLIC = {"/start_run", "/stop_run", "/list_runs", "/check_dataset", "/speak", "/export"}

@@ -1,7 +1,7 @@
 """Speaking and exporting: open a checkpoint of a run, synthesise a sentence, write weights out."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -17,11 +17,16 @@ from trainer.specs import ModelFamily, Speech
 
 
 def open_voice(run: Run, which: str = "best") -> tuple[ModelFamily, nn.Module, dict, Path]:
-    """Load the model of a run's checkpoint: `best`, `last` or a step number.
+    """Load the model of a run's checkpoint: `best`, `last`, a step number, or `base`.
+
+    `base` is what the run started from: the base's weights with the run's speakers and symbols.
 
     Raises:
-        CheckpointError: there is no such checkpoint, or it is damaged.
+        CheckpointError: there is no such checkpoint, or it is damaged; the run has no base.
     """
+    if which == "base":
+        folder = find_checkpoint(run, "last")
+        return (*_open_base(folder, run), folder)
     folder = find_checkpoint(run, which)
     return (*open_export(folder, run.config), folder)
 
@@ -32,6 +37,17 @@ def open_export(folder: Path, config: RunConfig) -> tuple[ModelFamily, nn.Module
     options = build_options(family.options, config.family.options, family.name)
     facts = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     return family, family.load(folder, options, facts).eval(), facts
+
+
+def _open_base(folder: Path, run: Run) -> tuple[ModelFamily, nn.Module, dict]:
+    if not run.config.base:
+        raise CheckpointError(
+            f"The run {run.name} started from fresh weights, so there is no base to hear."
+        )
+    family = find_family(run.config.family.name)
+    options = build_options(family.options, run.config.family.options, family.name)
+    facts = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return family, family.load(Path(run.config.base), options, facts).eval(), facts
 
 
 def find_checkpoint(run: Run, which: str) -> Path:
@@ -67,6 +83,23 @@ def speak(run: Run, text: str, *, speaker: str = "", which: str = "best") -> Spe
     """
     family, model, facts, _ = open_voice(run, which)
     return family.synthesize(model, facts, text, speaker or facts["speakers"][0]["name"])
+
+
+@torch.inference_mode()
+def speak_takes(
+    run: Run, texts: Sequence[str], checkpoints: Sequence[str], *, speaker: str = ""
+) -> Iterator[tuple[str, int, Speech]]:
+    """Yield every text (by its number) as every checkpoint speaks it; each is opened once.
+
+    Raises:
+        DataError: a text or the speaker cannot be spoken.
+        CheckpointError: there is no usable checkpoint.
+    """
+    for which in checkpoints:
+        family, model, facts, _ = open_voice(run, which)
+        for number, text in enumerate(texts):
+            voice = speaker or facts["speakers"][0]["name"]
+            yield which, number, family.synthesize(model, facts, text, voice)
 
 
 @torch.inference_mode()

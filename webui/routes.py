@@ -14,6 +14,8 @@ from starlette.routing import Route
 from trainer.data.ledger import disarm
 from trainer.errors import RunNotFound, TimbreError
 from trainer.series import RunSeries
+from webui import listening
+from webui.listening import read_clips
 from webui.scripts import bundle
 from webui.status import describe
 from webui.streaming import Speeches
@@ -41,6 +43,8 @@ def build_routes(studio: Studio) -> list[Route]:
         "/studio/runs/{name}/curves.{kind}": runs.curves,
         "/studio/runs/{name}/previews": runs.previews,
         "/studio/runs/{name}/previews/{file}": runs.preview,
+        "/studio/runs/{name}/takes": runs.takes,
+        "/studio/runs/{name}/takes/{take}.wav": runs.take,
         "/studio/speech": speeches.speech,
     } | Trials(studio).views()
     routes = [Route(path, _answering(view), methods=["GET"]) for path, view in views.items()]
@@ -178,6 +182,21 @@ class _Runs:
         # A drawing that is opened by itself is a document, in which nothing may run.
         headers = {"Content-Security-Policy": "default-src 'none'; sandbox"}
         return FileResponse(path, media_type=media_type, headers=headers)
+
+    def takes(self, request: Request) -> Response:
+        run = self._library.get(request.path_params["name"])
+        values = {
+            "takes": [vars(take) for take in listening.read_takes(run)],
+            "choices": listening.choices(run, read_clips(run)),
+        }
+        return _json(values | listening.standings(run))
+
+    def take(self, request: Request) -> Response:
+        run = self._library.get(request.path_params["name"])
+        path = listening.take_path(run, request.path_params["take"])
+        if path is None:
+            return _json({"error": "There is no such take. Speak it again."}, 404)
+        return FileResponse(path, media_type="audio/wav")
 
     def _others(self, name: str) -> list[dict[str, Any]]:
         return [row for row in self._studio.overview.active() if row["name"] != name]

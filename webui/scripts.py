@@ -27,6 +27,8 @@ _PARTS = (
     "trials.js",
     "speech.js",
     "data.js",
+    "spectrogram.js",
+    "court.js",
     "mount.js",
 )
 

@@ -13,7 +13,7 @@ from trainer.runs import Run
 
 _PROJECT = Path(__file__).resolve().parent.parent
 _TIMEOUT_S = 300.0
-_CHECKPOINT = re.compile(r"best|last|\d{1,12}")
+_CHECKPOINT = re.compile(r"base|best|last|\d{1,12}")
 
 
 def speak(run: Run, text: str, *, speaker: str, checkpoint: str, out: Path) -> Path:
@@ -79,10 +79,32 @@ def export(run: Run, folder: Path, *, checkpoint: str = "best", bf16: bool = Fal
     return folder
 
 
+def speak_takes(
+    run: Run, texts: Sequence[str], checkpoints: Sequence[str], *, speaker: str, folder: Path
+) -> dict[tuple[str, int], Path]:
+    """Speak every text with every checkpoint in one child; return the files by both.
+
+    Raises:
+        RunError: the child's own sentence on why it could not.
+    """
+    for checkpoint in checkpoints:
+        check_name(checkpoint)
+    folder.mkdir(parents=True, exist_ok=True)
+    is_one = len(texts) == 1 and len(checkpoints) == 1
+    out = folder / f"{checkpoints[0]}-0.wav" if is_one else folder
+    # With equals signs, so that text that begins with a dash is no option.
+    words = ["synthesize", str(run.folder), *(f"--text={text}" for text in texts)]
+    words += [f"--checkpoint={','.join(checkpoints)}", f"--out={out}"]
+    words += [f"--speaker={speaker}"] if speaker else []
+    _run_trainer(words)
+    pairs = ((which, number) for which in checkpoints for number in range(len(texts)))
+    return {(which, number): folder / f"{which}-{number}.wav" for which, number in pairs}
+
+
 def check_name(checkpoint: str) -> None:
     """Raise RunError unless it names a checkpoint: best, last or a step."""
     if not _CHECKPOINT.fullmatch(checkpoint):
-        raise RunError(f"'{checkpoint}' is no checkpoint. Choose best, last or a step.")
+        raise RunError(f"'{checkpoint}' is no checkpoint. Choose best, last, base or a step.")
 
 
 def trainer_command(words: Sequence[str]) -> list[str]:

@@ -1,6 +1,5 @@
 """Listen: any sentence with any checkpoint, beside the recordings and the previews of the run."""
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +8,9 @@ import soundfile
 
 from trainer.errors import DataError, TimbreError
 from trainer.runs import Run
-from webui.actions import toasts
+from webui.actions import event_detail, toasts
 from webui.api import speak_with
+from webui.listening import make_takes, read_clips, vote
 from webui.scripts import mount
 from webui.studio import Studio
 
@@ -30,15 +30,7 @@ class ListenTab:
     speak: gr.Button
     spoken: gr.Audio
     original: gr.Audio
-
-
-def read_clips(run: Run) -> list[dict[str, Any]]:
-    """Return the clips a run chose at its start, held-out ones first; none before that."""
-    try:
-        values = json.loads((run.folder / "clips.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
-    return sorted(values["clips"], key=lambda clip: clip["split"] != "val")
+    court: gr.HTML
 
 
 def original_audio(run: Run, clip_id: str) -> tuple[int, Any]:
@@ -95,11 +87,12 @@ def build(studio: Studio, shown: gr.Textbox) -> ListenTab:
                     [], label="Compare with a recording (fills in its text)", interactive=True,
                     allow_custom_value=True, elem_id="listen-clip",
                 )  # fmt: skip
+        court = gr.HTML(apply_default_css=False, js_on_load=mount("mountCourt"), elem_id="court")
         gr.Markdown("### The same sentence along the run")
         gr.HTML(
             apply_default_css=False, js_on_load=mount("mountPreviews"), elem_id="listen-previews"
         )
-    tab = ListenTab(run, checkpoint, speaker, clip, text, speak_now, speak, spoken, original)
+    tab = ListenTab(run, checkpoint, speaker, clip, text, speak_now, speak, spoken, original, court)
     _wire(tab, page, studio, shown)
     return tab
 
@@ -145,6 +138,28 @@ def _wire(tab: ListenTab, page: gr.Tab, studio: Studio, shown: gr.Textbox) -> No
     ).then(None, tab.run, None, js="(run) => { timbre.listenTo(run); }", **quiet)
     tab.run.input(show_choices, tab.run, choices, js="(run) => timbre.listenTo(run)", **quiet)
     _wire_sound(tab, studio)
+    _wire_court(tab.court, studio)
+
+
+def _wire_court(court: gr.HTML, studio: Studio) -> None:
+    """Connect the comparison of checkpoints: one event speaks, the other keeps a vote."""
+
+    def speak(event: gr.EventData) -> None:
+        with toasts():
+            run = studio.library.get(event_detail(event, "run"))
+            texts = event_detail(event, "texts").split("\n")
+            entries = event_detail(event, "entries").split(",")
+            make_takes(run, texts, entries, event_detail(event, "speaker"), read_clips(run))
+
+    def keep_vote(event: gr.EventData) -> None:
+        with toasts():
+            run = studio.library.get(event_detail(event, "run"))
+            heard = [event_detail(event, name) for name in ("first", "second", "winner")]
+            vote(run, *heard)
+
+    quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+    court.apply(speak, concurrency_limit=1, concurrency_id="speaking", **quiet)
+    court.click(keep_vote, concurrency_limit=None, **quiet)
 
 
 def _wire_sound(tab: ListenTab, studio: Studio) -> None:

@@ -1,0 +1,106 @@
+/* The mel spectrogram of a sound, drawn here from its samples: time to the right, pitch upwards. */
+(function () {
+  "use strict";
+  const t = window.timbre;
+  const RATE = 22050, SIZE = 1024, HOP = 256, BINS = 80, TOP_HZ = 8000, RANGE_DB = 70;
+  /* From dark to bright, so that louder is brighter also without colour. */
+  const INK = [[13, 8, 35], [66, 10, 104], [147, 38, 103], [221, 81, 58], [252, 165, 10], [252, 255, 164]];
+
+  /* A picture of the sound behind an address, that shows where its player is. */
+  t.spectrogram = function (url, audio, label) {
+    const canvas = t.h("canvas", { class: "spectrogram", role: "img",
+      "aria-label": "Mel spectrogram of " + label, height: BINS });
+    const place = t.h("i", {});
+    const box = t.h("div", { class: "spectrogram-box" }, canvas, place);
+    draw(url, canvas).catch(() => { box.hidden = true; });
+    audio.addEventListener("timeupdate", () => {
+      place.style.insetInlineStart = audio.duration ? `${100 * audio.currentTime / audio.duration}%` : "0";
+    });
+    return box;
+  };
+
+  async function draw(url, canvas) {
+    const answer = await fetch(url);
+    if (!answer.ok) throw new Error("no sound");
+    const decoder = new OfflineAudioContext(1, 1, RATE);
+    const sound = await decoder.decodeAudioData(await answer.arrayBuffer());
+    const samples = sound.getChannelData(0);
+    const columns = Math.max(1, Math.floor((samples.length - SIZE) / HOP) + 1);
+    const mel = new Float32Array(columns * BINS);
+    let loudest = -Infinity;
+    for (let column = 0; column < columns; column++) {
+      const power = spectrum(samples, column * HOP);
+      filters().forEach((weights, bin) => {
+        let sum = 1e-12;
+        for (const [index, weight] of weights) sum += weight * power[index];
+        const level = 10 * Math.log10(sum);
+        mel[column * BINS + bin] = level;
+        loudest = Math.max(loudest, level);
+      });
+    }
+    canvas.width = columns;
+    const pen = canvas.getContext("2d"), image = pen.createImageData(columns, BINS);
+    for (let column = 0; column < columns; column++) {
+      for (let bin = 0; bin < BINS; bin++) {
+        const level = Math.max(0, 1 + (mel[column * BINS + bin] - loudest) / RANGE_DB);
+        image.data.set(shade(level), 4 * ((BINS - 1 - bin) * columns + column));
+      }
+    }
+    pen.putImageData(image, 0, 0);
+  }
+
+  function shade(level) {
+    const at = Math.min(level, 0.999) * (INK.length - 1), low = Math.floor(at), part = at - low;
+    return [0, 1, 2].map((i) => INK[low][i] + part * (INK[low + 1][i] - INK[low][i])).concat(255);
+  }
+
+  let bank = null;
+
+  /* Triangles of equal width in mel, as [index, weight] pairs. */
+  function filters() {
+    if (bank) return bank;
+    const toMel = (hz) => 2595 * Math.log10(1 + hz / 700), toHz = (mel) => 700 * (10 ** (mel / 2595) - 1);
+    const edges = Array.from({ length: BINS + 2 }, (_, i) => toHz(toMel(TOP_HZ) * i / (BINS + 1)));
+    bank = Array.from({ length: BINS }, (_, bin) => {
+      const [left, middle, right] = edges.slice(bin, bin + 3), weights = [];
+      for (let index = 0; index <= SIZE / 2; index++) {
+        const hz = index * RATE / SIZE;
+        const weight = Math.min((hz - left) / (middle - left), (right - hz) / (right - middle));
+        if (weight > 0) weights.push([index, weight]);
+      }
+      // The lowest triangles may fall between two frequencies.
+      return weights.length ? weights : [[Math.round(middle * SIZE / RATE), 1]];
+    });
+    return bank;
+  }
+
+  const real = new Float64Array(SIZE), imaginary = new Float64Array(SIZE);
+  const window_ = Float64Array.from({ length: SIZE }, (_, i) => 0.5 - 0.5 * Math.cos(2 * Math.PI * i / SIZE));
+
+  /* The power of one windowed frame at each frequency: an FFT by halving. */
+  function spectrum(samples, start) {
+    const bits = Math.log2(SIZE);
+    for (let i = 0; i < SIZE; i++) {
+      let turned = 0;
+      for (let bit = 0; bit < bits; bit++) turned = (turned << 1) | ((i >> bit) & 1);
+      real[turned] = (samples[start + i] || 0) * window_[i];
+      imaginary[turned] = 0;
+    }
+    for (let half = 1; half < SIZE; half *= 2) {
+      for (let k = 0; k < half; k++) {
+        const angle = -Math.PI * k / half, cos = Math.cos(angle), sin = Math.sin(angle);
+        for (let i = k; i < SIZE; i += 2 * half) {
+          const j = i + half;
+          const re = real[j] * cos - imaginary[j] * sin, im = real[j] * sin + imaginary[j] * cos;
+          real[j] = real[i] - re;
+          imaginary[j] = imaginary[i] - im;
+          real[i] += re;
+          imaginary[i] += im;
+        }
+      }
+    }
+    const power = new Float64Array(SIZE / 2 + 1);
+    for (let i = 0; i <= SIZE / 2; i++) power[i] = real[i] ** 2 + imaginary[i] ** 2;
+    return power;
+  }
+})();

@@ -1,0 +1,56 @@
+"""The Listen tab in a real browser: checkpoints side by side, a blind test, and its ranking."""
+
+import json
+
+from _browser import needs_chromium, open_page
+from _clips import write_tone
+from _page_server import PageServer
+from playwright.sync_api import BrowserContext
+
+from trainer import Run, RunConfig
+from trainer.votes import read_votes
+
+pytestmark = needs_chromium
+TEXT = "\uc548\ub155\ud558\uc138\uc694"
+
+
+def test_a_blind_test_hides_the_names_and_ranks_them(
+    context: BrowserContext, server: PageServer
+) -> None:
+    run = _run_with_takes(server, ["base", "20", "30"])
+    page = open_page(context, server, f"?tab=listen&run={run.name}")
+    page.wait_for_selector(".court-card[data-entry='20'] canvas")
+    page.wait_for_function("document.querySelector('.spectrogram').width > 20")
+
+    page.click("#court-blind")
+    hidden = page.inner_text("#ballot")
+    for number in range(3):
+        page.wait_for_selector(f"#ballot >> text={number} answers now; there are 3 pairs.")
+        page.click("#vote-a" if number else "#vote-same")
+    page.wait_for_selector("#ballot >> text=3 answers now")
+    page.click("#end-blind")
+    page.wait_for_selector("#ranking >> text=3 votes.")
+
+    assert "step" not in hidden and "base" not in hidden
+    assert page.locator(".ranking-row").count() == 3
+    votes = read_votes(run.folder / "listening" / "votes.jsonl")
+    assert sorted(tuple(sorted((vote.first, vote.second))) for vote in votes) == [
+        ("20", "30"), ("20", "base"), ("30", "base"),
+    ]  # fmt: skip
+    assert votes[0].text == TEXT
+
+
+def _run_with_takes(server: PageServer, entries: list[str]) -> Run:
+    """Make a run whose checkpoints spoke already."""
+    run = Run.create(server.runs / "court", RunConfig(base="somewhere"))
+    for step in (20, 30):
+        folder = run.folder / "checkpoints" / f"step-{step:08d}"
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text(f'{{"step": {step}}}', encoding="utf-8")
+    lines = []
+    for number, entry in enumerate(entries):
+        take = {"id": f"{number:020d}", "entry": entry, "text": TEXT, "speaker": "ada"}
+        write_tone(run.folder / "listening" / f"{take['id']}.wav", 0.5)
+        lines.append(json.dumps(take))
+    (run.folder / "listening" / "takes.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return run

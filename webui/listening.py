@@ -1,0 +1,199 @@
+"""Listening: takes of one sentence by several checkpoints, and blind votes on them.
+
+A take is a WAV file in the run's `listening` folder under a name that does not tell who speaks.
+"""
+
+import hashlib
+import json
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import soundfile
+
+from trainer.errors import DataError, RunError
+from trainer.runs import Run
+from trainer.votes import WINNERS, Vote, append_vote, rank, read_votes
+from webui import speaking
+from webui.streaming import MOST_LETTERS
+
+RECORDING, BASE = "recording", "base"
+MOST_CHECKPOINTS, MOST_TEXTS = 5, 6
+"""Of checkpoints, the base counts as one."""
+_SENTENCES = 30
+_LOCK = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Take:
+    """One sentence as one entry speaks it: `base`, a checkpoint's step, or the `recording`."""
+
+    id: str
+    entry: str
+    text: str
+    speaker: str
+
+
+def read_clips(run: Run) -> list[dict[str, Any]]:
+    """Return the clips a run chose at its start, held-out ones first; none before that."""
+    try:
+        values = json.loads((run.folder / "clips.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return sorted(values["clips"], key=lambda clip: clip["split"] != "val")
+
+
+def read_takes(run: Run) -> list[Take]:
+    """Return the takes of a run whose sound is there, oldest first."""
+    found: dict[str, Take] = {}
+    try:
+        lines = (_folder(run) / "takes.jsonl").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        try:
+            take = Take(**json.loads(line))
+        except (ValueError, TypeError):
+            continue
+        if take_path(run, take.id) is not None:
+            found[take.id] = take
+    return list(found.values())
+
+
+def take_path(run: Run, take_id: str) -> Path | None:
+    """Return the sound of a take; None where there is none."""
+    if len(take_id) != 20 or not take_id.isalnum():
+        return None
+    path = _folder(run) / f"{take_id}.wav"
+    return path if path.is_file() else None
+
+
+def choices(run: Run, clips: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what can be compared: checkpoints by step, the base, sentences that were recorded."""
+    infos = run.checkpoints()
+    best = [info.step for info in infos if info.best]
+    return {
+        "steps": [info.step for info in infos],
+        "best": best[-1] if best else None,
+        "has_base": bool(run.config.base),
+        "sentences": [
+            {"text": clip["text"], "speaker": clip["speaker"], "split": clip["split"]}
+            for clip in clips[:_SENTENCES]
+        ],
+    }
+
+
+def make_takes(
+    run: Run, texts: Sequence[str], entries: Sequence[str], speaker: str, clips: Sequence[dict]
+) -> int:
+    """Let every entry speak every text; what was spoken before is not spoken again.
+
+    Returns:
+        How many takes are new.
+
+    Raises:
+        DataError: nothing can be spoken or compared.
+        RunError: a checkpoint could not speak.
+    """
+    texts = list(dict.fromkeys(" ".join(text.split()) for text in texts if text.strip()))
+    entries = list(dict.fromkeys(entries))
+    _check_request(run, texts, entries)
+    known = {take.id for take in read_takes(run)}
+    wanted = [
+        _take(entry, text, speaker) for entry in entries for text in texts if entry != RECORDING
+    ]
+    missing = [take for take in wanted if take.id not in known]
+    copied = _copy_recordings(run, texts, clips, known) if RECORDING in entries else 0
+    return copied + _speak(run, missing, speaker)
+
+
+def vote(run: Run, first: str, second: str, winner: str) -> None:
+    """Keep an answer on two takes, given by their ids in the order they were heard.
+
+    Raises:
+        RunError: they are no two takes of one sentence, or the answer is none.
+    """
+    takes = {take.id: take for take in read_takes(run)}
+    if first not in takes or second not in takes or winner not in WINNERS:
+        raise RunError("These two takes are not there any more. Speak them again.")
+    one, two = takes[first], takes[second]
+    if one.text != two.text or one.entry == two.entry:
+        raise RunError("Two takes of one sentence are compared, each by another voice.")
+    answer = Vote(one.entry, two.entry, winner, one.text, time.time())
+    append_vote(_folder(run) / "votes.jsonl", answer)
+
+
+def standings(run: Run) -> dict[str, Any]:
+    """Return the ranking that the votes of a run make, with their number."""
+    votes = read_votes(_folder(run) / "votes.jsonl")
+    return {"votes": len(votes), "standings": [asdict(standing) for standing in rank(votes)]}
+
+
+def _folder(run: Run) -> Path:
+    return run.folder / "listening"
+
+
+def _take(entry: str, text: str, speaker: str) -> Take:
+    digest = hashlib.blake2b(f"{entry}\n{text}\n{speaker}".encode(), digest_size=10)
+    return Take(digest.hexdigest(), entry, text, speaker)
+
+
+def _check_request(run: Run, texts: Sequence[str], entries: Sequence[str]) -> None:
+    if not texts or not entries:
+        raise DataError("Choose at least one sentence, and who speaks it.")
+    if len(texts) > MOST_TEXTS or len([e for e in entries if e != RECORDING]) > MOST_CHECKPOINTS:
+        raise DataError(
+            f"At most {MOST_TEXTS} sentences by {MOST_CHECKPOINTS} voices are spoken at once."
+        )
+    if max(map(len, texts)) > MOST_LETTERS:
+        raise DataError(f"A sentence has at most {MOST_LETTERS} letters here.")
+    steps = {str(info.step) for info in run.checkpoints()}
+    strangers = [entry for entry in entries if entry not in steps | {BASE, RECORDING}]
+    if strangers:
+        raise RunError(f"The run {run.name} has no checkpoint '{strangers[0]}' any more.")
+
+
+def _speak(run: Run, missing: Sequence[Take], speaker: str) -> int:
+    if not missing:
+        return 0
+    texts = list(dict.fromkeys(take.text for take in missing))
+    entries = list(dict.fromkeys(take.entry for take in missing))
+    with tempfile.TemporaryDirectory() as work:
+        files = speaking.speak_takes(run, texts, entries, speaker=speaker, folder=Path(work))
+        for take in missing:
+            _keep(run, take, files[take.entry, texts.index(take.text)])
+    return len(missing)
+
+
+def _copy_recordings(run: Run, texts: Sequence[str], clips: Sequence[dict], known: set[str]) -> int:
+    made = 0
+    for clip in clips:
+        take = _take(RECORDING, clip["text"], clip["speaker"])
+        if clip["text"] not in texts or not clip["audio_path"] or take.id in known:
+            continue
+        try:
+            wave, sample_rate = soundfile.read(clip["audio_path"], dtype="int16")
+        except soundfile.LibsndfileError:
+            continue
+        with tempfile.TemporaryDirectory() as work:
+            file = Path(work) / "recording.wav"
+            soundfile.write(str(file), wave, sample_rate)
+            _keep(run, take, file)
+        known.add(take.id)
+        made += 1
+    return made
+
+
+def _keep(run: Run, take: Take, file: Path) -> None:
+    folder = _folder(run)
+    folder.mkdir(exist_ok=True)
+    partial = folder / f".{take.id}.part"
+    shutil.copyfile(file, partial)
+    partial.replace(folder / f"{take.id}.wav")
+    with _LOCK, (folder / "takes.jsonl").open("a", encoding="utf-8") as index:
+        index.write(json.dumps(asdict(take), ensure_ascii=False) + "\n")
