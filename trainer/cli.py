@@ -328,25 +328,34 @@ def _metrics(argv: list[str]) -> int:
 def _synthesize(argv: list[str]) -> int:
     started = time.monotonic()
     parser = _run_parser("synthesize")
-    is_one = len(args.text) == 1 and "," not in args.checkpoint
     parser.add_argument("--text", required=True, action="append", help="what to say")
-        if not is_one:
-            parser.error("--stream speaks one text with one checkpoint")
-        args.text = args.text[0]
     one_each = "the WAV file to write; a folder for several texts or checkpoints"
-    if not is_one:
-        return _speak_takes(args)
-    args.text = args.text[0]
     parser.add_argument("--out", required=True, metavar="X.wav", help=one_each)
     streams = "write sound as soon as there is some, with --out - to standard output"
     parser.add_argument("--stream", action="store_true", help=streams)
     parser.add_argument("--speaker", default="", help="who says it [the first speaker]")
-    parser.add_argument("--checkpoint", default="best", help="best, last or a step [best]")
+    which = "best, last, a step, or base; several with commas [best]"
+    parser.add_argument("--checkpoint", default="best", help=which)
     args = parser.parse_args(argv)
+    is_one = len(args.text) == 1 and "," not in args.checkpoint
     if args.stream:
+        if not is_one:
+            parser.error("--stream speaks one text with one checkpoint")
+        args.text = args.text[0]
         return _stream(args, started)
+    if not is_one:
+        return _speak_takes(args)
+    args.text = args.text[0]
     from trainer.data.audio import write_wav
     from trainer.speaking import speak
+
+    if args.out == "-":
+        parser.error("--out - writes to standard output as the sound comes; it needs --stream")
+    speech = speak(Run.open(args.run), args.text, speaker=args.speaker, which=args.checkpoint)
+    write_wav(Path(args.out), speech.wave, speech.sample_rate)
+    print(f"{args.out}: {len(speech.wave) / speech.sample_rate:.2f} s")
+    return 0
+
 
 def _speak_takes(args: argparse.Namespace) -> int:
     """Speak every text with every checkpoint, into a folder: best-0.wav, best-1.wav, ..."""
@@ -360,14 +369,6 @@ def _speak_takes(args: argparse.Namespace) -> int:
         path = folder / f"{checkpoint}-{number}.wav"
         write_wav(path, speech.wave, speech.sample_rate)
         print(f"{path}: {len(speech.wave) / speech.sample_rate:.2f} s", flush=True)
-    return 0
-
-
-    if args.out == "-":
-        parser.error("--out - writes to standard output as the sound comes; it needs --stream")
-    speech = speak(Run.open(args.run), args.text, speaker=args.speaker, which=args.checkpoint)
-    write_wav(Path(args.out), speech.wave, speech.sample_rate)
-    print(f"{args.out}: {len(speech.wave) / speech.sample_rate:.2f} s")
     return 0
 
 
