@@ -1,8 +1,10 @@
 """The original's half of the comparison: runs in an environment that holds what IndexTTS-2 needs.
 
     PYTHONPATH=UPSTREAM python _indextts2_side.py compute FOLDER
+    PYTHONPATH=UPSTREAM python _indextts2_side.py hear FOLDER     writes a w2v-bert-2.0 and a codec
     PYTHONPATH=UPSTREAM python _indextts2_side.py load FOLDER     loads FOLDER/gpt.pth, strictly
-    PYTHONPATH=UPSTREAM python _indextts2_side.py speed FOLDER    times a step, batch as padded
+    PYTHONPATH=UPSTREAM python _indextts2_side.py speed FOLDER    times steps, batch as padded, of
+                                                              settings named on standard input
 
 The losses are put together as the community's trainer (train_gpt_v2.py) does it, from the
 original's own methods, one clip at a time: in a batch the audio would attend to text padding.
@@ -11,6 +13,7 @@ original's own methods, one clip at a time: in a batch the audio would attend to
 import argparse
 import importlib.metadata
 import json
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,10 +25,10 @@ import torch.nn.functional as F
 import yaml
 from indextts.gpt.model_v2 import UnifiedVoice
 from indextts.utils.maskgct.models.codec.kmeans.repcodec_model import RepCodec
-from safetensors.torch import save_file
+from safetensors.torch import save_file, save_model
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import SeamlessM4TFeatureExtractor
+from transformers import SeamlessM4TFeatureExtractor, Wav2Vec2BertConfig, Wav2Vec2BertModel
 from xtts_inputs import pack
 
 PACKAGES = ("torch", "transformers")
@@ -46,10 +49,11 @@ FULL = {
 def main() -> None:
     """Run one command; results lie beside the inputs as safetensors and JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("command", choices=("compute", "load", "speed"))
+    parser.add_argument("command", choices=("compute", "hear", "load", "speed"))
     parser.add_argument("folder", type=Path)
     arguments = parser.parse_args()
-    {"compute": compute, "load": load, "speed": speed}[arguments.command](arguments.folder)
+    commands = {"compute": compute, "hear": hear, "load": load, "speed": speed}
+    commands[arguments.command](arguments.folder)
 
 
 def compute(folder: Path) -> None:
@@ -72,6 +76,31 @@ def compute(folder: Path) -> None:
     (folder / "expected.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
+def hear(folder: Path) -> None:
+    """Write a small w2v-bert-2.0, statistics and a codec, and what the original's steps give."""
+    torch.manual_seed(0)
+    network = Wav2Vec2BertModel(Wav2Vec2BertConfig(**inputs.HEARING)).eval()
+    network.save_pretrained(folder / "w2v-bert-2.0")
+    width = inputs.HEARING["hidden_size"]
+    stats = {"mean": torch.randn(width), "var": torch.rand(width) + 0.5}
+    torch.save(stats, folder / "wav2vec2bert_stats.pt")
+    codec = RepCodec(cfg=SimpleNamespace(**inputs.CODEC))
+    fill(codec)
+    save_model(codec.eval(), str(folder / "codec.safetensors"))
+    extract, found = SeamlessM4TFeatureExtractor(), {}
+    for wave in inputs.waves():
+        made = extract(wave, sampling_rate=16000, return_tensors="pt")
+        with torch.no_grad():
+            states = network(**made, output_hidden_states=True).hidden_states
+        # Its get_emb, whose class cannot be had without all its weights.
+        features = (states[17] - stats["mean"]) / torch.sqrt(stats["var"])
+        valid = int(made["attention_mask"].sum())
+        found[f"heard.features.{len(wave)}"] = features[0, :valid].clone()
+        # Where frames come out odd, its codec hears one more of half a frame and padding.
+        found[f"heard.codes.{len(wave)}"] = codec.quantize(features[:, :valid])[0].flatten().clone()
+    save_file(found, folder / "expected_heard.safetensors")
+
+
 def load(folder: Path) -> None:
     """Load what was written for the original, and write down what one row predicts."""
     config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
@@ -85,24 +114,43 @@ def load(folder: Path) -> None:
 
 
 def speed(folder: Path) -> None:
-    """Write down the seconds of the fastest step, taken as the community's trainer does."""
+    """Answer each line on standard input with the processor seconds of a step as it is taken there.
+
+    `padded` is the step of the community's trainer; `bf16`, the same under autocast, since its fp16
+    and scaler need a GPU; `kept` and `kept bf16`: without computing every block again.
+    """
     # Its build leaves checkpointing on.
-    model = UnifiedVoice(**inputs.SPEED).train()
+    models = {on: UnifiedVoice(**inputs.SPEED, checkpointing=on).train() for on in (True, False)}
+    optimizers = {
+        on: torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.01)
+        for on, model in models.items()
+    }
+    for line in sys.stdin:
+        is_checkpointed = not line.startswith("kept")
+        step = (models[is_checkpointed], optimizers[is_checkpointed])
+        started = time.process_time()
+        with torch.autocast("cpu", torch.bfloat16, enabled="bf16" in line):
+            loss = padded_loss(step[0])
+        take_step(*step, loss)
+        print(time.process_time() - started, flush=True)
+
+
+def take_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    """Do what follows the loss () of a step."""
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
+def padded_loss(model: UnifiedVoice) -> Tensor:
+    """Return the weighted loss () of the timed batch, text and codes padded."""
     clips = inputs.speed_clips()
     ids = pad_sequence([torch.from_numpy(text) for text, _ in clips], batch_first=True)
     codes = pad_sequence([torch.from_numpy(audio) for _, audio in clips], batch_first=True)
     lengths = [torch.tensor([len(clip[place]) for clip in clips]) for place in (0, 1)]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.01)
-    taken = []
-    for _ in range(inputs.SPEED_STEPS):
-        started = time.perf_counter()
-        optimizer.zero_grad(set_to_none=True)
-        text, audio = padded_losses(model, ids, codes, lengths)
-        (0.2 * text + 0.8 * audio).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        taken.append(time.perf_counter() - started)
-    (folder / "speed.json").write_text(json.dumps(min(taken)), encoding="utf-8")
+    text, audio = padded_losses(model, ids, codes, lengths)
+    return 0.2 * text + 0.8 * audio
 
 
 def padded_losses(

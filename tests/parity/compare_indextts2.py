@@ -5,15 +5,16 @@ Usage, from the root of the repository:
     git clone --branch v2.0.0 https://github.com/index-tts/index-tts upstream
     python -m venv indextts
     indextts/bin/python -m pip install torch==2.11.0 torchaudio==2.11.0 transformers==4.52.1 \
-        einops sentencepiece safetensors pyyaml
+        einops sentencepiece safetensors pyyaml numpy scipy soundfile
     PYTHONPATH=. python tests/parity/compare_indextts2.py --upstream upstream \
         --python indextts/bin/python
 
 Compares, and exits with 1 if anything differs by more than the limit in its line: keys and shapes
 at the published size; conditioning, emotion vector, both losses and all gradients, with voices that
-were computed before and with voices trained along; codes of the semantic codec; the filterbank; and
-a folder that we write, which the original must load strictly to the same losses. `--write-golden`
-also writes tests/golden/indextts2.json, which the test suite checks.
+were computed before and with voices trained along; codes of the semantic codec; the filterbank;
+audio to features and codes through the true class of w2v-bert-2.0, small and random; and a folder
+that we write, which the original must load strictly to the same losses. `--write-golden` also
+writes tests/golden/indextts2.json, which the test suite checks.
 """
 
 import argparse
@@ -39,6 +40,8 @@ COMMAND = (
     "--write-golden"
 )
 SIDE = Path(__file__).with_name("_indextts2_side.py")
+HEARING = Path(__file__).with_name("_indextts2_hearing.py")
+HEARING_LIMITS = {"heard.features": 1e-4, "heard.codes": 0.0}
 Row = tuple[str, float, float]
 
 
@@ -57,6 +60,8 @@ def main() -> int:
         expected = load_file(folder / "expected.safetensors")
         facts = json.loads((folder / "expected.json").read_text(encoding="utf-8"))
         rows = _compare(expected, facts)
+        _run_side("hear", python, upstream, folder)
+        rows += _compare_heard(python, folder)
         _write_folder(facts, folder)
         _run_side("load", python, upstream, folder)
         rows += _compare_loaded(expected, load_file(folder / "loaded.safetensors"))
@@ -91,6 +96,18 @@ def _compare(expected: dict[str, Tensor], facts: dict[str, Any]) -> list[Row]:
         *worst.values(),
         ("values that only one side has", float(len(set(found) ^ set(expected))), 0.0),
         (f"keys and shapes of {len(theirs)} published tensors", float(len(unpaired)), 0.0),
+    ]
+
+
+def _compare_heard(python: Path, folder: Path) -> list[Row]:
+    """Run our way from audio to codes where transformers is, and compare it with the original's."""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    subprocess.run([str(python), str(HEARING), str(folder)], check=True, env=environment)
+    expected = load_file(folder / "expected_heard.safetensors")
+    found = load_file(folder / "heard.safetensors")
+    return [
+        (name, ours.difference(found[name], value), HEARING_LIMITS[name.rpartition(".")[0]])
+        for name, value in expected.items()
     ]
 
 
