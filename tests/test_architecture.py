@@ -65,6 +65,7 @@ FLOORS = {
     "trainer.evaluate": 3.0,
     "trainer.advice": 3.05,
     "trainer.alphabet": 3.0,
+    "trainer.votes": 1.0,
     "trainer.presets": 3.0,
     "trainer.rehearsal": 3.1,
     "trainer.measurements": 3.0,
@@ -118,7 +119,7 @@ ONLY = {
         "data.manifest", "data.peek", "data.quality", "data.rewrite", "data.types", "device",
         "entries", "errors", "events", "advice", "flags", "guard", "library", "measurements",
         "race.choices", "race.plan", "race.queue", "race.view", "options", "presets", "runs",
-        "schedules", "series", "specs",
+        "schedules", "series", "specs", "votes",
     },
 }  # fmt: skip
 
