@@ -31,6 +31,8 @@ FLOORS = {
     "trainer.cli": 5.3,
     "trainer": 5.2,
     "trainer.foresight": 5.15,
+    "trainer.launchers": 5.15,
+    "trainer.lines": 5.0,
     "trainer.measure": 5.15,
     "trainer.race": 5.15,
     "trainer.rate_finder": 5.15,

@@ -13,18 +13,8 @@ from typing import Any
 from trainer.data.ledger import disarm
 from trainer.data.types import Clip
 from trainer.errors import TimbreError
-from trainer.events import (
-    CheckpointSaved,
-    Event,
-    Notice,
-    PhaseChanged,
-    PlanChanged,
-    PreviewMade,
-    RunFinished,
-    RunStarted,
-    StepDone,
-    ValidationDone,
-)
+from trainer.events import Event, PhaseChanged, StepDone
+from trainer.lines import describe_event
 from trainer.runs import Run
 from trainer.series import merged_rows
 
@@ -37,6 +27,7 @@ COMMANDS = {
     "metrics": "print the metrics of a run as JSON or CSV",
     "synthesize": "speak a sentence with a checkpoint of a run",
     "export": "write the weights of a run for use elsewhere",
+    "launch": "train a run in the background here, or on a Slurm cluster",
     "race": "compare optimizers on your clips under equal conditions",
     "find-lr": "find a learning rate with one short run",
     "estimate": "say how much memory a run will need, before it runs",
@@ -410,6 +401,12 @@ def _export(argv: list[str]) -> int:
     return 0
 
 
+def _launch(argv: list[str]) -> int:
+    from trainer.launchers._command import launch_command
+
+    return launch_command(_parser("launch"), argv, _say)
+
+
 def _race(argv: list[str]) -> int:
     from trainer.race.command import race_command
 
@@ -445,39 +442,12 @@ class _Printer:
         self._printed_at = 0.0
 
     def __call__(self, event: Event) -> None:
-        text = _line(event)
+        text = describe_event(event)
         is_frequent = isinstance(event, StepDone | PhaseChanged)
         if text is None or (is_frequent and time.monotonic() - self._printed_at < 2.0):
             return
         self._printed_at = time.monotonic() if is_frequent else self._printed_at
         print(text, flush=True)
-
-
-def _line(event: Event) -> str | None:
-    match event:
-        case PhaseChanged():
-            return f"{event.phase} {event.done}/{event.total}" if event.total else event.phase
-        case RunStarted():
-            on = [name for name, state in event.optimizations.items() if state["on"]]
-            return f"Training from step {event.first_step} to {event.last_step}; on: {on or 'none'}"
-        case StepDone():
-            metrics = event.metrics
-            seconds, memory = metrics["perf/s_per_step"], metrics["perf/memory_gib"]
-            loss = metrics["train/loss"]
-            return f"step {event.step}  loss {loss:.4f}  {seconds:.3f} s/step  {memory:.2f} GiB"
-        case ValidationDone():
-            return f"step {event.step}  val loss {event.metrics['val/loss']:.4f}"
-        case CheckpointSaved():
-            return f"step {event.step}  saved {event.path}{' (best)' if event.best else ''}"
-        case PreviewMade():
-            return f"step {event.step}  preview {event.path}"
-        case PlanChanged():
-            return f"step {event.step}  the run now goes to step {event.last_step}"
-        case Notice():
-            return f"{event.level}: {event.text} {event.remedy}"
-        case RunFinished():
-            return f"{event.outcome} at step {event.step} {event.reason} {event.remedy}".strip()
-    return None
 
 
 def _finite(column: Sequence[float]) -> list[float | None]:
@@ -497,6 +467,7 @@ _HANDLERS: dict[str, Callable[[list[str]], int]] = {
     "metrics": _metrics,
     "synthesize": _synthesize,
     "export": _export,
+    "launch": _launch,
     "race": _race,
     "find-lr": _find_lr,
     "estimate": _estimate,
