@@ -262,6 +262,20 @@ def test_prodigy_grows_no_faster_than_allowed() -> None:
     assert 1.0 < max(growth) <= 1.02 + 1e-9
 
 
+def test_an_estimate_that_runs_away_ruins_the_weights_without_an_error() -> None:
+    weight = nn.Parameter(torch.ones(8))
+    spec = SPECS["prodigy"]
+    groups = [{"params": [weight], "weight_decay": 0.0}]
+    optimizer = spec.build(groups, spec.options(), CPU)
+    weight.grad = torch.ones(8)
+    optimizer.step()
+    optimizer.param_groups[0]["d"].fill_(1e30)
+
+    optimizer.step()
+
+    assert not weight.isfinite().all()
+
+
 def test_schedule_free_evaluates_an_average_and_returns_to_the_training_weights() -> None:
     model = _network()
     optimizer = _build("schedule_free_adamw", model)

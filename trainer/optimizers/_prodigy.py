@@ -5,6 +5,7 @@ weight is one pass, and the new d is a few scalars after it. d never leaves the 
 term d * eps differs from `prodigyopt`, which takes the new d there.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -264,6 +265,15 @@ def _is_host(scalar: Tensor) -> bool:
 def _host_numbers(scalars: Scalars, weight_decay: float) -> HostNumbers:
     """Return the scalars of a CPU: their memory is the host's, so there is nothing to wait for."""
     d, rate, weight = (
-        float(scalar.numpy()) for scalar in (scalars.d, scalars.rate, scalars.weight_of_grad)
+        _as_factor(float(scalar.numpy()))
+        for scalar in (scalars.d, scalars.rate, scalars.weight_of_grad)
     )
     return HostNumbers(scalars.betas, scalars.eps * d, d, rate, weight, weight_decay)
+
+
+def _as_factor(value: float) -> float:
+    """Return a number that torch takes as a factor for float32; one that is too large is infinite.
+
+    An estimate that runs away so far has lost the run; the loss then says so.
+    """
+    return value if abs(value) <= torch.finfo(torch.float32).max else math.copysign(math.inf, value)
