@@ -1,6 +1,8 @@
 """The page as scripts and people meet it: published endpoints, private ones, uploads, refusals."""
 
+import asyncio
 import json
+import re
 import subprocess
 import sys
 import urllib.error
@@ -11,7 +13,7 @@ from typing import Any
 
 import pytest
 from _clips import write_list, write_tone
-from _page import in_blocks, make_studio
+from _page import make_studio
 from _page_server import PROJECT, PageServer, start_page
 from gradio_client import Client
 from gradio_client.exceptions import AppError
@@ -24,9 +26,9 @@ from webui import speaking
 from webui import studio as studio_module
 from webui.actions import perform
 from webui.api import export_run
+from webui.listening import read_clips
 from webui.page import build_page
 from webui.studio import demo_config
-from webui.listening import read_clips
 from webui.tabs.listen import original_audio
 from webui.tabs.start import start_demo
 
@@ -83,6 +85,37 @@ def test_a_run_is_started_listed_and_stopped(client: Client, page: PageServer) -
     assert (listed[0]["name"], listed[0]["state"]) == (name, "running")
     assert status.state == "stopped"
     assert run.checkpoints()[-1].step == status.step
+
+
+def test_hostile_values_reach_no_handler_unchecked(page: PageServer) -> None:
+    with urllib.request.urlopen(page.url + "config") as answer:
+        handlers = [one for one in json.load(answer)["dependencies"] if one["backend_fn"]]
+
+    for handler in handlers:
+        for value in (
+            (None, "../../etc/passwd", ["x"] * 3, {"a": -1e308}) if handler["inputs"] else ()
+        ):
+            event = {name: value for name in ("action", "run", "count", "row_value", "index")}
+            _send(page, handler["id"], [value] * len(handler["inputs"]), event)
+
+    log = (page.runs.parent / "server.log").read_text(encoding="utf-8")
+    ours = re.findall(r'File "[^"]*/(?:webui|trainer)/[^"]*", line .*\n.*', log)
+    assert len(handlers) > 60
+    assert ours == []
+
+
+def _send(page: PageServer, handler: int, data: list[Any], event: dict[str, Any]) -> None:
+    """Run a handler as anybody can who reaches the page, by its number."""
+    asked = {"fn_index": handler, "data": data, "event_data": event, "session_hash": "x"}
+    request = urllib.request.Request(
+        page.url + "gradio_api/run/predict",
+        json.dumps(asked).encode(),
+        {"Content-Type": "application/json"},
+    )
+    try:
+        urllib.request.urlopen(request).close()
+    except urllib.error.HTTPError as error:
+        error.close()
 
 
 def test_a_name_that_is_taken_gets_a_number(client: Client) -> None:
@@ -218,9 +251,11 @@ def test_the_page_is_not_opened_to_others_without_a_password(words: list[str], s
 
 
 def test_no_part_of_the_page_keeps_a_connection_open(tmp_path: Path) -> None:
-    page = in_blocks(lambda: build_page(make_studio(tmp_path)))
+    async def build() -> Any:
+        return build_page(make_studio(tmp_path))
 
-    kinds = {type(block).__name__ for block in page.blocks.values()}
+    kinds = {type(block).__name__ for block in asyncio.run(build()).blocks.values()}
+    assert "Button" in kinds
     assert "State" not in kinds
     assert "Timer" not in kinds
 

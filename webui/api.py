@@ -8,6 +8,7 @@ from gradio.events import api
 
 from trainer.config import DataConfig, RunConfig
 from trainer.data.manifest import read_manifest
+from trainer.errors import ConfigError
 from webui import speaking
 from webui.actions import perform, toasts
 from webui.studio import Studio
@@ -19,12 +20,16 @@ def add_endpoints(studio: Studio) -> None:
     def start_run(config: dict, name: str = "run") -> dict:
         """Start a run from a configuration as in run.json and return its name."""
         with toasts():
+            _check_texts(name=name)
+            if not isinstance(config, dict):
+                raise ConfigError("'config' is no object. Give a configuration as in run.json.")
             run = studio.start(name, studio.checked(RunConfig.from_json(config)))
         return {"run": run.name}
 
     def stop_run(name: str) -> str:
         """Ask a run to save and stop after the current step."""
         with toasts():
+            _check_texts(name=name)
             return perform(studio, "stop", name)
 
     def list_runs() -> dict[str, Any]:
@@ -34,6 +39,7 @@ def add_endpoints(studio: Studio) -> None:
     def check_dataset(train_csv: str, eval_csv: str = "", language: str = "en") -> dict[str, Any]:
         """Read lists on the server and return their totals and problems."""
         with toasts():
+            _check_texts(train_csv=train_csv, eval_csv=eval_csv, language=language)
             data = DataConfig(train_csv=train_csv, eval_csv=eval_csv, language=language)
             manifest = read_manifest(data)
         # Clients take an object with a `path` for a file to fetch.
@@ -47,11 +53,19 @@ def add_endpoints(studio: Studio) -> None:
     def export(run: str, checkpoint: str = "best", bf16: bool = False) -> str:
         """Write the weights of a run into a new folder on the server and return its path."""
         with toasts():
-            return str(export_run(studio, run, checkpoint, bf16=bf16))
+            _check_texts(run=run, checkpoint=checkpoint)
+            return str(export_run(studio, run, checkpoint, bf16=bool(bf16)))
 
     for function in (start_run, stop_run, list_runs, check_dataset):
         api(function, concurrency_limit=None)
     api(export, concurrency_limit=1, concurrency_id="speaking")
+
+
+def _check_texts(**given: Any) -> None:
+    """Refuse what is no text: a client may send any JSON value."""
+    wrong = [f"'{name}' is no text." for name, value in given.items() if not isinstance(value, str)]
+    if wrong:
+        raise ConfigError(wrong)
 
 
 def speak_with(

@@ -135,9 +135,9 @@ class ChoiceForm:
         """Return the update that shows a choice; the fields of other entries stay as they are."""
         return {self.choice: choice["name"]} | self.forms[choice["name"]].fill(choice["options"])
 
-    def _show(self, chosen: str) -> list[Any]:
+    def _show(self, chosen: str | None) -> list[Any]:
         visible = [gr.Group(visible=key == chosen) for key in self._groups]
-        return [_describe(self.entries[chosen]), *visible]
+        return [_describe(self.entries[chosen]) if chosen in self.entries else "", *visible]
 
 
 def _describe(entry: Any) -> str:

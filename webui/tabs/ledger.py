@@ -227,7 +227,8 @@ class LedgerWiring:
 
     def listen(self, values: Values) -> tuple[str, list[list[str]], str]:
         """Listen to the clips and show what stands out."""
-        manifest = self._manifest(values)
+        with toasts():
+            manifest = self._manifest(values)
         heard = self.ear.listen(manifest.clips)
         rows, words = self.show_rows(values)
         return what_to_look_at(manifest, self._findings(manifest), heard), rows, words

@@ -258,8 +258,10 @@ def _wire_settings(tab: TrainTab, data_form: DataForm, studio: Studio, fields: s
         path.write_text(json.dumps(config.to_json(), indent=2, ensure_ascii=False), "utf-8")
         return gr.File(str(path), visible=True)
 
-    def load_settings(file: str) -> dict[Any, Any]:
+    def load_settings(file: str | None) -> dict[Any, Any]:
         with toasts():
+            if not file:
+                raise ConfigError("No file came. Choose one that Save settings wrote.")
             return show_settings(tab, data_form, read_config(Path(file)))
 
     quiet: dict[str, Any] = {"concurrency_limit": None, "api_visibility": "private"}
