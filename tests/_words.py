@@ -49,7 +49,7 @@ NOT_SAID = {
     "notice warning", "quiet key", "runs-table differences",
 }  # fmt: skip
 NAMES = {
-    "AdEMAMix", "Adafactor", "AdamW", "AdamW 8-bit", "English", "FastSpeech 2", "IndexTTS-2",
+    "CSV", "JSON", "PNG", "SVG", "TF32", "AdEMAMix", "Adafactor", "AdamW", "AdamW 8-bit", "English", "FastSpeech 2", "IndexTTS-2",
     "Kron (PSGD)", "Lion", "LoRA", "MARS-AdamW", "MARS-Lion", "MARS-Shampoo", "Muon", "Noam",
     "Prodigy", "Prodigy + Schedule-Free", "SOAP + AdEMAMix", "Schedule-Free AdamW", "Timbre",
     "XTTS v2",
@@ -89,8 +89,13 @@ def all_said(folder: Path) -> dict[str, str]:
     return {
         sentence: where
         for sentence, where in found.items()
-        if sentence and not _NO_WORDS.fullmatch(sentence) and sentence not in NOT_SAID
+        if sentence and is_word(sentence) and sentence not in NOT_SAID
     }
+
+
+def is_word(sentence: str) -> bool:
+    """Tell whether something can be translated: it is no number, value, path or name."""
+    return sentence not in NAMES and not _NO_WORDS.fullmatch(sentence)
 
 
 def component_words(folder: Path) -> Iterator[str]:
@@ -237,7 +242,7 @@ class Dictionary:
 
     def knows(self, sentence: str) -> bool:
         """Tell whether a sentence is translated: as a whole, as a pattern, or part by part."""
-        if sentence in self._plain or sentence in NAMES or _NO_WORDS.fullmatch(sentence):
+        if sentence in self._plain or not is_word(sentence):
             return True
         for expression, names in self._patterns:
             found = expression.fullmatch(sentence)

@@ -9,7 +9,9 @@
   "use strict";
   const t = window.timbre;
   const LANGUAGES = { en: "ltr", ko: "ltr", am: "ltr", fa: "rtl" };
-  const VERBATIM = "[translate=no], pre, code, kbd, textarea, script, style, #ledger td, .file-preview, " +
+  const VERBATIM = "[translate=no], pre, code, kbd, textarea, script, style, .file-preview, #ledger tbody, " +
+    // Of the ledger, the columns of our own words alone: status, reason, remedy.
+    "#ledger [data-col]:not([data-col='4'], [data-col='5'], [data-col='6']), " +
     "#listen-run [role=option], #listen-speaker [role=option], #listen-clip [role=option], " +
     "#listen-run input, #listen-speaker input, #listen-clip input, #live-run option, .recent-run b, " +
     "#live-compare option:not([value='']), " +

@@ -1,0 +1,230 @@
+"""How the page looks, reads and is worked in a browser: every tab, every language, no mouse."""
+
+import os
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _browser import Starter, needs_chromium, open_page, stop_run, watch_run
+from _clips import write_list, write_tone
+from _page_server import PageServer
+from _words import is_word
+from playwright.sync_api import Browser, BrowserContext, Page
+
+from trainer import Run, RunConfig
+from trainer.events import (
+    CheckpointSaved,
+    Notice,
+    PreviewMade,
+    RunFinished,
+    RunStarted,
+    StepDone,
+    ValidationDone,
+)
+
+pytestmark = needs_chromium
+PHONE, DESK = {"width": 375, "height": 740}, {"width": 1280, "height": 900}
+WORDS = "Loss"
+"""A name that the page says itself: as somebody's name it must never be translated."""
+VIOLATIONS = """async () => (await axe.run(document, {resultTypes: ['violations']})).violations
+    .flatMap((rule) => rule.nodes.map((node) => rule.id + ': ' + node.html))"""
+DIRECTION = "getComputedStyle(document.querySelector('#live .chart canvas')).direction"
+UNSAID = "[...timbre.unsaid]"
+
+
+@pytest.fixture(scope="module")
+def rich(server: PageServer) -> Run:
+    """A finished run that shows one of everything, with words of the page where people write."""
+    return _finished(server, WORDS)
+
+
+def _finished(server: PageServer, name: str) -> Run:
+    run = Run.create(server.runs / name, RunConfig())
+    states = {"sdpa": {"on": True, "detail": "", "asked": True}}
+    run.events.append(RunStarted(1, 20, 10, {"device": "a fake", "parameters": 1234}, states))
+    for step in range(1, 21):
+        run.events.append(StepDone(step, {"train/loss": 1 / step, "perf/s_per_step": 0.1}))
+    run.events.append(ValidationDone(20, {"val/loss": 0.2}))
+    run.events.append(Notice("warning", "The loss is no number.", "Lower the rate.", 15))
+    run.events.append(CheckpointSaved(20, "checkpoints/step-00000020", True, 10, 0.1))
+    run.events.append(PreviewMade(20, "previews/step-00000020.wav", WORDS, "ada"))
+    run.events.append(RunFinished("finished", 20))
+    return run
+
+
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A list of two clips whose text is a word of the page."""
+    folder = tmp_path_factory.mktemp("listed")
+    rows = [f"{write_tone(folder / name).name}|{WORDS}" for name in ("a.wav", "b.wav")]
+    return write_list(folder / "train.csv", *rows)
+
+
+def _tour(page: Page, listed: Path) -> Iterator[str]:
+    """Open every tab in turn, filled with what it can show, and yield its name."""
+    tabs = page.evaluate("[...document.querySelectorAll('[role=tab]')].map((e) => e.dataset.tabId)")
+    for tab in tabs:
+        page.evaluate(f"timbre.openTab('{tab}')")
+        page.wait_for_selector(f"#tab-{tab} .tab-title", state="attached")
+        if tab == "data":
+            page.fill("#data-train_csv :is(input, textarea)", str(listed))
+            page.click("#check-data")
+            page.wait_for_selector(f"#ledger [data-col='2'] >> text={WORDS}")
+        elif tab == "live":
+            page.evaluate(f"timbre.show('{WORDS}')")
+            page.wait_for_function("timbre.state === 'finished'")
+            page.evaluate(
+                "document.querySelectorAll('#live details').forEach((e) => e.open = true)"
+            )
+        elif tab == "runs":
+            page.click(f"tr[data-run={WORDS}] summary")
+        yield tab
+
+
+def _keep(page: Page, name: str) -> None:
+    """Keep a picture to look at, where somebody asked for pictures."""
+    folder = os.environ.get("TIMBRE_SCREENSHOTS")
+    if folder:
+        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+
+def test_every_tab_can_be_read_and_pressed_by_all_in_both_colours_and_on_a_phone(
+    context: BrowserContext, server: PageServer, rich: Run, listed: Path
+) -> None:
+    axe = files("axe_playwright_python") / "axe.min.js"
+    context.add_init_script(axe.read_text(encoding="utf-8"))
+    page = open_page(context, server)
+    found: dict[str, Any] = {}
+
+    for tab in _tour(page, listed):
+        for scheme in ("light", "dark"):
+            found[f"{tab} {scheme}"] = page.evaluate(VIOLATIONS)
+            _keep(page, f"{tab}-{scheme}")
+            page.evaluate("timbre.switchTheme()")
+        page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+        found[f"{tab} wide"] = page.evaluate(
+            "Array(document.documentElement.scrollWidth - innerWidth).fill('too wide')"
+        )
+        _keep(page, f"{tab}-phone")
+        page.set_viewport_size(DESK)  # type: ignore[arg-type]
+
+    assert {place: wrong for place, wrong in found.items() if wrong} == {}
+    assert len(found) >= 18
+
+
+def test_start_and_stop_are_as_wide_as_a_phone_and_stand_apart(
+    browser: Browser, server: PageServer, start: Starter
+) -> None:
+    run = start("thumb", 100_000)
+    context = browser.new_context(viewport=PHONE)  # type: ignore[arg-type]
+    page = watch_run(context, server, run)
+
+    page.wait_for_selector("#live-stop", state="visible")
+    stop, discard = (page.locator(name).bounding_box() for name in ("#live-stop", "#live-discard"))
+    stop_run(run)
+    page.evaluate("timbre.openTab('train')")
+    page.wait_for_selector("#start-training", state="visible")
+    begin, queue = (
+        page.locator(name).bounding_box() for name in ("#start-training", "#add-to-queue")
+    )
+    context.close()
+
+    assert stop and discard and begin and queue
+    assert min(stop["width"], begin["width"]) > 0.8 * PHONE["width"]
+    assert abs(discard["y"] - stop["y"]) >= stop["height"] + 8
+    assert queue["y"] >= begin["y"] + begin["height"] + 8
+
+
+def test_the_page_speaks_the_language_of_the_browser_and_leaves_what_people_wrote(
+    browser: Browser, server: PageServer, rich: Run, listed: Path
+) -> None:
+    context = browser.new_context(locale="fa-IR", viewport=DESK)  # type: ignore[arg-type]
+    context.set_default_timeout(20_000)
+    page = open_page(context, server)
+    page.wait_for_function("timbre.language === 'fa'")
+
+    wide, written, unsaid = {}, {}, {}
+    for tab in _tour(page, listed):
+        wide[tab] = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        _keep(page, f"{tab}-fa")
+        if tab == "data":
+            written["text"] = page.locator(
+                "#ledger [data-col='2'] >> visible=true"
+            ).last.inner_text()
+        elif tab == "live":
+            page.wait_for_selector(".tile strong >> text=۰٫۰۵")
+            written["picker"] = page.inner_text("#live-run option:checked")
+            written["preview"] = page.inner_text("#live-previews .preview span")
+            written["chart"] = page.evaluate(DIRECTION)
+        elif tab == "runs":
+            written["table"] = page.inner_text(f"tr[data-run={WORDS}] b")
+    root = page.evaluate("[document.documentElement.lang, document.documentElement.dir]")
+    titles = page.inner_text("#tab-train-button"), page.inner_text("#tab-runs-button")
+    for language in ("fa", "am", "ko"):  # Every tab was opened, so each is said once more.
+        page.select_option("#language", language)
+        page.wait_for_function(f"document.documentElement.lang === '{language}'")
+        unsaid[language] = [words for words in page.evaluate(UNSAID) if is_word(words)]
+    page.reload()
+    page.wait_for_selector("#tab-train-button >> text=학습")
+    page.select_option("#language", "en")
+    page.wait_for_selector("#tab-train-button >> text=Train")
+    context.close()
+
+    assert unsaid == {"fa": [], "am": [], "ko": []}
+    assert set(wide.values()) == {0}
+    assert written == {
+        "picker": WORDS,
+        "preview": WORDS,
+        "chart": "ltr",
+        "table": WORDS,
+        "text": WORDS,
+    }
+    assert root == ["fa", "rtl"]
+    assert not {"Train", "Runs"} & set(titles)
+
+
+def test_a_choice_is_shown_and_found_in_the_language_of_the_page(
+    browser: Browser, server: PageServer
+) -> None:
+    context = browser.new_context(locale="fa-IR")
+    page = open_page(context, server, "?tab=train")
+    shown = "document.querySelector('#schedule-choice input').value"
+
+    page.wait_for_function(f"{shown} === 'کسینوسی'")
+    page.focus("#schedule-choice input")
+    page.get_by_role("option", name="خطی").click()
+    page.wait_for_selector("#schedule-linear-warmup_steps", state="visible")
+    page.press("#schedule-choice input", "Tab")
+    page.wait_for_function(f"{shown} === 'خطی'")
+    context.close()
+
+
+def test_the_page_is_worked_by_keyboard(
+    context: BrowserContext, server: PageServer, start: Starter
+) -> None:
+    run = start("typed", 100_000)
+    page = watch_run(context, server, run)
+
+    page.keyboard.press("?")
+    page.wait_for_selector("#keys[open]")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#keys", state="hidden")
+    page.keyboard.press("l")
+    page.keyboard.press("-")
+    page.keyboard.press("s")
+    page.wait_for_selector("#live-previews .preview")
+    page.focus("#live .chart canvas")
+    page.keyboard.press("ArrowLeft")
+    hover = page.inner_text(".chart.large .legend")
+    smoothing = page.input_value("#live-smoothing")
+    is_log = page.is_checked("#live .toolbar input[type=checkbox]")
+    stop_run(run)
+    page.evaluate("timbre.openTab('train')")
+    page.fill("#training-steps input, #training-steps textarea", "many")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector("#train-problem li")
+
+    assert " at " in hover
+    assert (smoothing, is_log) == ("0.85", True)
