@@ -110,7 +110,9 @@ def _allocated(setup: Setup, batch: Batch) -> int:
 
 
 @pytest.mark.parametrize("boxes", BOXES, ids=lambda boxes: "+".join(boxes) or "plain")
-@pytest.mark.parametrize(("family", "size"), [("xtts", "tiny"), ("fastspeech2", "small")])
+@pytest.mark.parametrize(
+    ("family", "size"), [("xtts", "tiny"), ("fastspeech2", "small"), ("indextts2", "tiny")]
+)
 def test_the_estimate_is_what_the_allocator_hands_out(
     family: str, size: str, boxes: dict[str, dict[str, Any]]
 ) -> None:

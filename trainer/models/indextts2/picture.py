@@ -49,12 +49,12 @@ def draw_codes(spoken: np.ndarray, said: np.ndarray, hits: int) -> Picture:
         f"the histograms overlap by {100 * overlap:.0f} %."
     )
     order = np.argsort(-spoken, kind="stable")
-    bars = shares[:, order[:_SHOWN]]
-    others = shares[:, order[_SHOWN:]].sum(axis=1, keepdims=True)
-    return Picture(_draw_bars(np.concatenate([bars, others], axis=1), order[:_SHOWN]), words)
+    shown = max(1, min(_SHOWN, int((spoken > 0).sum())))
+    others = shares[:, order[shown:]].sum(axis=1, keepdims=True)
+    return Picture(_draw_bars(np.concatenate([shares[:, order[:shown]], others], axis=1)), words)
 
 
-def _draw_bars(shares: np.ndarray, codes: np.ndarray) -> str:
+def _draw_bars(shares: np.ndarray) -> str:
     """Return an SVG of pairs of bars; shares: (2, n), the last pair is that of all other codes."""
     # The other codes together would dwarf every bar, so their pair is cut off and labelled.
     top = float(shares[:, :-1].max()) or 1.0
@@ -67,7 +67,9 @@ def _draw_bars(shares: np.ndarray, codes: np.ndarray) -> str:
         _text(_LEFT + 60, 16, "said by the model", _SAID),
         _text(4, 34, f"{100 * top:.2g} %", "#333333"),
         _text(4, _BASE, "0 %", "#333333"),
-        _text(_LEFT, _HEIGHT - 8, f"the {len(codes)} most spoken codes, by rank", "#333333"),
+        _text(
+            _LEFT, _HEIGHT - 8, f"the {shares.shape[1] - 1} most spoken codes, by rank", "#333333"
+        ),
         _text(_WIDTH - 6, _HEIGHT - 8, "all others", "#333333", anchor="end"),
         f'<path d="M{_LEFT} {_BASE}H{_WIDTH - 8}" stroke="#333333"/>',
     ]
