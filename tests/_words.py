@@ -26,7 +26,13 @@ from webui.page import build_page
 
 PROJECT = Path(__file__).resolve().parent.parent
 WORDS = PROJECT / "assets" / "page" / "words"
-SAID_BY_PYTHON = ("webui/**/*.py", "trainer/alerts.py", "trainer/guard.py", "trainer/divergence.py")
+SAID_BY_PYTHON = (
+    "webui/**/*.py",
+    "trainer/alerts.py",
+    "trainer/guard.py",
+    "trainer/divergence.py",
+    "trainer/data/findings.py",
+)
 NOT_SAID = {
     # Parts of sentences that the dictionaries hold whole.
     ", {} s a step, {} for {} steps", ", {}x as fast", "Saved {} rows as {}.{}", "{} Hz",
@@ -45,14 +51,14 @@ NOT_SAID = {
     "Cache-Control", "Connection", "Content-Disposition", "Content-Security-Policy",
     "Cross-Origin-Opener-Policy", "Cross-Origin-Resource-Policy", "Escape", "IBM Plex Mono",
     "IBM Plex Sans", "Referrer-Policy", "Speech broke off: %s",
-    "Timbre runs at {} - runs are kept in {}", "chip chip-{}", "notice error", "notice undo",
+    "Timbre runs at {} - runs are kept in {}", "card court-card", "chip chip-{}", "court live", "({} to {}),", "notice error", "notice undo",
     "notice warning", "quiet key", "runs-table differences",
 }  # fmt: skip
 NAMES = {
-    "CSV", "JSON", "PNG", "SVG", "TF32", "AdEMAMix", "Adafactor", "AdamW", "AdamW 8-bit", "English", "FastSpeech 2", "IndexTTS-2",
-    "Kron (PSGD)", "Lion", "LoRA", "MARS-AdamW", "MARS-Lion", "MARS-Shampoo", "Muon", "Noam",
-    "Prodigy", "Prodigy + Schedule-Free", "SOAP + AdEMAMix", "Schedule-Free AdamW", "Timbre",
-    "XTTS v2",
+    "AdEMAMix", "Adafactor", "AdamW 8-bit", "AdamW", "CSV", "English", "FastSpeech 2",
+    "IndexTTS-2", "JSON", "Kron (PSGD)", "Lion", "LoRA", "MARS-AdamW", "MARS-Lion", "MARS-Shampoo",
+    "Muon", "Noam", "PNG", "Prodigy + Schedule-Free", "Prodigy", "SOAP + AdEMAMix", "SVG",
+    "Schedule-Free AdamW", "TF32", "Timbre", "XTTS v2",
 }  # fmt: skip
 """What is called the same in every language."""
 _NUMBER = r"(\{\}|[-+]?\d[\d.,:]*(?:e-?\d+)?|-)"

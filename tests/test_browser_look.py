@@ -190,7 +190,7 @@ def test_a_choice_is_shown_and_found_in_the_language_of_the_page(
 ) -> None:
     context = browser.new_context(locale="fa-IR")
     page = open_page(context, server, "?tab=train")
-    shown = "document.querySelector('#schedule-choice input').value"
+    shown = "document.querySelector('#schedule-choice input')?.value"
 
     page.wait_for_function(f"{shown} === 'کسینوسی'")
     page.focus("#schedule-choice input")

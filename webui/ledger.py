@@ -90,7 +90,10 @@ def what_to_look_at(manifest: Manifest, findings: Sequence[Finding], heard: str)
     said = f'<p class="quiet">{safe(heard)}</p>' if heard else ""
     if not rows:
         return f'<div class="findings"><p>Nothing stands out.</p>{said}</div>'
-    heads = "".join(f"<th>{head}</th>" for head in ("", "Rows", "Minutes", "What to do", ""))
+    heads = "".join(
+        f"<th>{head}</th>"
+        for head in (_unseen("Kind"), "Rows", "Minutes", "What to do", _unseen("Buttons"))
+    )
     return (
         '<div class="findings"><b>What to look at</b><div class="scroll"><table>'
         f"<thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>{said}</div>"
@@ -227,6 +230,11 @@ def _with_counts(rates: dict[str, int]) -> list[str]:
     if len(rates) == 1:
         return [f"{rate} Hz" for rate in rates]
     return [f"{rate} Hz ({count} clips)" for rate, count in rates.items()]
+
+
+def _unseen(words: str) -> str:
+    """Return a heading for ears alone."""
+    return f'<span class="sr-only">{words}</span>'
 
 
 def _names(names: list[str]) -> str:
