@@ -7,6 +7,7 @@ carries `@pytest.mark.fault("A1", ...)`; the marks are read from the source, not
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 FAULTS = {
@@ -106,6 +107,7 @@ FAULTS = {
 _TESTS = Path(__file__).resolve().parent
 
 
+@cache
 def covered_by(folder: Path = _TESTS) -> dict[str, list[str]]:
     """Return the tests of each fault id that a mark names, unknown ids included."""
     found: dict[str, list[str]] = {}

@@ -156,14 +156,15 @@ def test_a_run_that_trains_on_a_cluster_is_stopped_with_a_save(run: Run, cluster
 
 def test_every_machine_of_a_job_joins_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
     submitit: Any = pytest.importorskip("submitit")
-    second = SimpleNamespace(node=1, hostnames=["first", "second"])
+    second = SimpleNamespace(node=1, hostnames=["first", "second"], job_id="12")
     monkeypatch.setattr(submitit, "JobEnvironment", lambda: second)
 
     words = slurm.TrainOnNode("/share/voice", 2, 4).command()
     again = slurm.TrainOnNode("/share/voice", 2, 4).checkpoint()
 
     assert " ".join(words[1:]) == (
-        "-m torch.distributed.run --nnodes 2 --node-rank 1 --nproc-per-node 4 --master-addr first "
-        "--master-port 29400 --max-restarts 3 -m trainer resume /share/voice"
+        "-m torch.distributed.run --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d "
+        "--rdzv-endpoint first:29400 --rdzv-id 12 --rdzv-conf is_host=0 --max-restarts 3 "
+        "-m trainer resume /share/voice"
     )
     assert isinstance(again, submitit.helpers.DelayedSubmission)

@@ -61,13 +61,17 @@ def validate(setup: Setup) -> dict[str, float]:
 
     Returns:
         `val/loss`, `val/loss/<part>`, `val/<measure>` and `val/<check>`; empty when there are no
-        val clips.
+        val clips, or when a person stops the run meanwhile.
     """
     if setup.val_batches is None:
         return {}
     sums: dict[str, Tensor] = {}
+    stop = setup.folder / "control" / "stop"
     with weights_for_evaluation(setup):
         for host_batch in setup.val_batches.of_step(1):
+            # Several ranks add up what they found; one of them alone cannot leave.
+            if setup.world.size == 1 and stop.exists():
+                return {}
             batch = host_batch.to(setup.device)
             with setup.precision.autocast(setup.device):
                 parts, measures = setup.family.validate(setup.model, batch)

@@ -36,6 +36,7 @@ from trainer.restarts import (
     Ending,
     is_started_in_vain,
     leave_ending,
+    take_ending,
 )
 from trainer.runs import Run
 from trainer.series import RunSeries
@@ -65,6 +66,8 @@ def continue_run(run: Run, listen: Callable[[Event], None] | None = None) -> int
     if world.is_main:
         run.drop_requests_before(psutil.Process().create_time())
         end_orphans(run.folder, Identity.of(os.getppid()))
+        if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+            take_ending(run.folder)  # the last word of an earlier training
     heartbeat = set_up_process(run, world)
     emit = heartbeat.watch(Teller(run, world, listen))
     known: RunSeries | None = run.series()

@@ -48,11 +48,12 @@ class TrainOnNode:
         import submitit
 
         job = submitit.JobEnvironment()
+        is_first = int(job.node == 0)
         torchrun = [
             "-m", "torch.distributed.run", "--nnodes", str(self.nodes),
-            "--node-rank", str(job.node), "--nproc-per-node", str(self.gpus_per_node),
-            "--master-addr", job.hostnames[0], "--master-port", str(_PORT),
-            "--max-restarts", str(_RESTARTS),
+            "--nproc-per-node", str(self.gpus_per_node), "--rdzv-backend", "c10d",
+            "--rdzv-endpoint", f"{job.hostnames[0]}:{_PORT}", "--rdzv-id", job.job_id,
+            "--rdzv-conf", f"is_host={is_first}", "--max-restarts", str(_RESTARTS),
         ]  # fmt: skip
         return [sys.executable, *torchrun, *resume]
 
