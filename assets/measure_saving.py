@@ -7,6 +7,7 @@ with one beside them, then saves at once. It prints medians of the rounds.
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -153,6 +154,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--folder", type=Path, default=None)
+    parser.add_argument("--out", type=Path, default=None, help="also write the figures as JSON")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
         setup = make_setup(Path(folder) / "run", chosen.mib, chosen.rows)
@@ -172,6 +174,17 @@ def main() -> None:
     print(
         f"{chosen.steps} steps: {middle['none']:.3f} s, {lost:.3f} s more with a save beside them"
     )
+    if chosen.out is not None:
+        figures = {
+            "command": f"OMP_NUM_THREADS={torch.get_num_threads()} python -m assets.measure_saving "
+            f"--mib {chosen.mib:g} --rounds {chosen.rounds} --steps {chosen.steps}",
+            "stall_share": statistics.median(stalls),
+            "stall_shares": stalls,
+            "median_s": middle,
+            "cores": os.cpu_count(),
+            "torch": str(torch.__version__),
+        }
+        chosen.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

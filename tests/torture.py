@@ -510,15 +510,18 @@ class Torture:
             time.sleep(0.02)
 
 
-def trials(torture: Torture, seed: int) -> Iterator[Callable[[], Trial]]:
-    """Yield trials for ever: kills of every optimizer, and among them all else in turn."""
+def trials(torture: Torture, job: int, jobs: int) -> Iterator[Callable[[], Trial]]:
+    """Yield trials for ever: kills of every optimizer, and among them all else in turn.
+
+    Jobs share the optimizers: each begins with its own.
+    """
     others = [
         torture.disk, torture.memory, torture.numbers, torture.clients, torture.kill,
         torture.memory, torture.numbers, torture.server,
     ]  # fmt: skip
-    names = list(OPTIMIZERS)
-    random.Random(seed).shuffle(names)
-    turn = 0
+    own = OPTIMIZERS[job::jobs]
+    names = own + [name for name in OPTIMIZERS if name not in own]
+    turn = job
     while True:
         for name in names:
             yield lambda name=name: torture.kill(name)
@@ -528,11 +531,11 @@ def trials(torture: Torture, seed: int) -> Iterator[Callable[[], Trial]]:
         names = names[1:] + names[:1]
 
 
-def work(folder: Path, seed: int, until: float, out: Path) -> None:
-    """Do trials until a moment of the monotonic clock, a line of `out` for each."""
-    torture = Torture(folder, seed)
-    with out.open("a", encoding="utf-8") as file:
-        for deed in trials(torture, seed):
+def work(folder: Path, args: argparse.Namespace, job: int, until: float) -> None:
+    """Do trials until a moment of the monotonic clock, a line of a file for each."""
+    torture = Torture(folder, args.seed + job)
+    with (folder / f"{job}.jsonl").open("a", encoding="utf-8") as file:
+        for deed in trials(torture, job, args.jobs):
             if time.monotonic() > until:
                 return
             began = time.monotonic()
@@ -600,7 +603,7 @@ def main() -> int:
         child = os.fork()
         if not child:
             try:
-                work(folder, args.seed + job, began + 60 * args.minutes, folder / f"{job}.jsonl")
+                work(folder, args, job, began + 60 * args.minutes)
             except BaseException as error:
                 print(f"job {job} failed: {error!r}", file=sys.stderr, flush=True)
                 os._exit(1)
