@@ -102,7 +102,8 @@ def answer_buttons(studio: Studio) -> Callable[[gr.EventData], None]:
     def act(event: gr.EventData) -> None:
         name, count = event_detail(event, "run"), event_detail(event, "count")
         with toasts():
-            gr.Info(perform(studio, event_detail(event, "action"), name, count), duration=4)
+            said = perform(studio, event_detail(event, "action"), name, count)
+        gr.Info(as_shown(said), duration=4)
 
     return act
 
@@ -115,7 +116,16 @@ class toasts:  # noqa: N801 - reads as a verb in `with toasts():`
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, TimbreError):
-            raise gr.Error(str(error), print_exception=False, title="This cannot be done") from None
+            words = as_shown(str(error))
+            raise gr.Error(words, print_exception=False, title="This cannot be done") from None
+
+
+def as_shown(words: str) -> str:
+    """Return words for a toast or Markdown, which take markup, so that they are shown as they are.
+
+    Names and texts of strangers stand in many sentences.
+    """
+    return words.replace("&", "&amp;").replace("<", "&lt;")
 
 
 def event_detail(event: gr.EventData, name: str) -> str:

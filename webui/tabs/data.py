@@ -15,8 +15,8 @@ from trainer.data.archives import unpack
 from trainer.data.folder import find_dataset
 from trainer.errors import DataError
 from trainer.specs import ModelFamily
-from webui.actions import toasts
-from webui.fitness import describe_fitness, judge_for, safe
+from webui.actions import as_shown, toasts
+from webui.fitness import describe_fitness, judge_for
 from webui.form import Values
 from webui.run_form import DataForm
 from webui.studio import Studio, demo_data
@@ -90,7 +90,9 @@ def _store_archive(studio: Studio, paths: list[Path]) -> DataConfig:
     unpacked = unpack(paths[0], studio.uploads / uuid.uuid4().hex[:12])
     if unpacked.refused:
         first = next(f"{name}: {why}" for name, why in unpacked.refused.items())
-        gr.Warning(safe(f"{len(unpacked.refused)} files stayed in the archive. The first: {first}"))
+        gr.Warning(
+            as_shown(f"{len(unpacked.refused)} files stayed in the archive. The first: {first}")
+        )
     return DataConfig(train_data=str(find_dataset(unpacked.folder)))
 
 

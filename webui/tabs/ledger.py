@@ -13,7 +13,7 @@ from trainer.data.findings import Finding, find_odd
 from trainer.data.manifest import Manifest
 from trainer.data.peek import Peek, peek_at
 from trainer.errors import DataError
-from webui.actions import event_detail, toasts
+from webui.actions import as_shown, event_detail, toasts
 from webui.drafts import Draft, save_draft
 from webui.ear import Ear
 from webui.form import Values, as_text
@@ -299,7 +299,7 @@ class LedgerWiring:
                 data = self.studio.absolute_data(self.form.config(values))
                 draft, folder = self._draft(values), str(values[editor.folder] or "")
                 data, told = save_draft(self.studio, self._manifest(values), draft, data, folder)
-            gr.Info(told, duration=10)
+            gr.Info(as_shown(told), duration=10)
             return [data.train_csv, data.eval_csv, "", "", "", gr.Group(visible=False)]
 
         for button, deed in ((editor.keep, keep), (editor.leave_out, leave_out)):

@@ -11,7 +11,7 @@ from trainer.config import RunConfig
 from trainer.errors import RunError, TimbreError
 from trainer.race.choices import RaceChoices, plan_race
 from trainer.specs import OptimizerSpec
-from webui.actions import event_detail, toasts
+from webui.actions import as_shown, event_detail, toasts
 from webui.form import OptionsForm, Values
 from webui.scripts import mount
 from webui.studio import Studio
@@ -85,7 +85,7 @@ def wire(
         except TimbreError as error:
             gr.Warning("This race cannot start; see below the fields of the Race tab.")
             problems = getattr(error, "problems", [str(error)])
-            text = "\n".join(f"- {problem}" for problem in problems)
+            text = "\n".join(f"- {as_shown(problem)}" for problem in problems)
             return {tab.problem: gr.Markdown(text, visible=True), tabs: gr.Tabs(selected="race")}
         if studio.overview.active():
             gr.Warning("A run is being trained too: what the race says of speeds will be rough.")
@@ -116,10 +116,10 @@ def _answer(studio: Studio) -> Callable[[gr.EventData], None]:
         with toasts():
             if action == "stop":
                 studio.races.stop(name)
-                gr.Info(f"{name} saves the run at hand and stops.", duration=4)
+                gr.Info(as_shown(f"{name} saves the run at hand and stops."), duration=4)
             elif action == "resume":
                 studio.races.resume(name)
-                gr.Info(f"{name} goes on where it was.", duration=4)
+                gr.Info(as_shown(f"{name} goes on where it was."), duration=4)
             else:
                 raise RunError(f"'{action}' is nothing that a race can do.")
 

@@ -16,7 +16,7 @@ from trainer.flags import command_line
 from trainer.library import free_name
 from trainer.presets import PRESETS, apply_preset
 from trainer.schedules import lr_curve, warnings_for
-from webui.actions import event_detail, toasts
+from webui.actions import as_shown, event_detail, toasts
 from webui.curve import draw_lr_curve
 from webui.form import Values
 from webui.run_form import DataForm, RunForm
@@ -195,7 +195,7 @@ def wire(
             run = studio.library.enqueue(values[tab.name] or "run", config)
         except TimbreError as error:
             return refuse(error)
-        gr.Info(f"{run.name} waits in the queue, which is on the Runs tab.", duration=4)
+        gr.Info(as_shown(f"{run.name} waits in the queue, which is on the Runs tab."), duration=4)
         return gr.Markdown(visible=False)
 
     show_run(tab.start, press_start, shown, tabs, fields, [tab.problem])
@@ -292,7 +292,7 @@ def wire_copy(
         name = event_detail(event, "run")
         with toasts():
             updates = show_settings(tab, data_form, studio.library.get(name).config)
-        gr.Info(f"These are the settings of {name}.", duration=4)
+        gr.Info(as_shown(f"These are the settings of {name}."), duration=4)
         return updates | {tab.name: name, tabs: gr.Tabs(selected="train")}
 
     outputs = [*tab.components, *data_form.widgets.values(), tabs]
@@ -313,4 +313,4 @@ def wire_race(
 
 def _as_list(error: TimbreError) -> str:
     problems = error.problems if isinstance(error, ConfigError) else [str(error)]
-    return "\n".join(f"- {problem}" for problem in problems)
+    return "\n".join(f"- {as_shown(problem)}" for problem in problems)
