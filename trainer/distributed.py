@@ -19,9 +19,12 @@ def join_world(device_kind: str) -> World:
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         return World()
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if device_kind == "cuda":
+        torch.cuda.set_device(local_rank)  # what NCCL sends from and receives on
     if not dist.is_initialized():
         dist.init_process_group("nccl" if device_kind == "cuda" else "gloo")
-    return World(int(os.environ["RANK"]), size, int(os.environ.get("LOCAL_RANK", "0")))
+    return World(int(os.environ["RANK"]), size, local_rank)
 
 
 def leave_world(world: World) -> None:
