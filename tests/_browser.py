@@ -65,7 +65,9 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 
 def _note(message: Any, wrong: list[str]) -> None:
     # A server that was killed on purpose breaks and refuses connections; each one is logged.
-    is_cut = any(words in message.text for words in ("ERR_CONNECTION", "ERR_EMPTY_RESPONSE"))
+    is_cut = any(
+        words in message.text for words in ("ERR_CONNECTION", "ERR_EMPTY", "ERR_INCOMPLETE")
+    )
     if message.type == "error" and not is_cut:
         wrong.append(message.text)
 

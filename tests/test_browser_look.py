@@ -47,7 +47,11 @@ def _finished(server: PageServer, name: str) -> Run:
     for step in range(1, 21):
         run.events.append(StepDone(step, {"train/loss": 1 / step, "perf/s_per_step": 0.1}))
     run.events.append(ValidationDone(20, {"val/loss": 0.2}))
-    run.events.append(Notice("warning", "The loss is no number.", "Lower the rate.", 15))
+    run.events.append(
+        Notice(
+            "warning", "The loss is no number.", "Listen to these clips if it happens again.", 15
+        )
+    )
     run.events.append(CheckpointSaved(20, "checkpoints/step-00000020", True, 10, 0.1))
     run.events.append(PreviewMade(20, "previews/step-00000020.wav", WORDS, "ada"))
     run.events.append(RunFinished("finished", 20))

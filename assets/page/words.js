@@ -16,7 +16,7 @@
     "#listen-run input, #listen-speaker input, #listen-clip input, #live-run option, .recent-run b, " +
     "#live-compare option:not([value='']), " +
     ".runs-table td:nth-child(2), .runs-table td:nth-child(8) > div, #queue li b, .differences, " +
-    ".comparison .legend b, .comparison .preview b, .preview [dir=auto]";
+    ".fact small, .comparison .legend b, .comparison .preview b, .preview [dir=auto]";
   const ATTRIBUTES = ["placeholder", "aria-label", "title", "data-label"];
   const BLOCKS = "p, li, h1, h2, h3, h4, .fact, .notice";
   const INLINE = ["STRONG", "B", "EM", "I", "SMALL", "CODE", "BDI", "BR"];
@@ -86,6 +86,9 @@
     }
     const sentences = core.split(SENTENCES);
     if (sentences.length > 1) return sentences.map(t.say).join(" ");
+    if (core.includes("; ")) return core.split("; ").map(t.say).join("; ");
+    const colon = core.indexOf(": "), label = core.slice(0, colon);
+    if (colon > 0 && label in words) return `${words[label]}: ${t.say(core.slice(colon + 2))}`;
     if (/[A-Za-z]{2}/.test(core) && t.unsaid.size < 500) t.unsaid.add(core);
     return /^[\d.,:%\s\u00d7x/+-]+$/.test(core) ? t.digits(core) : core;
   }

@@ -40,7 +40,7 @@ class TrialsPart:
 
     estimate: gr.HTML
     fix: gr.Button
-    fixed: gr.State
+    fixed: gr.Textbox
     purpose: gr.Radio
     advice: gr.HTML
     follow: gr.Button
@@ -56,7 +56,8 @@ def build() -> TrialsPart:
     with gr.Row(equal_height=True):
         estimate = gr.HTML(elem_id="estimate", min_height=0)
         fix = gr.Button("Make it fit", visible=False, elem_id="make-it-fit", scale=0, min_width=160)
-    fixed = gr.State(None)
+    # No gr.State: it keeps a connection open, of which a browser allows six in all its tabs.
+    fixed = gr.Textbox(visible=False)
     with gr.Accordion("What this machine should tick, and why", open=False):
         purposes = [(PRESETS[name].label, name) for name in PURPOSES]
         purpose = gr.Radio(purposes, value="balanced", label="What for", elem_id="purpose")
@@ -149,16 +150,19 @@ def _wire_estimate(
             text = describe_estimate(found, count(config), device_of(config))
         except ConfigError:
             # The problems of the fields stand beside the learning rate already.
-            return ["", gr.Button(visible=False), None]
+            return ["", gr.Button(visible=False), ""]
         except TimbreError as error:
-            return [f'<div class="notice">{safe(str(error))}</div>', gr.Button(visible=False), None]
+            return [f'<div class="notice">{safe(str(error))}</div>', gr.Button(visible=False), ""]
         fix = found.get("fix")
-        return [text, gr.Button(visible=fix is not None), fix]
+        return [text, gr.Button(visible=fix is not None), json.dumps(fix["config"]) if fix else ""]
 
-    def take_fix(fix: dict[str, Any] | None) -> dict[Any, Any]:
-        if fix is None:
-            return {part.fixed: None}
-        return form.fill(RunConfig.from_json(fix["config"]))
+    def take_fix(fixed: str) -> dict[Any, Any]:
+        with toasts():
+            try:
+                values = json.loads(fixed)
+            except ValueError:
+                return {part.fixed: ""}
+            return form.fill(RunConfig.from_json(values if isinstance(values, dict) else {}))
 
     slow = _QUIET | {"concurrency_limit": 1, "concurrency_id": "estimate"}
     page.select(foresee, fields, outputs, **slow)
