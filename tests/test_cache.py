@@ -260,7 +260,7 @@ def test_workers_compute_the_same_with_one_thread_each(
     np.testing.assert_array_equal(features["c007"]["wave"], here["c007"]["wave"])
 
 
-@pytest.mark.fault("D10")
+@pytest.mark.fault("D10", "E13")
 def test_a_clip_that_kills_its_worker_costs_no_other(
     tmp_path: Path, featurizer: LoudnessFeaturizer, collect: Callable
 ) -> None:

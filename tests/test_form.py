@@ -168,6 +168,7 @@ def test_ticked_optimizations_and_only_those_are_in_the_run(run_form: RunForm) -
     assert config.optimizations == {"gradient_checkpointing": {}}
 
 
+@pytest.mark.fault("E9")
 def test_an_optimization_that_cannot_work_here_says_why_and_cannot_be_ticked() -> None:
     form = in_blocks(lambda: RunForm(""))
 

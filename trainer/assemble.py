@@ -179,7 +179,8 @@ def _clips_a_step(setup: Setup) -> int:
     if training.max_positions:
         batches = setup.train_batches
         return max(1, round(batches.num_clips / batches.steps_per_epoch))
-    return training.batch_size * training.accumulate * setup.world.size
+    # However many processes share it: a run may go on with fewer than it was made for.
+    return training.batch_size * training.accumulate * training.num_processes
 
 
 def seed_everything(seed: int) -> None:
