@@ -5,10 +5,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from safetensors.torch import load_file
+from torch import Tensor
 
 from trainer.errors import CheckpointError
 from trainer.foreign.child import ALL, CLASS, DROPPED, TENSOR, Refused, Routes, split, write_tensors
@@ -24,6 +27,8 @@ __all__ = [
     "Routes",
     "convert_pickle",
     "convert_pickles",
+    "left_out",
+    "read_pickle",
     "split",
     "write_tensors",
 ]
@@ -109,6 +114,38 @@ def convert_pickles(
         ending = _run_child(task_file, seconds)
         _require_success(jobs, task_file, ending)
     return [_read_values(job) for job in jobs]
+
+
+def read_pickle(source: Path) -> Any:
+    """Convert one file and return its containers with the tensors, of any shape, in their places.
+
+    Raises:
+        CheckpointError: as `convert_pickles`.
+    """
+    with tempfile.TemporaryDirectory(prefix="timbre-", ignore_cleanup_errors=True) as folder:
+        values = convert_pickle(source, Path(folder))
+        file = Path(folder) / "tensors.safetensors"
+        return _with_tensors(values, load_file(file) if file.is_file() else {})
+
+
+def left_out(values: Any, place: str = "") -> Iterator[str]:
+    """Yield what a conversion did not take over: where it stood, and what it was."""
+    if isinstance(values, dict) and DROPPED in values:
+        yield f"{place or 'the whole'}: {values[DROPPED]}"
+    elif isinstance(values, dict | list):
+        items = values.items() if isinstance(values, dict) else enumerate(values)
+        for key, value in items:
+            yield from left_out(value, f"{place}.{key}" if place else str(key))
+
+
+def _with_tensors(values: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(values, list):
+        return [_with_tensors(value, tensors) for value in values]
+    if not isinstance(values, dict):
+        return values
+    if TENSOR in values:
+        return tensors[values[TENSOR]]
+    return {key: _with_tensors(value, tensors) for key, value in values.items()}
 
 
 def _run_child(task_file: Path, timeout_s: float) -> str:

@@ -1,9 +1,9 @@
 """Weights in and out: own folders, published .pth.tar files, rows mapped between symbol tables."""
 
 import json
-import pickle
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from trainer.errors import CheckpointError
+from trainer.foreign import read_pickle
 from trainer.models.fastspeech2.network import FastSpeech2, Sizes
 from trainer.models.fastspeech2.options import Options, loss_weights
 from trainer.models.fastspeech2.published import PUBLISHED_ALIASES, describe_published
@@ -119,18 +120,23 @@ def _read_folder(base: Path) -> tuple[dict[str, Any], State]:
 
 
 def read_tensors(path: Path) -> Any:
-    """Read a file that torch.save wrote, if it holds tensors and plain containers alone.
+    """Read a file that torch.save wrote, through a child that takes nothing but tensors out of it.
 
     Raises:
-        CheckpointError: it is damaged, something else, or holds objects that could run code.
+        CheckpointError: it is absent, damaged, something else, or holds what could run code.
     """
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
-        raise CheckpointError(
-            f"{path} cannot be read as a file of tensors ({type(error).__name__}). "
-            "Download it again, or take a checkpoint that holds nothing but weights."
-        ) from None
+        found = path.stat()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CheckpointError(f"{path} cannot be read: {reason}. Copy the file again.") from None
+    return _read_once(path.absolute(), found.st_mtime_ns, found.st_size)
+
+
+@lru_cache(maxsize=2)
+def _read_once(path: Path, changed_ns: int, size: int) -> Any:
+    """A run asks for its base several times; a child takes seconds to start."""
+    return read_pickle(path)
 
 
 def _read_published(path: Path) -> tuple[dict[str, Any], State]:
@@ -141,7 +147,7 @@ def _read_published(path: Path) -> tuple[dict[str, Any], State]:
             f"{path} holds no FastSpeech 2 weights; expected a state_dict with "
             "encoder.src_word_emb.weight, alone or under 'model'."
         )
-    return describe_published(state), state
+    return describe_published(state), dict(state)
 
 
 def _set_bins(model: FastSpeech2, facts: dict[str, Any]) -> None:
