@@ -72,7 +72,7 @@ FLOORS = {
     "trainer.rehearsal": 3.1,
     "trainer.measurements": 3.0,
     "trainer.averaging": 1.1,
-    "trainer.cuda_like": 2.1,
+    "trainer.cuda_like": 2.2,
     "trainer.live_memory": 2.1,
     "trainer.garbage": 2.1,
     "trainer.staging": 2.1,
