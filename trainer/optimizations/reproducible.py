@@ -50,7 +50,7 @@ def apply(setup: Setup, options: Options) -> None:
         os.environ[_WORKSPACE] = _WORKSPACES[0]
     torch.use_deterministic_algorithms(True, warn_only=not options.strict)
     # Nothing here reads memory before it is written, so torch need not fill it.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = False
     torch.set_float32_matmul_precision("highest")
