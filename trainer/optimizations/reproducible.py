@@ -79,9 +79,9 @@ def state(setup: Setup, probe: Probe) -> State:
 OPTIMIZATION = Optimization(
     name="reproducible",
     label="Reproducible",
-    help="The same numbers to the last bit in every run and after every resume on one machine, also "
-    "on a GPU, where it costs speed. A CPU resumes exactly without it. Not together with TF32 or "
-    "timed cuDNN kernels.",
+    help="The same numbers to the last bit in every run and after every resume on one machine, "
+    "also on a GPU, where it costs speed. A CPU resumes exactly without it. Not together with "
+    "TF32 or timed cuDNN kernels.",
     stage="backend",
     exact=True,
     options=Options,
