@@ -33,11 +33,22 @@ class Overview:
         return found
 
     def active(self) -> list[dict[str, Any]]:
-        """Return the state of every run that a process trains right now."""
+        """Return the state of every run that a process trains right now.
+
+        Asked once a second while one trains: nothing here may grow with the steps it has done.
+        """
         found = []
         for name in self._library.names():
-            if not self._known(name) and (row := self.row(name))["active"]:
-                found.append(row)
+            if self._known(name):
+                continue
+            try:
+                status = self._library.get(name).status(self._library.series(name))
+            except TimbreError:
+                continue
+            if status.is_active:
+                found.append(describe(status))
+            else:
+                self.row(name)
         return found
 
     def row(self, name: str) -> dict[str, Any]:
