@@ -296,7 +296,10 @@ def test_real_training_survives_a_killed_server_stops_goes_on_and_speaks(
     page.click("#live-stop")
     page.wait_for_function("timbre.state === 'stopped'", timeout=60_000)
     stopped_at = page.evaluate("timbre.step")
+    page.evaluate("timbre.show('heir')")
+    page.wait_for_function("timbre.run === 'heir' && timbre.state === 'finished'")
     page.goto(server.url + "?tab=live&run=real-demo")
+    page.wait_for_function("window.timbre && timbre.updates > 3")
     page.click("#live-resume")
     page.wait_for_function(f"timbre.step > {stopped_at + 2}", timeout=90_000)
     page.click("#live-stop")
@@ -308,9 +311,6 @@ def test_real_training_survives_a_killed_server_stops_goes_on_and_speaks(
     page.fill("#listen-text textarea", "Good morning.")
     page.click("#speak-now")
     page.wait_for_function("timbre.speech.state === 'ended'", timeout=60_000)
-    page.evaluate("timbre.show('heir')")
-    page.evaluate("timbre.openTab('live')")
-    page.wait_for_function("timbre.run === 'heir' && timbre.state === 'finished'")
 
     assert "the training goes on" in notice
     assert steps == list(range(1, steps[-1] + 1))
