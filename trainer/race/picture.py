@@ -1,6 +1,7 @@
 """Picture: a race in four charts, losses against steps and seconds, sweeps, and seconds a step."""
 
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from trainer.errors import MissingDependency
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#A1457B", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
+
+_FEW = len(_COLOURS)
+"""With more entrants one legend beside the charts serves all of them."""
 
 
 def draw_race(plan: RacePlan, results: Results, report: Report, path: Path) -> None:
@@ -32,8 +36,13 @@ def draw_race(plan: RacePlan, results: Results, report: Report, path: Path) -> N
     by_seconds.set(title="Equal seconds", xlabel="Seconds of training", ylabel="Validation loss")
     _draw_sweeps(sweep, plan, results)
     _draw_speed(speed, report)
-    by_steps.legend(frameon=False)
-    figure.suptitle("\n".join(report.verdict[:2]), fontsize=10, parse_math=False)
+    if len(plan.entrants) <= _FEW:
+        by_steps.legend(frameon=False)
+    else:
+        handles, labels = by_steps.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=8)
+    title = "\n".join(line for said in report.verdict[:2] for line in wrap(said, 130))
+    figure.suptitle(title, fontsize=10, parse_math=False)
     figure.savefig(path, dpi=120)
 
 
@@ -49,7 +58,7 @@ def _draw_curves(
             label = entrant.name if number == 0 else None
             axes.plot(
                 getattr(result, against), result.losses, color=_colour(index), label=label,
-                linewidth=1.2, marker=".", linestyle=style,
+                linewidth=1.2, marker=_marker(index), markersize=5, linestyle=style,
             )  # fmt: skip
     _show_finished(axes, results)
     _tidy(axes)
@@ -72,9 +81,10 @@ def _draw_sweeps(axes: "Axes", plan: RacePlan, results: Results) -> None:
         if jobs:
             label = f"{entrant.name}, {entrant.knob}"
             values = [job.value for job in jobs]
-            axes.plot(values, scores, color=_colour(index), label=label, marker="o")
+            style = {"color": _colour(index), "marker": _marker(index), "markersize": 5}
+            axes.plot(values, scores, label=label, **style)
     axes.set(title="Sweeps", xlabel="Value tried", ylabel="Validation loss", xscale="log")
-    if axes.lines:
+    if axes.lines and len(plan.entrants) <= _FEW:
         axes.legend(frameon=False)
     _tidy(axes)
 
@@ -95,6 +105,11 @@ def _tidy(axes: "Axes") -> None:
     axes.grid(alpha=0.25)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+
+
+def _marker(index: int) -> str:
+    """Return a mark that parts entrants of the same colour."""
+    return ".xs^"[index // len(_COLOURS) % 4]
 
 
 def _colour(index: int) -> str:
