@@ -1,4 +1,4 @@
-"""The page in a process of its own; runs named `real...` are real, others only fake their work."""
+"""The page in a process of its own; runs named `real...` and the demo are real, others fake it."""
 
 import os
 import re
@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
+DEMO_STEPS = 40
+"""Of the demo, which trains for real here, only not as long."""
 _STARTED = re.compile(r"Timbre runs at (http://\S+)")
 
 
@@ -64,13 +66,16 @@ def start_page(runs: Path, *words: str, port: int = 0, token: bool = False) -> P
 
 def _serve() -> None:
     import app
+    from trainer.config import RunConfig
     from trainer.runs import Run
     from webui import speaking
+    from webui.studio import demo_config
+    from webui.tabs import start
 
     real_command = Run.command
 
     def command(run: Run) -> list[str]:
-        if run.name.startswith("real"):
+        if run.name.startswith(("real", "demo-voice")):
             return real_command(run)
         return [sys.executable, str(PROJECT / "tests" / "_fake_trainer.py"), str(run.folder)]
 
@@ -79,6 +84,11 @@ def _serve() -> None:
             return real_speak(words)
         return [sys.executable, str(PROJECT / "tests" / "_fake_speaker.py"), *words]
 
+    def shorter_demo() -> RunConfig:
+        config = demo_config()
+        return replace(config, training=replace(config.training, steps=DEMO_STEPS))
+
+    start.demo_config = shorter_demo
     real_speak = speaking.trainer_command
     Run.command = command  # type: ignore[method-assign]
     speaking.trainer_command = speak
