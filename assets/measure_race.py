@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="new folder, or one to go on in")
     parser.add_argument("--optimizers", default=OPTIMIZERS)
     parser.add_argument("--all", action="store_true", help="every optimizer, two seeds")
-    parser.add_argument("--minutes", default="12", help="for the whole race, unless --steps is told")
+    parser.add_argument("--minutes", default="12", help="for all, unless --steps is told")
     parser.add_argument("--steps", help="of every run; a quarter of them for those of a sweep")
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--out", type=Path, help="without an ending [assets/measured/race_...]")

@@ -56,9 +56,7 @@ def test_dictionaries_hold_the_same_sentences() -> None:
     assert keys[0] == keys[1] == keys[2]
 
 
-@pytest.mark.parametrize(
-    ("language", "letters"), [("ko", "가-힣"), ("am", "ሀ-፿"), ("fa", "آ-ی")]
-)
+@pytest.mark.parametrize(("language", "letters"), [("ko", "가-힣"), ("am", "ሀ-፿"), ("fa", "آ-ی")])
 def test_translations_are_written_in_their_script(language: str, letters: str) -> None:
     words = Dictionary(language).words
 

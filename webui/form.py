@@ -137,7 +137,8 @@ class ChoiceForm:
 
     def _show(self, chosen: str | None) -> list[Any]:
         visible = [gr.Group(visible=key == chosen) for key in self._groups]
-        return [_describe(self.entries[chosen]) if chosen in self.entries else "", *visible]
+        entry = self.entries.get(chosen) if chosen else None
+        return [_describe(entry) if entry else "", *visible]
 
 
 def _describe(entry: Any) -> str:

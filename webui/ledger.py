@@ -106,13 +106,13 @@ def ledger_page(
     """Return one page of the ledger as text cells, and what the page holds in words."""
     table = manifest.table()
     if look.only_problems:
-        table = table[table["status"] != "kept"]
+        table = table.loc[table["status"] != "kept"]
     odd: dict[str, list[Finding]] = defaultdict(list)
     for finding in findings:
         odd[finding.clip.id].append(finding)
     if look.kind:
         ids = {finding.clip.id for finding in findings if finding.kind == look.kind}
-        table = table[(table["kind"] == look.kind) | table["clip_id"].isin(list(ids))]
+        table = table.loc[(table["kind"] == look.kind) | table["clip_id"].isin(list(ids))]
     pages = max(1, -(-len(table) // PAGE_ROWS))
     page = min(max(1, look.page), pages)
     first = (page - 1) * PAGE_ROWS

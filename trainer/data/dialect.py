@@ -6,7 +6,7 @@ preprocessed FastSpeech 2, and any CSV whose header names its columns in a known
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainer.data.rows import Row, Rows, looks_like_audio
 from trainer.errors import DataError
@@ -89,8 +89,8 @@ def find_dialect(rows: Rows, file_name: str, columns: str = "") -> Dialect:
     dialect = _by_content(body, rows.width, rows.separator, file_name)
     if not has_header:
         return dialect
-    columns = tuple(cell.strip() for cell in first.cells)
-    return Dialect(**{**vars(dialect), "has_header": True, "columns": columns})
+    names = tuple(cell.strip() for cell in first.cells)
+    return replace(dialect, has_header=True, columns=names)
 
 
 def parse_columns(text: str) -> dict[str, str]:

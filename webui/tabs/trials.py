@@ -160,7 +160,7 @@ def _wire_estimate(
         with toasts():
             try:
                 values = json.loads(fixed)
-            except ValueError:
+            except (TypeError, ValueError):
                 return {part.fixed: ""}
             return form.fill(RunConfig.from_json(values if isinstance(values, dict) else {}))
 
