@@ -35,8 +35,11 @@ def test_no_pickle_is_loaded_in_full(path: Path) -> None:
 
 
 @pytest.mark.fault("F6")
-def test_a_file_of_tensors_keeps_its_shape_and_tells_what_it_lost(tmp_path: Path) -> None:
+def test_a_file_of_tensors_keeps_its_shape_and_tells_what_it_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     content = {"model": {"w": torch.ones(2)}, "more": [1, {"x": torch.zeros(3)}], "text": "a"}
+    content["type"] = torch.float16
     torch.save(content, tmp_path / "m.pth")
 
     read = read_pickle(tmp_path / "m.pth")
@@ -44,6 +47,7 @@ def test_a_file_of_tensors_keeps_its_shape_and_tells_what_it_lost(tmp_path: Path
     assert torch.equal(read["model"]["w"], torch.ones(2))
     assert torch.equal(read["more"][1]["x"], torch.zeros(3))
     assert (read["more"][0], read["text"]) == (1, "a")
+    assert "m.pth: left out, as no part of the model: type: dtype" in caplog.text
     assert list(left_out({"a": [{"$dropped": "bytes"}], "b": 1})) == ["a.0: bytes"]
 
 

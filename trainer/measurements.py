@@ -12,6 +12,8 @@ from trainer.data.cache import default_cache_folder
 from trainer.errors import ConfigError
 
 FORMAT = 1
+_ALIKE = 0.01
+"""Models whose numbers of parameters differ by less take as long."""
 _MOST_SCALED = 2.0
 """Beyond this ratio of FLOPs, time is no longer taken as proportional to them."""
 
@@ -167,7 +169,9 @@ def s_per_step_of(
             if not (row.is_done and row.flops and row.boxes == config.optimizations):
                 continue
             ratio = flops / row.flops
-            is_same = (row.parameters, row.trained) == (parameters, trained)
+            pairs = ((row.parameters, parameters), (row.trained, trained))
+            # A letter more in the table of symbols is no other model.
+            is_same = all(abs(a - b) <= _ALIKE * b for a, b in pairs)
             if is_same and 1 / _MOST_SCALED <= ratio <= _MOST_SCALED:
                 assert row.s_per_step is not None
                 optimizer_s = row.optimizer_s or 0.0

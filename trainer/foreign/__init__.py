@@ -1,6 +1,7 @@
 """Foreign pickles: tensors taken out in an isolated child process, nothing else ever run."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -53,6 +54,8 @@ INERT_CLASSES = (
 )
 """Classes that honest checkpoints hold beside tensors; their fields are read, they are not."""
 
+_LOG = logging.getLogger(__name__)
+_MOST_NAMED = 5
 _CHILD = Path(__file__).with_name("child.py")
 _GIB = 2**30
 
@@ -85,7 +88,7 @@ def convert_pickles(
     classes: Sequence[str] = INERT_CLASSES,
     timeout_s: float | None = None,
 ) -> list[Any]:
-    """Convert files in one child process and return each one's plain values.
+    """Convert files in one child process and return each one's plain values; log what is dropped.
 
     A tensor's name joins the keys that lead to it by dots. The values are the file's containers
     with {TENSOR: name} in a tensor's place and {CLASS: path, ...} in that of a known object.
@@ -113,7 +116,10 @@ def convert_pickles(
         task_file.write_text(json.dumps(task), encoding="utf-8")
         ending = _run_child(task_file, seconds)
         _require_success(jobs, task_file, ending)
-    return [_read_values(job) for job in jobs]
+    found = [_read_values(job) for job in jobs]
+    for job, values in zip(jobs, found, strict=True):
+        _report(job.source, list(left_out(values)))
+    return found
 
 
 def read_pickle(source: Path) -> Any:
@@ -136,6 +142,13 @@ def left_out(values: Any, place: str = "") -> Iterator[str]:
         items = values.items() if isinstance(values, dict) else enumerate(values)
         for key, value in items:
             yield from left_out(value, f"{place}.{key}" if place else str(key))
+
+
+def _report(source: Path, dropped: Sequence[str]) -> None:
+    if dropped:
+        named = ", ".join(dropped[:_MOST_NAMED])
+        more = f" and {len(dropped) - _MOST_NAMED} more" if len(dropped) > _MOST_NAMED else ""
+        _LOG.warning("%s: left out, as no part of the model: %s%s", source, named, more)
 
 
 def _with_tensors(values: Any, tensors: Mapping[str, Tensor]) -> Any:
