@@ -169,7 +169,7 @@ def s_per_step_of(
             if not (row.is_done and row.flops and row.boxes == config.optimizations):
                 continue
             ratio = flops / row.flops
-            pairs = ((row.parameters, parameters), (row.trained, trained))
+            pairs = ((row.parameters or 0, parameters), (row.trained or 0, trained))
             # A letter more in the table of symbols is no other model.
             is_same = all(abs(a - b) <= _ALIKE * b for a, b in pairs)
             if is_same and 1 / _MOST_SCALED <= ratio <= _MOST_SCALED:
