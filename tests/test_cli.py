@@ -1,6 +1,9 @@
 """The command line: what it prints, what it refuses, and flags that round-trip."""
 
 import json
+import os
+import subprocess
+import sys
 from array import array
 from pathlib import Path
 
@@ -22,6 +25,19 @@ def _parse(*words: str) -> RunConfig:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--run")
     return config_from_args(parser, list(words))[0]
+
+
+def test_one_core_is_left_to_the_page_unless_told_otherwise() -> None:
+    program = "import os, trainer.__main__; print(os.environ['OMP_NUM_THREADS'])"
+    free = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+
+    def threads(environment: dict[str, str]) -> str:
+        return subprocess.check_output(
+            [sys.executable, "-c", program], env=environment, text=True
+        ).strip()
+
+    assert threads(free) == str(max(1, (os.cpu_count() or 2) - 1))
+    assert threads(free | {"OMP_NUM_THREADS": "7"}) == "7"
 
 
 def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,8 @@ import sys
 # core, a step then takes many times longer. Spinning briefly costs an idle machine a fifth of the
 # speed and keeps a busy one going (trainer/README.md has the measurement). Set it to choose.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+# One core is left to the page and its browser: a thread that waits for a core holds up all others.
+os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) - 1)))
 
 from trainer.supervisor import needs_supervisor, supervise  # noqa: E402
 
