@@ -1,5 +1,6 @@
 """Optimizations on the real families: equal losses and gradients, and everything really on."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -62,12 +63,12 @@ def _xtts_batch(lengths: list[tuple[int, int]]) -> Batch:
     return Batch(make_collate(SIZES, False)(clips), ["clip"] * len(clips), totals, 1.0)
 
 
-def _setup(folder: Path, family: str) -> Setup:
-    """Return a Setup of a tiny network of a real family without dropout."""
+def _setup(folder: Path, family: str, dropout: float = 0.0) -> Setup:
+    """Return a Setup of a tiny network of a real family; only that of XTTS drops out."""
     setup = make_setup(folder)
     torch.manual_seed(0)
     if family == "xtts":
-        setup.family, setup.model = XTTS, XttsGpt(SIZES, 0.0)
+        setup.family, setup.model = XTTS, XttsGpt(SIZES, dropout)
         lengths = [[(7, 9), (3, 14)], [(4, 5), (6, 22), (9, 9)]]
         batches = [_xtts_batch(step) for step in lengths]
     else:
@@ -151,6 +152,21 @@ def test_a_compiled_graph_runs_with_attention_checkpointing_and_autocast(
     states = {name: _state(all_on, name) for name in names}
     assert found == pytest.approx(_train(plain), rel=1e-2)
     assert all(state.on for state in states.values()), states
+
+
+def test_a_compiled_graph_serves_all_lengths_with_attention_that_drops_out(
+    _half_a_compiler: None, tmp_path: Path
+) -> None:
+    setup = _setup(tmp_path, "xtts", dropout=0.1)
+    _apply(setup, "sdpa")
+    _apply(setup, "compile")
+
+    found = _train(setup)
+
+    state = _state(setup, "compile")
+    assert all(map(math.isfinite, found))
+    assert state.on, state.detail
+    assert "compiled again" not in state.detail
 
 
 # The compiler warns of its own older parts.

@@ -51,8 +51,9 @@ class SelfAttention(nn.Module):
         tensor, which the fastest kernels demand; not together with a mask. dropout: share of the
         weights set to zero. Returns (B, T, D).
         """
-        if self.use_sdpa and is_causal and dropout > 0 and query.device.type == "cpu":
-            # No fused kernel of a CPU drops out.
+        is_slow = is_causal and dropout > 0 and query.device.type == "cpu"
+        if self.use_sdpa and is_slow and not torch.compiler.is_compiling():
+            # No fused kernel of a CPU drops out; compiled code would grow with the number of rows.
             self.runs_in_rows += 1
             mixed = causal_in_rows(query, key, value, dropout)
         elif self.use_sdpa:
