@@ -104,6 +104,8 @@ def test_every_tab_can_be_read_and_pressed_by_all_in_both_colours_and_on_a_phone
 
     for tab in _tour(page, listed):
         for scheme in ("light", "dark"):
+            # What waits for its handler is drawn faintly until then.
+            page.wait_for_function("!document.querySelector('.pending, .generating')")
             found[f"{tab} {scheme}"] = page.evaluate(VIOLATIONS)
             _keep(page, f"{tab}-{scheme}")
             page.evaluate("timbre.switchTheme()")

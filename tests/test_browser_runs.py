@@ -37,9 +37,10 @@ def test_queued_runs_are_reordered_and_train_in_order(
 ) -> None:
     RunLibrary(server.runs).queue.pause(True)
     page = open_page(context, server, "?tab=train")
-    page.fill("#training-steps input, #training-steps textarea", "30")
     for name in ("first", "second", "third"):
         page.fill("#run-name input, #run-name textarea", name)
+        # Anew for each: the page fills the form once more as soon as it is whole.
+        page.fill("#training-steps input, #training-steps textarea", "30")
         page.click("#add-to-queue")
         page.wait_for_selector(f".toast-body >> text={name} waits in the queue")
     page.evaluate("timbre.openTab('runs')")

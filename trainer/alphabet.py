@@ -29,7 +29,7 @@ def describe_alphabet(
     touched = 0.0
     for clip, reading in zip(clips, readings, strict=True):
         touched += clip.duration_s / 60 if reading.unknown else 0.0
-        for letter in set(reading.unknown):
+        for letter in dict.fromkeys(reading.unknown):
             count[letter] += 1
             minutes[letter] += clip.duration_s / 60
     costliest = sorted(minutes.items(), key=lambda pair: -pair[1])
