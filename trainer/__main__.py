@@ -7,14 +7,23 @@ import sys
 # core, a step then takes many times longer. Spinning briefly costs an idle machine a fifth of the
 # speed and keeps a busy one going (trainer/README.md has the measurement). Set it to choose.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-# One core is left to the page and its browser: a thread that waits for a core holds up all others.
-os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) - 1)))
 
 from trainer.supervisor import needs_supervisor, supervise  # noqa: E402
+
+
+def leave_a_core() -> None:
+    """Leave one core to the page and its browser, before torch counts them.
+
+    A thread that waits for a core holds up all others. Several ranks share the cores as torchrun
+    tells them to.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) - 1)))
+
 
 if __name__ == "__main__":
     if needs_supervisor(sys.argv[1:]):
         sys.exit(supervise(sys.argv[1:]))
+    leave_a_core()
     # Only now: who supervises needs nothing of what trains.
     from trainer.cli import main
 

@@ -17,7 +17,6 @@ from trainer.errors import RunError
 from webui.speaking import trainer_command
 
 _PROJECT = Path(__file__).resolve().parent.parent
-_ESTIMATE_S = 600.0
 
 
 @dataclass
@@ -120,30 +119,3 @@ def write_config(config: RunConfig, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(config.to_json(), ensure_ascii=False), encoding="utf-8")
     return path
-
-
-def ask_trainer(words: Sequence[str]) -> dict[str, Any]:
-    """Run a short command of the trainer and return the JSON it prints.
-
-    Raises:
-        RunError: its own sentence on why it could not.
-    """
-    try:
-        ended = subprocess.run(
-            trainer_command(words),
-            cwd=_PROJECT,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_ESTIMATE_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise RunError("This took longer than ten minutes and was given up.") from None
-    try:
-        return json.loads(ended.stdout)
-    except ValueError:
-        lines = [line for line in ended.stderr.splitlines() if line.strip()]
-        reason = lines[-1].removeprefix("Error: ") if lines else "It left no answer."
-        raise RunError(reason) from None

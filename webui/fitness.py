@@ -1,18 +1,13 @@
 """Fitness: what a model can use of the recordings, found in a short child process."""
 
-import json
-import subprocess
 from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 from typing import Any
 
 from trainer.config import DataConfig
-from trainer.errors import RunError
 from trainer.options import describe
-from webui.speaking import trainer_command
+from webui.speaking import ask_trainer
 
-_PROJECT = Path(__file__).resolve().parent.parent
 _TIMEOUT_S = 3600.0
 _SHOWN = 50
 _PIECES = 60
@@ -27,28 +22,11 @@ def judge_for(family: str, base: str, data: DataConfig) -> dict[str, Any]:
     words = ["check", "--json", f"--family={family}", *_data_words(data)]
     if base:
         words.append(f"--base={base}")
-    try:
-        ended = subprocess.run(
-            trainer_command(words),
-            cwd=_PROJECT,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise RunError(
-            "This took longer than an hour and was given up. Features that are done are kept, so "
-            "the next try is shorter."
-        ) from None
-    try:
-        return json.loads(ended.stdout)
-    except ValueError:
-        lines = [line for line in ended.stderr.splitlines() if line.strip()]
-        reason = lines[-1].removeprefix("Error: ") if lines else "The check left no answer."
-        raise RunError(reason) from None
+    too_long = (
+        "This took longer than an hour and was given up. Features that are done are kept, so the "
+        "next try is shorter."
+    )
+    return ask_trainer(words, timeout_s=_TIMEOUT_S, too_long=too_long)
 
 
 def describe_fitness(found: dict[str, Any], label: str) -> str:

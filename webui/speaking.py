@@ -1,5 +1,6 @@
 """Speaking: synthesis and export run in a short child process, never in the page's own."""
 
+import json
 import re
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from trainer.errors import RunError
 from trainer.runs import Run
@@ -121,22 +123,45 @@ def _synthesize_words(run: Run, text: str, speaker: str, checkpoint: str, out: s
     return ["synthesize", str(run.folder), *words]
 
 
-def _run_trainer(words: Sequence[str]) -> None:
+def run_trainer(
+    words: Sequence[str], *, timeout_s: float, too_long: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command of the trainer to its end.
+
+    Raises:
+        RunError: `too_long`, as it took longer than that many seconds.
+    """
     try:
-        ended = subprocess.run(
+        return subprocess.run(
             trainer_command(words),
             cwd=_PROJECT,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise RunError(
-            f"This took longer than {_TIMEOUT_S:.0f} s and was given up. Try a shorter sentence."
-        ) from None
+        raise RunError(too_long) from None
+
+
+def ask_trainer(words: Sequence[str], *, timeout_s: float, too_long: str) -> dict[str, Any]:
+    """Run a command of the trainer and return the JSON it prints, whatever code it ends with.
+
+    Raises:
+        RunError: its own sentence on why it could not; `too_long` as above.
+    """
+    ended = run_trainer(words, timeout_s=timeout_s, too_long=too_long)
+    try:
+        return json.loads(ended.stdout)
+    except ValueError:
+        raise RunError(_last_sentence(ended.stderr, ended.returncode)) from None
+
+
+def _run_trainer(words: Sequence[str]) -> None:
+    too_long = f"This took longer than {_TIMEOUT_S:.0f} s and was given up. Try a shorter sentence."
+    ended = run_trainer(words, timeout_s=_TIMEOUT_S, too_long=too_long)
     if ended.returncode != 0:
         raise RunError(_last_sentence(ended.stderr, ended.returncode))
 

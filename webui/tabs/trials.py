@@ -16,11 +16,12 @@ from trainer.entries import resolve
 from trainer.errors import ConfigError, RunError, TimbreError
 from trainer.presets import PRESETS, apply_preset
 from webui.actions import event_detail, toasts
-from webui.errands import ask_trainer, write_config
+from webui.errands import write_config
 from webui.fitness import safe
 from webui.form import Values
 from webui.run_form import RunForm
 from webui.scripts import mount
+from webui.speaking import ask_trainer
 from webui.status import duration_text
 from webui.studio import Studio
 
@@ -29,6 +30,7 @@ _QUIET: dict[str, Any] = {
     "concurrency_limit": None,
     "api_visibility": "private",
 }
+_ESTIMATE_S = 600.0
 _RATE_STEPS = 100
 
 ReadConfig = Callable[[Values], RunConfig]
@@ -97,7 +99,9 @@ def wire(
 def _foresee(text: str, path: Path, known: int) -> dict[str, Any]:
     """Return the estimate of a configuration as JSON text; `known` changes with measurements."""
     config = RunConfig.from_json(json.loads(text))
-    return ask_trainer(["estimate", "--json", "--fix", f"--config={write_config(config, path)}"])
+    words = ["estimate", "--json", "--fix", f"--config={write_config(config, path)}"]
+    too_long = "This took longer than ten minutes and was given up."
+    return ask_trainer(words, timeout_s=_ESTIMATE_S, too_long=too_long)
 
 
 def describe_estimate(found: dict[str, Any], steps: int, device: Device) -> str:
