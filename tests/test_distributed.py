@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -26,7 +27,7 @@ import os, signal, sys
 from pathlib import Path
 from tests.test_distributed import RankBatches, make_plain_setup
 from trainer.checkpoints import newest_checkpoint, restore_checkpoint
-from trainer.distributed import agree, join_world, leave_world
+from trainer.distributed import agree, end_process, join_world, leave_world
 from trainer.loop import train
 
 class LosingBatches(RankBatches):
@@ -49,6 +50,7 @@ with (folder / f"starts-{world.rank}").open("a") as file:
     file.write(f"{setup.first_step} ")
 train(setup, lambda event: None)
 leave_world(world)
+end_process(0)
 """
 _LAUNCH = """
 import os, sys
@@ -90,6 +92,21 @@ def test_one_process_is_a_world_of_its_own() -> None:
     assert world.is_main
     assert agree(world, ["save"], ("save", "stop")) == {"save"}
     assert sum_values({"loss": value}, world) == {"loss": value}
+
+
+def test_what_is_left_of_a_rank_cannot_spoil_its_exit_code() -> None:
+    program = "import atexit, os, trainer.distributed as d; atexit.register(os.abort)"
+    program += "; print('told'); d.end_process(3)"
+
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"WORLD_SIZE": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (ended.returncode, ended.stdout) == (3, "told\n")
 
 
 def _silent(event: Event) -> None:

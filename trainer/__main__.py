@@ -26,5 +26,6 @@ if __name__ == "__main__":
     leave_a_core()
     # Only now: who supervises needs nothing of what trains.
     from trainer.cli import main
+    from trainer.distributed import end_process
 
-    sys.exit(main())
+    end_process(main())
