@@ -27,8 +27,9 @@ import os, signal, sys
 from pathlib import Path
 from tests.test_distributed import RankBatches, make_plain_setup
 from trainer.checkpoints import newest_checkpoint, restore_checkpoint
-from trainer.distributed import agree, end_process, join_world, leave_world
+from trainer.distributed import agree, join_world, leave_world
 from trainer.loop import train
+from trainer.supervisor import end_process
 
 class LosingBatches(RankBatches):
     def of_step(self, step):
@@ -95,8 +96,8 @@ def test_one_process_is_a_world_of_its_own() -> None:
 
 
 def test_what_is_left_of_a_rank_cannot_spoil_its_exit_code() -> None:
-    program = "import atexit, os, trainer.distributed as d; atexit.register(os.abort)"
-    program += "; print('told'); d.end_process(3)"
+    program = "import atexit, os, trainer.supervisor as s; atexit.register(os.abort)"
+    program += "; print('told'); s.end_process(3)"
 
     ended = subprocess.run(
         [sys.executable, "-c", program],

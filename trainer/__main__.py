@@ -8,7 +8,7 @@ import sys
 # speed and keeps a busy one going (trainer/README.md has the measurement). Set it to choose.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-from trainer.supervisor import needs_supervisor, supervise  # noqa: E402
+from trainer.supervisor import end_process, needs_supervisor, supervise  # noqa: E402
 
 
 def leave_a_core() -> None:
@@ -26,6 +26,5 @@ if __name__ == "__main__":
     leave_a_core()
     # Only now: who supervises needs nothing of what trains.
     from trainer.cli import main
-    from trainer.distributed import end_process
 
     end_process(main())

@@ -1,10 +1,8 @@
 """Several processes that train one run: rank, sums and agreement; one GPU is a world of size 1."""
 
-import logging
 import os
-import sys
 from collections.abc import Callable, Iterable
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -33,20 +31,6 @@ def leave_world(world: World) -> None:
     """Leave the process group."""
     if world.size > 1 and dist.is_initialized():
         dist.destroy_process_group()
-
-
-def end_process(code: int) -> NoReturn:
-    """End this process with an exit code; one of several ranks skips taking Python apart.
-
-    Threads that gloo leaves behind abort that now and then (seen with torch 2.11), and torchrun
-    would call a finished run failed.
-    """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        sys.exit(code)
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def barrier(world: World) -> None:
