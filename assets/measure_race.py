@@ -1,7 +1,7 @@
 """Race the optimizers on the demo from the base checkpoint and keep what came out.
 
     OMP_NUM_THREADS=1 python -m assets.measure_race --work /tmp/race
-    OMP_NUM_THREADS=1 python -m assets.measure_race --work /tmp/race-all --all --steps 120
+    OMP_NUM_THREADS=1 python -m assets.measure_race --work /tmp/race-all --all --steps 150
 
 It writes the table, the numbers and the picture `assets/measured/race_demo.*`, or `race_all.*` with
 every optimizer of the catalog. A race that was interrupted goes on when the same work folder is
@@ -28,20 +28,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Race the optimizers on the demo.")
     parser.add_argument("--work", type=Path, required=True, help="new folder, or one to go on in")
     parser.add_argument("--optimizers", default=OPTIMIZERS)
-    parser.add_argument("--all", action="store_true", help="every optimizer, two seeds")
+    parser.add_argument("--all", action="store_true", help="every optimizer of the catalog")
     parser.add_argument("--minutes", default="12", help="for all, unless --steps is told")
     parser.add_argument("--steps", help="of every run; a quarter of them for those of a sweep")
     parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--validations", default="8", help="points of each curve")
     parser.add_argument("--out", type=Path, help="without an ending [assets/measured/race_...]")
     options = parser.parse_args()
     if options.all:
-        options.optimizers, options.seeds = all_optimizers(), "1,2"
+        options.optimizers = all_optimizers()
     out = options.out or ASSETS / "measured" / ("race_all" if options.all else "race_demo")
     length = ["--steps", options.steps] if options.steps else ["--minutes", options.minutes]
     words = [
         "--train-csv", ASSETS / "demo" / "train.csv", "--eval-csv", ASSETS / "demo" / "eval.csv",
         "--base", ASSETS / "base", "--optimizers", options.optimizers, "--seeds", options.seeds,
-        "--rates", "3", "--validations", "8", "--batch-size", "8", *length,
+        "--rates", "3", "--validations", options.validations, "--batch-size", "8", *length,
     ]  # fmt: skip
     is_begun = (options.work / "race.json").is_file()
     where = ["--race", options.work]

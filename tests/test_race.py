@@ -20,6 +20,7 @@ import torch
 from tests._toy import ToyModel, make_setup
 from trainer.config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.divergence import LossNotFinite
+from trainer.entries import find_optimizer
 from trainer.errors import ConfigError, RunExists, RunOwned, TimbreError
 from trainer.events import Event, RunFinished, RunStarted, StepDone, ValidationDone
 from trainer.loop import train
@@ -154,6 +155,15 @@ def test_rates_lie_around_the_usual_one_and_choices_are_kept() -> None:
     assert (free.paced, swept.paced) == (("warmup_steps",), ())
 
 
+def test_rates_that_a_family_does_not_name_follow_the_one_of_their_relative() -> None:
+    config = replace(CONFIG, family=Choice("xtts"))
+
+    adamw, lion, adafactor = read_entrants("adamw,lion,adafactor", config, 1)
+
+    assert lion.values[0] == pytest.approx(adamw.values[0] / 5)
+    assert adafactor.values == (find_optimizer("adafactor").default_lr,)
+
+
 def test_every_bad_entrant_is_named_at_once() -> None:
     with pytest.raises(ConfigError) as error:
         read_entrants("adamm,adamw:beta9=1,adamw:lr=fast,adamw:fast", CONFIG, 5)
@@ -200,6 +210,38 @@ def test_a_sweep_goes_on_beyond_the_end_that_was_best() -> None:
         "sweep-adamw-0.001", "sweep-adamw-0.003", "sweep-adamw-0.009", "sweep-adamw-0.027",
     ]  # fmt: skip
     assert chosen_value(plan, plan.baseline, results) == 9e-3
+
+
+@pytest.mark.parametrize("best", [1e-6, 1e-4, 1.0])
+def test_a_sweep_ends_where_its_best_rate_lies_between_two_others(best: float) -> None:
+    plan = _plan(_entrant("adamw", 1e-3, 3e-3), _entrant("adamw-2", 1e-2))
+    results: dict[str, Result] = {}
+
+    while jobs := [j for j in known_jobs(plan, results) if j.name not in results]:
+        results[jobs[0].name] = _result(1.0 + abs(math.log(jobs[0].value / best)))
+    tried = sorted(float(name.split("-", 2)[2]) for name in results if name.startswith("sweep"))
+
+    assert tried[0] < chosen_value(plan, plan.baseline, results) < tried[-1]  # type: ignore[operator]
+    assert not [words for words in make_report(plan, results).caveats if "at an end" in words]
+
+
+def test_a_sweep_without_an_end_is_ended_and_told() -> None:
+    plan = _plan(_entrant("adamw", 1e-3, 3e-3), _entrant("adamw-2", 1e-2), most_extensions=4)
+    results: dict[str, Result] = {}
+
+    while jobs := [j for j in known_jobs(plan, results) if j.name not in results]:
+        results[jobs[0].name] = _result(1.0 / (1.0 + jobs[0].value))
+    report = make_report(plan, results)
+
+    assert report.rows[0].sweep_runs == 2 + 4
+    assert [words for words in report.caveats if "adamw's best lr, 0.243, is at an end" in words]
+
+
+def test_a_race_of_a_time_with_shorter_sweeps_stays_finished() -> None:
+    values = _plan(_entrant("adamw", 1e-3, 3e-3), _entrant("adamw-2", 1e-2)).to_json()
+    del values["most_extensions"]
+
+    assert RacePlan.from_json(values).most_extensions == 2
 
 
 def test_an_entrant_that_diverges_at_every_rate_does_not_race() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainer.catalog import find
 from trainer.config import Choice, RunConfig
-from trainer.errors import ConfigError, UnknownEntry
+from trainer.errors import ConfigError, FieldProblem, UnknownEntry, within
 from trainer.options import OptionInfo, build_options, describe, unknown_name
 from trainer.schedules import SCHEDULES
 from trainer.setup import STAGES
@@ -45,14 +45,14 @@ def resolve(config: RunConfig) -> Entries:
             found[key] = lookup(choice.name)
             found[f"{key}_options"] = _options_of(found[key], choice)
         except ConfigError as error:
-            problems += error.problems
+            problems += within(f"{key}.{choice.name}", error.problems)
     optimizations = []
     for name, values in config.optimizations.items():
         try:
             entry = find("trainer.optimizations", Optimization, name)
             optimizations.append((entry, _options_of(entry, Choice(name, values))))
         except ConfigError as error:
-            problems += error.problems
+            problems += within(f"optimization.{name}", error.problems)
     if problems:
         raise ConfigError(problems)
     optimizations.sort(key=lambda pair: (STAGES.index(pair[0].stage), pair[0].name))
@@ -74,14 +74,32 @@ def with_absolute_paths(
     return replace(config, family=replace(config.family, options=options)).with_absolute_paths()
 
 
-def missing_files(config: RunConfig) -> list[str]:
-    """Return a sentence for each file that the family's options name and that is not there."""
-    given = {info: config.family.options.get(info.name) for info in _path_options(config)}
-    return [
-        f"The file {path} under {info.label} does not exist. Give the path of one that does."
-        for info, path in given.items()
+def missing_files(config: RunConfig) -> list[FieldProblem]:
+    """Return a sentence for each file or folder that a configuration names and that is not there.
+
+    These are its lists, its base checkpoint, and what the family's own options name.
+    """
+    data, family = config.data, config.family
+    named = {
+        "data.train_csv": ("train CSV", data.train_csv),
+        "data.eval_csv": ("eval CSV", data.eval_csv),
+        "data.train_data": ("data folder", data.train_data),
+        "base": ("base checkpoint", config.base),
+    }
+    absent = [
+        FieldProblem(f"The {label} {path} does not exist. Give the path of one that does.", field)
+        for field, (label, path) in named.items()
         if path and not Path(path).exists()
     ]
+    for info in _path_options(config):
+        path = family.options.get(info.name)
+        if path and not Path(path).exists():
+            text = (
+                f"The file {path} under {info.label} does not exist. Give the path of one that "
+                "does."
+            )
+            absent.append(FieldProblem(text, f"family.{family.name}.{info.name}"))
+    return absent
 
 
 def _path_options(config: RunConfig) -> list[OptionInfo]:
@@ -107,9 +125,20 @@ def find_schedule(name: str) -> Schedule:
 
 
 def find_base_lr(entries: Entries) -> float:
-    """Return the peak learning rate: as chosen, else the family's, else the optimizer's."""
-    usual = entries.family.learning_rates.get(entries.optimizer.name, entries.optimizer.default_lr)
-    return entries.optimizer_options.lr or usual
+    """Return the peak learning rate: as chosen, else the usual one."""
+    return entries.optimizer_options.lr or find_usual_lr(entries.family, entries.optimizer)
+
+
+def find_usual_lr(family: ModelFamily, optimizer: OptimizerSpec) -> float:
+    """Return the usual peak rate: the family's, or in proportion to a relative's, or its own."""
+    known = family.learning_rates
+    if optimizer.name in known:
+        return known[optimizer.name]
+    if optimizer.rate_follows not in known:
+        return optimizer.default_lr
+    leader = find_optimizer(optimizer.rate_follows)
+    rate = known[leader.name] * optimizer.default_lr / leader.default_lr
+    return float(f"{rate:.4g}")
 
 
 def count_steps(config: RunConfig, steps_per_epoch: int) -> int:

@@ -189,6 +189,8 @@ class OptimizerSpec:
     set_mode(optimizer, training): Schedule-Free needs it around validation and saving.
     schedules: which schedules apply; empty means all of them.
     state_bytes: bytes of state per parameter in fp32 training.
+    default_lr: where nothing is known of the model family, for large pretrained models.
+    rate_follows: the optimizer to whose usual rate in a family this one's is in proportion.
     effective_lr(optimizer) -> the rate really applied (Prodigy multiplies by d).
     experimental: for research; little is known of it in fine-tuning.
     warning: what a person should know before choosing it, in sentences; empty: nothing.
@@ -202,6 +204,7 @@ class OptimizerSpec:
     build: "Callable[[list[dict[str, Any]], Any, torch.device], torch.optim.Optimizer]"
     state_bytes: float
     default_lr: float
+    rate_follows: str = ""
     schedules: tuple[str, ...] = ()
     set_mode: "Callable[[torch.optim.Optimizer, bool], None] | None" = None
     effective_lr: "Callable[[torch.optim.Optimizer], float] | None" = None

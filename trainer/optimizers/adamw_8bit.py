@@ -68,5 +68,6 @@ SPEC = OptimizerSpec(
     # Two bytes, a scale per 256 entries each, and two tables of a weight of 256 x 256.
     state_bytes=2.0625,
     default_lr=1e-4,  # AdamW's
+    rate_follows="adamw",
     warning="Saves little where activations fill the memory.",
 )

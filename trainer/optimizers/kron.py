@@ -216,6 +216,7 @@ SPEC = OptimizerSpec(
     state_bytes=12.0,
     # The authors of the code advise a third of AdamW's rate.
     default_lr=3e-5,
+    rate_follows="adamw",
     experimental=True,
     warning=(
         "Nothing is known of it in fine-tuning. Refits at every one of the first 500 steps, and "

@@ -78,6 +78,7 @@ SPEC = OptimizerSpec(
     build=build,
     state_bytes=8.0,
     default_lr=1e-4,  # AdamW's, as steps have its size: arXiv 2502.16982, equation 4
+    rate_follows="adamw",
     experimental=True,
     warning=(
         "The authors tuned MARS-AdamW only. The matrix work is the same for every batch size, so "

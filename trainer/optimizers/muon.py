@@ -166,6 +166,7 @@ SPEC = OptimizerSpec(
     build=build,
     state_bytes=4.0,
     default_lr=1e-4,  # AdamW's, as steps have its size: arXiv 2502.16982, equation 4
+    rate_follows="adamw",
     warning=(
         "Checkpoints that were trained with Adam lose quality when all their weights are tuned "
         "with Muon (arXiv 2605.10468). The matrix work is the same for every batch size, so small "

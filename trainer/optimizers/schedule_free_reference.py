@@ -48,6 +48,7 @@ SPEC = OptimizerSpec(
     build=build,
     state_bytes=8.0,
     default_lr=1e-3,
+    rate_follows="schedule_free_adamw",
     schedules=("constant",),
     set_mode=set_mode,
 )

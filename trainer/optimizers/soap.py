@@ -80,6 +80,7 @@ SPEC = OptimizerSpec(
     build=build,
     state_bytes=24.0,
     default_lr=1e-4,  # AdamW's: the step has the size of Adam's
+    rate_follows="adamw",
     warning=(
         "Needs 24 bytes a weight of a square matrix and up to 40 of others. Eigenbases take the "
         "same time for every batch size, so small batches make it slow."

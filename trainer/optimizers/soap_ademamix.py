@@ -92,6 +92,7 @@ SPEC = OptimizerSpec(
     build=build,
     state_bytes=28.0,
     default_lr=1e-4,  # AdamW's: the step has the size of Adam's
+    rate_follows="adamw",
     experimental=True,
     warning="No paper studies this mix. As slow as SOAP, and larger still.",
 )

@@ -9,7 +9,7 @@ from trainer.race.plan import FEWEST_STEPS, SWEEP_SHARE, Entrant, RacePlan
 from trainer.race.result import Result
 
 PACE_STEPS = 12
-_MOST_EXTENSIONS = 2
+_LIKELY_EXTENSIONS = 2
 _SWEEP_VALIDATIONS = 2
 _EQUALLY_FAST = 1.1
 """Steps that take within this factor of each other count as equally long: timing is no finer."""
@@ -86,7 +86,7 @@ def find_steps(plan: RacePlan, results: Results) -> int:
 
 
 def sweep_jobs(plan: RacePlan, entrant: Entrant, steps: int, results: Results) -> list[Job]:
-    """Return the sweep of one entrant; its best value at an end of the grid extends it."""
+    """Return the sweep of one entrant; it goes on until its best value lies between two others."""
     if len(entrant.values) == 1:
         return []
     short = plan.sweep_steps_for(steps)
@@ -97,7 +97,7 @@ def sweep_jobs(plan: RacePlan, entrant: Entrant, steps: int, results: Results) -
             for value in values
         ]
         beyond = _value_beyond(entrant, jobs, results)
-        if beyond is None or len(values) >= len(entrant.values) + _MOST_EXTENSIONS:
+        if beyond is None or len(values) >= len(entrant.values) + plan.most_extensions:
             return jobs
         values.append(beyond)
 
@@ -219,7 +219,8 @@ def _cost(plan: RacePlan, entrant: Entrant, paces: dict[str, Result]) -> tuple[f
         for result in paces.values()
         if math.isfinite(result.s_per_step)
     )
-    num_sweeps = len(entrant.values) + 1 if len(entrant.values) > 1 else 0
+    likely = min(_LIKELY_EXTENSIONS, plan.most_extensions)
+    num_sweeps = len(entrant.values) + likely if len(entrant.values) > 1 else 0
     ratio = s_per_step / usual.s_per_step if math.isfinite(usual.s_per_step) else 1.0
     is_alike = is_equally_fast(ratio)
     num_races = len(plan.seeds) * (1 if is_alike else 2)

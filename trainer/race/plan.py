@@ -12,6 +12,9 @@ from trainer.schedules import find_warmup_steps
 FORMAT = 1
 FEWEST_STEPS = 10
 SWEEP_SHARE = 4
+MOST_EXTENSIONS = 8
+_EARLIER_EXTENSIONS = 2
+"""What races of a time without `most_extensions` had; a finished one must not want more runs."""
 PACED = {"warmup_steps": 0.05, "ramp_steps": 1.0}
 """Options of optimizers that count steps, as shares of a run; their defaults suit long runs."""
 
@@ -21,7 +24,7 @@ class Entrant:
     """One optimizer in a race.
 
     `values` are tried for its `knob` (the learning rate, or what stands for it) in short runs, each
-    `ratio` times the one before; a single value is taken as it is. If the best one is at an end,
+    `ratio` times the one before; a single value is taken as it is. While the best one is at an end,
     the sweep goes on beyond it, but never below `least` or above `most`. `paced` names the options
     that are set to a share of each run's steps.
     """
@@ -42,7 +45,8 @@ class RacePlan:
     """Who races, on what, how often and how long; the first entrant is the baseline.
 
     `steps` of every run, or `minutes` for the whole race, from which the steps are found; with both
-    the smaller counts. `num_validations` is per run.
+    the smaller counts. `num_validations` is per run. `most_extensions` bounds the values that a
+    sweep adds until its best one lies between two others.
     """
 
     config: RunConfig
@@ -53,6 +57,7 @@ class RacePlan:
     sweep_steps: int | None = None
     num_validations: int = 12
     keep_weights: bool = False
+    most_extensions: int = MOST_EXTENSIONS
 
     def __post_init__(self) -> None:
         problems = []
@@ -125,7 +130,8 @@ class RacePlan:
                 f"This race has format {values.get('format')!r}; this Timbre reads {FORMAT}. Open "
                 "it with the version that made it."
             )
-        rest = {key: value for key, value in values.items() if key != "format"}
+        rest = {"most_extensions": _EARLIER_EXTENSIONS} | values
+        del rest["format"]
         try:
             entrants = tuple(_read_entrant(entrant) for entrant in rest.pop("entrants"))
             config = RunConfig.from_json(rest.pop("config"))

@@ -10,7 +10,7 @@ from typing import Any
 import gradio as gr
 
 from trainer.config import RunConfig, read_config
-from trainer.entries import Entries, count_steps, find_base_lr, resolve
+from trainer.entries import Entries, count_steps, find_base_lr, find_usual_lr, resolve
 from trainer.errors import ConfigError, DataError, TimbreError
 from trainer.flags import command_line
 from trainer.library import free_name
@@ -112,7 +112,7 @@ def describe_plan(studio: Studio, config: RunConfig) -> dict[str, str]:
 def warn_of_rate(config: RunConfig, entries: Entries) -> list[str]:
     """Say that the peak rate is far from what the family usually gets, if it is."""
     optimizer = entries.optimizer
-    usual = entries.family.learning_rates.get(optimizer.name, optimizer.default_lr)
+    usual = find_usual_lr(entries.family, optimizer)
     rate = find_base_lr(entries)
     # Adapters of LoRA start at zero and bear rates that would ruin whole weights.
     is_known = usual > 0 and "lora" not in config.optimizations
