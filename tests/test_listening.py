@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
+import torch
 from _clips import write_tone
 from _page import make_studio
 from starlette.applications import Starlette
@@ -15,8 +18,10 @@ from starlette.testclient import TestClient
 from trainer import Run, RunConfig
 from trainer.cli import main
 from trainer.config import DataConfig
-from trainer.errors import CheckpointError, DataError, RunError
-from trainer.speaking import open_voice, speak_takes
+from trainer.device import Device, DeviceUse
+from trainer.errors import CheckpointError, ConfigError, DataError, RunError
+from trainer.speaking import choose_place, open_export, open_voice, speak, speak_takes
+from trainer.specs import Speech
 from webui import listening, speaking
 from webui.listening import make_takes, read_clips, read_takes, standings, take_path, vote
 from webui.routes import build_routes
@@ -174,3 +179,44 @@ def test_a_run_from_fresh_weights_has_no_base(
         open_voice(run, "base")
 
     assert not listening.choices(run, [])["has_base"]
+
+
+@pytest.mark.parametrize(
+    ("used_gib", "seen", "place"),
+    [([23.0, 2.0], 2, "cuda:1"), ([23.0, 22.0], 2, "cpu"), ([2.0, 2.0], 1, "cpu"), ([], 0, "cpu")],
+)
+def test_speech_takes_a_gpu_only_where_it_disturbs_nobody(
+    used_gib: list[float], seen: int, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = [Device("cuda", index, "GPU", 24.0, (9, 0)) for index in range(len(used_gib))]
+    cpu = Device("cpu", 0, "CPU", 16.0)
+    monkeypatch.setattr("trainer.speaking.list_devices", lambda: [*gpus, cpu])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
+    monkeypatch.setattr(
+        "trainer.speaking.glance_at", lambda gpu: DeviceUse(used_gib[gpu.index], 24.0)
+    )
+
+    assert choose_place("auto", 2.0) == place
+
+
+def test_a_gpu_that_fills_up_while_one_listens_leaves_it_to_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run.create(tmp_path / "voice", RunConfig(base=str(BASE)))
+    monkeypatch.setattr("trainer.speaking.find_checkpoint", lambda run, which: BASE)
+    family, model, facts = open_export(BASE, run.config)
+    fails = iter([torch.OutOfMemoryError("made up")])
+
+    def synthesize(*given: Any) -> Speech:
+        for error in fails:
+            raise error
+        return family.synthesize(*given)
+
+    full = replace(family, synthesize=synthesize)
+    monkeypatch.setattr(
+        "trainer.speaking.open_voice", lambda run, which: (full, model, facts, BASE)
+    )
+
+    assert len(speak(run, "Hi.").wave) > 0
+    with pytest.raises(ConfigError, match="'cuda:7' is not on this machine"):
+        speak(run, "Hi.", device="cuda:7")

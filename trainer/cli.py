@@ -327,6 +327,8 @@ def _synthesize(argv: list[str]) -> int:
     parser.add_argument("--speaker", default="", help="who says it [the first speaker]")
     which = "best, last, a step, or base; several with commas [best]"
     parser.add_argument("--checkpoint", default="best", help=which)
+    where = "auto (a GPU with room to spare, else the CPU), cpu, cuda or cuda:1 [auto]"
+    parser.add_argument("--device", default="auto", help=where)
     args = parser.parse_args(argv)
     is_one = len(args.text) == 1 and "," not in args.checkpoint
     if args.stream:
@@ -342,7 +344,8 @@ def _synthesize(argv: list[str]) -> int:
 
     if args.out == "-":
         parser.error("--out - writes to standard output as the sound comes; it needs --stream")
-    speech = speak(Run.open(args.run), args.text, speaker=args.speaker, which=args.checkpoint)
+    chosen = {"speaker": args.speaker, "which": args.checkpoint, "device": args.device}
+    speech = speak(Run.open(args.run), args.text, **chosen)
     write_wav(Path(args.out), speech.wave, speech.sample_rate)
     print(f"{args.out}: {len(speech.wave) / speech.sample_rate:.2f} s")
     return 0
@@ -355,7 +358,8 @@ def _speak_takes(args: argparse.Namespace) -> int:
 
     folder, checkpoints = Path(args.out), args.checkpoint.split(",")
     folder.mkdir(parents=True, exist_ok=True)
-    takes = speak_takes(Run.open(args.run), args.text, checkpoints, speaker=args.speaker)
+    run, chosen = Run.open(args.run), {"speaker": args.speaker, "device": args.device}
+    takes = speak_takes(run, args.text, checkpoints, **chosen)
     for checkpoint, number, speech in takes:
         path = folder / f"{checkpoint}-{number}.wav"
         write_wav(path, speech.wave, speech.sample_rate)
@@ -366,9 +370,10 @@ def _speak_takes(args: argparse.Namespace) -> int:
 def _stream(args: argparse.Namespace, started: float) -> int:
     """Write speech as it comes, and tell on stderr how soon that was."""
     from trainer.data.live_wav import write_live
-    from trainer.speaking import open_voice, speak_pieces
+    from trainer.speaking import open_voice, place_voice, speak_pieces
 
     family, model, facts, _ = open_voice(Run.open(args.run), args.checkpoint)
+    place_voice(model, args.device)
     loaded = time.monotonic()
     pieces = speak_pieces(family, model, facts, args.text, args.speaker)
     waves = ((speech.wave, speech.sample_rate) for speech in pieces)

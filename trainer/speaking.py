@@ -1,19 +1,26 @@
 """Speaking and exporting: open a checkpoint of a run, synthesise a sentence, write weights out."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import nn
 
+from trainer.assemble import choose_device
 from trainer.checkpoints import newest_checkpoint, verify_checkpoint
 from trainer.config import RunConfig
+from trainer.device import glance_at, list_devices
 from trainer.entries import find_family
 from trainer.errors import CheckpointError, ConfigError, RunExists
 from trainer.options import build_options
 from trainer.runs import Run
 from trainer.specs import ModelFamily, Speech
+
+Said = TypeVar("Said")
+_SPARE_GIB = 3.0
 
 
 def open_voice(run: Run, which: str = "best") -> tuple[ModelFamily, nn.Module, dict, Path]:
@@ -73,33 +80,83 @@ def find_checkpoint(run: Run, which: str) -> Path:
     return chosen[-1].folder
 
 
+def choose_place(device: str, weights_gib: float) -> str:
+    """Return where to speak, as torch names it: `auto` is a GPU with room to spare, else the CPU.
+
+    What trains on a GPU must not run out of memory for somebody who listens, so the driver is
+    asked before torch takes any.
+
+    Raises:
+        ConfigError: there is no such device.
+    """
+    if device != "auto":
+        return choose_device(device).torch_name
+    gpus = [place for place in list_devices() if place.kind == "cuda"]
+    # Where torch is shown only some GPUs, its numbers are not the driver's.
+    if torch.cuda.device_count() != len(gpus):
+        return "cpu"
+    for gpu in gpus:
+        use = glance_at(gpu)
+        if use and use.memory_total_gib - use.memory_used_gib > 2 * weights_gib + _SPARE_GIB:
+            return gpu.torch_name
+    return "cpu"
+
+
+def place_voice(model: nn.Module, device: str) -> str:
+    """Move a model to where it is to speak, and return that place."""
+    size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    place = choose_place(device, size / 2**30)
+    model.to(place)
+    return place
+
+
 @torch.inference_mode()
-def speak(run: Run, text: str, *, speaker: str = "", which: str = "best") -> Speech:
+def speak(
+    run: Run, text: str, *, speaker: str = "", which: str = "best", device: str = "auto"
+) -> Speech:
     """Synthesise a sentence with a checkpoint of a run.
 
     Raises:
         DataError: the text or the speaker cannot be spoken.
         CheckpointError: there is no usable checkpoint.
+        ConfigError: there is no such device.
     """
-    family, model, facts, _ = open_voice(run, which)
-    return family.synthesize(model, facts, text, speaker or facts["speakers"][0]["name"])
+    takes = speak_takes(run, [text], [which], speaker=speaker, device=device)
+    return next(speech for _, _, speech in takes)
 
 
 @torch.inference_mode()
 def speak_takes(
-    run: Run, texts: Sequence[str], checkpoints: Sequence[str], *, speaker: str = ""
+    run: Run,
+    texts: Sequence[str],
+    checkpoints: Sequence[str],
+    *,
+    speaker: str = "",
+    device: str = "auto",
 ) -> Iterator[tuple[str, int, Speech]]:
     """Yield every text (by its number) as every checkpoint speaks it; each is opened once.
 
     Raises:
         DataError: a text or the speaker cannot be spoken.
         CheckpointError: there is no usable checkpoint.
+        ConfigError: there is no such device.
     """
     for which in checkpoints:
         family, model, facts, _ = open_voice(run, which)
+        place_voice(model, device)
+        voice = speaker or facts["speakers"][0]["name"]
         for number, text in enumerate(texts):
-            voice = speaker or facts["speakers"][0]["name"]
-            yield which, number, family.synthesize(model, facts, text, voice)
+            say = partial(family.synthesize, model, facts, text, voice)
+            yield which, number, _or_on_cpu(model, say)
+
+
+def _or_on_cpu(model: nn.Module, say: Callable[[], Said]) -> Said:
+    """Say it, on the CPU if the GPU turns out to be too full."""
+    try:
+        return say()
+    except torch.OutOfMemoryError:
+        model.to("cpu")
+        return say()
 
 
 @torch.inference_mode()
