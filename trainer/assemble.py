@@ -26,6 +26,7 @@ from trainer.entries import (
     count_steps,
     find_base_lr,
     find_schedule,
+    mismatches,
     missing_files,
     resolve,
 )
@@ -131,16 +132,9 @@ def check_before_start(config: RunConfig) -> None:
     """
     entries = resolve(config)
     _refuse_unavailable(entries, choose_device(config.training.device))
-    data = config.data
-    named = {"train CSV": data.train_csv, "eval CSV": data.eval_csv, "data folder": data.train_data}
-    problems = [
-        f"The {label} {path} does not exist. Give the path of one that does."
-        for label, path in (named | {"base checkpoint": config.base}).items()
-        if path and not Path(path).exists()
-    ]
-    problems += missing_files(config)
-    if problems:
-        raise ConfigError(problems)
+    absent = missing_files(config)
+    if absent:
+        raise ConfigError(absent)
 
 
 def describe_start(setup: Setup, shown: Probe) -> RunStarted:
@@ -213,19 +207,14 @@ def _torch_gpus() -> list[Device]:
 
 
 def _refuse_unavailable(entries: Entries, machine: Device) -> None:
-    problems = []
+    problems: list[str] = []
     for optimization, options in entries.optimizations:
         reason = optimization.unavailable(machine)
         if reason is None and optimization.refuse is not None:
             reason = optimization.refuse(machine, options)
         if reason is not None:
             problems.append(f"{optimization.label} cannot be used here: {reason}")
-    allowed = entries.optimizer.schedules
-    if allowed and entries.schedule.name not in allowed:
-        problems.append(
-            f"{entries.optimizer.label} does not go with the schedule {entries.schedule.label}. "
-            f"Choose: {', '.join(allowed)}."
-        )
+    problems += mismatches(entries)
     if problems:
         raise ConfigError(problems)
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, FieldProblem, within
 from trainer.options import build_options, option, to_values, unknown_name
 
 FORMAT = 1
@@ -199,9 +199,11 @@ class RunConfig:
     def __post_init__(self) -> None:
         problems = _interval_problems(self.training)
         if self.training.steps is not None and self.training.epochs is not None:
-            problems.append("Steps and epochs are both given. Give one; the other follows from it.")
+            both = "Steps and epochs are both given. Give one; the other follows from it."
+            problems.append(FieldProblem(both, "training.steps", "training.epochs"))
         if self.data.train_csv and self.data.train_data:
-            problems.append("A train CSV and a data folder are both given. Give one of them.")
+            both = "A train CSV and a data folder are both given. Give one of them."
+            problems.append(FieldProblem(both, "data.train_csv", "data.train_data"))
         if problems:
             raise ConfigError(problems)
 
@@ -238,7 +240,7 @@ class RunConfig:
                 try:
                     parts[key] = read(values[key], key)
                 except ConfigError as error:
-                    problems += error.problems
+                    problems += within(key, error.problems)
         if problems:
             raise ConfigError(problems)
         return RunConfig(**parts)
@@ -317,11 +319,11 @@ def _names_differ(old: dict[str, Any], new: dict[str, Any]) -> bool:
 
 def _interval_problems(training: TrainingConfig) -> list[str]:
     problems = []
-    for text in (training.validate_every, training.save_every, training.preview_every):
+    for name in ("validate_every", "save_every", "preview_every"):
         try:
-            parse_interval(text)
+            parse_interval(getattr(training, name))
         except ConfigError as error:
-            problems += error.problems
+            problems += [FieldProblem(each, f"training.{name}") for each in error.problems]
     return problems
 
 

@@ -102,6 +102,18 @@ def missing_files(config: RunConfig) -> list[FieldProblem]:
     return absent
 
 
+def mismatches(entries: Entries) -> list[FieldProblem]:
+    """Return a sentence for each pair of entries that do not go together."""
+    optimizer, schedule = entries.optimizer, entries.schedule
+    if not optimizer.schedules or schedule.name in optimizer.schedules:
+        return []
+    text = (
+        f"{optimizer.label} does not go with the schedule {schedule.label}. Choose: "
+        f"{', '.join(optimizer.schedules)}."
+    )
+    return [FieldProblem(text, "schedule.choice")]
+
+
 def _path_options(config: RunConfig) -> list[OptionInfo]:
     infos = describe(find_family(config.family.name).options)
     return [info for info in infos if info.is_path]

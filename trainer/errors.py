@@ -13,6 +13,29 @@ TimbreError
     `-- StopRequested      a person asked for a stop before the first step
 """
 
+from collections.abc import Iterable
+
+
+class FieldProblem(str):
+    """A problem that knows the fields it is about, as `training.steps`; it reads as a sentence."""
+
+    fields: tuple[str, ...]
+
+    def __new__(cls, text: str, *fields: str) -> "FieldProblem":
+        problem = super().__new__(cls, text)
+        problem.fields = fields
+        return problem
+
+
+def within(part: str, problems: Iterable[str]) -> list[str]:
+    """Return problems whose fields are those of a part, as `steps` of `training`."""
+    return [
+        FieldProblem(problem, *(f"{part}.{field}" for field in problem.fields))
+        if isinstance(problem, FieldProblem)
+        else problem
+        for problem in problems
+    ]
+
 
 class TimbreError(Exception):
     """Base of every error that is shown to a person as a sentence instead of a traceback."""

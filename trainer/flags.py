@@ -9,7 +9,7 @@ from typing import Any
 from trainer.catalog import discover
 from trainer.config import DataConfig, RunConfig, TrainingConfig, merge_values, read_config
 from trainer.entries import find_family, find_optimizer, find_schedule
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, FieldProblem
 from trainer.options import OptionInfo, build_options, describe, parse_value
 from trainer.presets import PRESETS, apply_preset
 from trainer.schedules import SCHEDULES
@@ -289,6 +289,9 @@ def refuse_missing_data(config: RunConfig) -> None:
     """Raise ConfigError when a configuration names no clips."""
     if not (config.data.train_csv or config.data.train_data):
         raise ConfigError(
-            "No clips are named. Give --train-csv FILE (and --eval-csv FILE), or "
-            "--train-data FOLDER."
+            FieldProblem(
+                "No clips are named. Give --train-csv FILE (and --eval-csv FILE), or "
+                "--train-data FOLDER.",
+                "data.train_csv",
+            )
         )

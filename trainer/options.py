@@ -8,7 +8,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, FieldProblem
 
 _KEY = "timbre"
 
@@ -81,7 +81,9 @@ def build_options(options_class: type, values: dict[str, Any], where: str) -> An
             try:
                 parsed[name] = parse_value(infos[name], values[name])
             except ConfigError as error:
-                problems += [f"{where}: {problem}" for problem in error.problems]
+                problems += [
+                    FieldProblem(f"{where}: {problem}", name) for problem in error.problems
+                ]
     if problems:
         raise ConfigError(problems)
     return options_class(**parsed)
@@ -103,16 +105,19 @@ def parse_value(info: OptionInfo, value: Any) -> Any:
     ):
         if info.optional:
             return None
-        raise ConfigError(f"{info.label} ({info.name}) is empty. Give {_expected(info)}.")
+        problem = f"{info.label} ({info.name}) is empty. Give {_expected(info)}."
+        raise ConfigError(FieldProblem(problem, info.name))
+    wrong = FieldProblem(
+        f"{info.label} ({info.name}) is {value!r}; expected {_expected(info)}.", info.name
+    )
     try:
         parsed = _convert(info.kind, value)
     except (TypeError, ValueError):
-        problem = f"{info.label} ({info.name}) is {value!r}; expected {_expected(info)}."
-        raise ConfigError(problem) from None
+        raise ConfigError(wrong) from None
     too_low = info.min is not None and parsed < info.min
     too_high = info.max is not None and parsed > info.max
     if too_low or too_high or (info.choices and parsed not in info.choices):
-        raise ConfigError(f"{info.label} ({info.name}) is {value!r}; expected {_expected(info)}.")
+        raise ConfigError(wrong)
     return parsed
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, FieldProblem
 from trainer.options import option
 from trainer.specs import Schedule
 
@@ -188,8 +188,11 @@ def parse_milestones(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise ConfigError(
-            f"The milestones are '{text}'; expected steps separated by commas, for example "
-            "200000,400000,600000."
+            FieldProblem(
+                f"The milestones are '{text}'; expected steps separated by commas, for example "
+                "200000,400000,600000.",
+                "milestones",
+            )
         )
     return tuple(sorted(int(part) for part in parts))
 

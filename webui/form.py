@@ -6,7 +6,7 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, FieldProblem, within
 from trainer.options import OptionInfo, describe, parse_value
 
 Values = Mapping[Component, Any]
@@ -26,7 +26,8 @@ class OptionsForm:
             self._add([info for info in infos if not info.folded])
         folded = [info for info in infos if info.folded]
         if folded:
-            with gr.Accordion("More", open=False), gr.Row(elem_classes="fields"):
+            fold = gr.Accordion("More", open=False, elem_id=f"{name}-more")
+            with fold, gr.Row(elem_classes="fields"):
                 self._add(folded)
 
     def _add(self, infos: list[OptionInfo]) -> None:
@@ -44,7 +45,7 @@ class OptionsForm:
             try:
                 parsed[name] = parse_value(self.infos[name], values[widget])
             except ConfigError as error:
-                problems += error.problems
+                problems += within(self.name, error.problems)
         if problems:
             raise ConfigError(problems)
         return parsed
@@ -128,7 +129,8 @@ class ChoiceForm:
         """Return the choice as JSON: its name, and the options that differ from the defaults."""
         name = values[self.choice]
         if name not in self.forms:
-            raise ConfigError(f"No {self.name} is chosen. Choose one of {', '.join(self.forms)}.")
+            text = f"No {self.name} is chosen. Choose one of {', '.join(self.forms)}."
+            raise ConfigError(FieldProblem(text, f"{self.name}.choice"))
         return {"name": name, "options": self.forms[name].read_changes(values)}
 
     def fill(self, choice: Mapping[str, Any]) -> dict[Component, Any]:

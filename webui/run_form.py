@@ -131,7 +131,9 @@ class RunForm:
                 self.schedule = ChoiceForm(
                     SCHEDULES, "schedule", "Schedule", _DEFAULTS.schedule.name
                 )
-        with gr.Accordion("Validation, previews, checkpoints and more", open=False):
+        with gr.Accordion(
+            "Validation, previews, checkpoints and more", open=False, elem_id="more-training"
+        ):
             self.more = OptionsForm(TrainingConfig, "training", leave_out=_MAIN)
 
     @property

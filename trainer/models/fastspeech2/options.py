@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, FieldProblem
 from trainer.options import option
 
 
@@ -90,8 +90,11 @@ class Options:
     def __post_init__(self) -> None:
         if self.aligner == "ctc" and not self.ctc_model:
             raise ConfigError(
-                "CTC model (ctc_model) is empty; the ctc aligner needs the path of a TorchScript "
-                "file. Give one, or choose another aligner."
+                FieldProblem(
+                    "CTC model (ctc_model) is empty; the ctc aligner needs the path of a "
+                    "TorchScript file. Give one, or choose another aligner.",
+                    "ctc_model",
+                )
             )
 
 
