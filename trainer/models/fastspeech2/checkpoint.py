@@ -9,17 +9,24 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from trainer.errors import CheckpointError
 from trainer.foreign import read_pickle
+from trainer.models._weights import (
+    FACTS_FILE,
+    WEIGHTS_FILE,
+    describe_misfit,
+    require_format,
+    shapes_of,
+    write_own,
+)
 from trainer.models.fastspeech2.network import FastSpeech2, Sizes
 from trainer.models.fastspeech2.options import Options, loss_weights
 from trainer.models.fastspeech2.published import PUBLISHED_ALIASES, describe_published
 
 FORMAT = 1
-WEIGHTS_FILE, FACTS_FILE = "model.safetensors", "config.json"
 State = dict[str, Tensor]
 
 
@@ -38,7 +45,10 @@ def load(base: Path | None, options: Options, facts: dict[str, Any]) -> FastSpee
     base_facts, state = read_base(base)
     require_same_shape(base_facts, sizes, base)
     state = _map_rows(state, model, base_facts, facts)
-    _require_same_keys(state, model.state_dict(), base)
+    if misfit := describe_misfit(shapes_of(state), shapes_of(model.state_dict())):
+        raise CheckpointError(
+            f"{base} does not fit this network; {misfit}. Choose a checkpoint of the same size."
+        )
     model.load_state_dict(state)
     return model
 
@@ -50,14 +60,7 @@ def export(
     weights: dict[str, Tensor] | None = None,
 ) -> None:
     """Write model.safetensors and config.json, which `load` reads back."""
-    folder.mkdir(parents=True, exist_ok=True)
-    weights = weights or model.state_dict()
-    state = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
-    save_file(state, folder / WEIGHTS_FILE)
-    # safetensors creates files that only their owner may read; an export is for others too.
-    (folder / WEIGHTS_FILE).chmod(0o644)
-    text = json.dumps(facts, indent=1, ensure_ascii=False)
-    (folder / FACTS_FILE).write_text(text + "\n", encoding="utf-8")
+    write_own(folder, weights or model.state_dict(), facts)
 
 
 def read_base(base: Path) -> tuple[dict[str, Any], State]:
@@ -112,10 +115,7 @@ def _read_folder(base: Path) -> tuple[dict[str, Any], State]:
             f"{base / FACTS_FILE} does not describe a FastSpeech 2 checkpoint. "
             "Choose the family the checkpoint was made with."
         )
-    if facts["format"] > FORMAT:
-        raise CheckpointError(
-            f"{base} has format {facts['format']}; this Timbre reads up to {FORMAT}. Update Timbre."
-        )
+    require_format(facts, base, FORMAT)
     return facts, state
 
 
@@ -193,23 +193,3 @@ def _rows_by_name(
         row = rows.get(aliases.get(name, name), rows.get(name))
         found.append(average if row is None else table[row])
     return torch.stack(found)
-
-
-def _require_same_keys(state: State, expected: dict[str, Any], base: Path) -> None:
-    missing = [name for name in expected if name not in state]
-    extra = [name for name in state if name not in expected]
-    misshaped = [
-        f"{name} {tuple(state[name].shape)} instead of {tuple(expected[name].shape)}"
-        for name in expected
-        if name in state and state[name].shape != expected[name].shape
-    ]
-    parts = []
-    for label, names in (("missing", missing), ("unknown", extra), ("of another shape", misshaped)):
-        if names:
-            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-            parts.append(f"{label}: {', '.join(names[:5])}{more}")
-    if parts:
-        raise CheckpointError(
-            f"{base} does not fit this network; {'; '.join(parts)}. "
-            "Choose a checkpoint of the same size."
-        )

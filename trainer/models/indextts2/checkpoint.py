@@ -1,18 +1,14 @@
 """Weights in and out: a GPT from a base folder or an own checkpoint, and checkpoints written."""
 
 import base64
-import json
-import os
-import shutil
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from trainer.errors import CheckpointError
+from trainer.models._weights import describe_misfit, link, on_host, shapes_of, write_own
 from trainer.models.indextts2.codec import CODEC_LICENCE
 from trainer.models.indextts2.folder import Base
 from trainer.models.indextts2.network import UnifiedVoice
@@ -20,7 +16,7 @@ from trainer.models.indextts2.options import Options
 from trainer.models.indextts2.original import Original
 from trainer.models.indextts2.publish import DISCLAIMER, write_published
 from trainer.models.indextts2.sizes import Sizes
-from trainer.models.indextts2.start import FACTS_FILE, LINKED_FILES, WEIGHTS_FILE, open_start
+from trainer.models.indextts2.start import LINKED_FILES, open_start
 
 W2V_BERT_LICENCE = "w2v-bert-2.0 was published under the MIT licence."
 
@@ -53,7 +49,11 @@ def load(base: Path | None, options: Options, facts: dict[str, Any]) -> FineTune
         state |= start.conditioning_state()
     if base64.b64decode(facts["bpe_model"]) != start.bpe_model and facts["text_rows"]:
         state |= {name: map_rows(state[name], facts["text_rows"]) for name in _TEXT_TABLES}
-    _require_same_shapes(state, model.state_dict(), base)
+    if misfit := describe_misfit(shapes_of(state), shapes_of(model.state_dict())):
+        raise CheckpointError(
+            f"The weights in {base} do not fit ({misfit}). Give the base that the run was started "
+            "with."
+        )
     model.load_state_dict({name: value.float() for name, value in state.items()}, assign=True)
     model.start = start
     return model
@@ -83,20 +83,16 @@ def export(
 ) -> None:
     """Write all that `load` needs; what is not trained is linked, not copied, where possible."""
     own = own_model(model)
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(_on_host(weights or own.state_dict()), folder / WEIGHTS_FILE)
-    (folder / WEIGHTS_FILE).chmod(0o644)
+    write_own(folder, weights or own.state_dict(), facts)
     for name in LINKED_FILES:
         if (own.start.folder / name).is_file():
-            _link(own.start.folder / name, folder / name)
-    text = json.dumps(facts, indent=1, ensure_ascii=False)
-    (folder / FACTS_FILE).write_text(text + "\n", encoding="utf-8")
+            link(own.start.folder / name, folder / name)
 
 
 def publish(model: nn.Module, facts: dict[str, Any], folder: Path, bf16: bool) -> None:
     """Write gpt.pth, config.yaml and bpe.model; tensors that were not trained pass through."""
     own = own_model(model)
-    trained = _on_host(own.state_dict())
+    trained = on_host(own.state_dict())
     if bf16:
         trained = {name: value.to(torch.bfloat16) for name, value in trained.items()}
     write_published(
@@ -136,30 +132,3 @@ def map_rows(table: Tensor, rows: list[list[int]]) -> Tensor:
     overall = table.double().mean(dim=0)
     means = [table[row].double().mean(dim=0) if row else overall for row in rows]
     return torch.stack(means).to(table.dtype)
-
-
-def _on_host(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.detach().cpu().contiguous() for name, value in state.items()}
-
-
-def _require_same_shapes(
-    state: dict[str, Tensor], expected: dict[str, Tensor], base: Path | None
-) -> None:
-    differing = [
-        name
-        for name in state.keys() | expected.keys()
-        if name not in state or name not in expected or state[name].shape != expected[name].shape
-    ]
-    if differing:
-        raise CheckpointError(
-            f"The weights in {base} do not fit ({', '.join(sorted(differing)[:3])}). Give the base "
-            "that the run was started with."
-        )
-
-
-def _link(source: Path, target: Path) -> None:
-    """Make a second name for a file, or a copy where the file system knows no links."""
-    with suppress(OSError):
-        os.link(source, target)
-        return
-    shutil.copyfile(source, target)

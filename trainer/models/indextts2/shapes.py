@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from trainer.errors import CheckpointError
+from trainer.models._weights import describe_misfit, shapes_of
 from trainer.models.indextts2.network import CONDITIONING, UnifiedVoice
 from trainer.models.indextts2.sizes import ConformerSizes, Sizes
 
 State = dict[str, Tensor]
 
-_NAMED = 3
 _ONLY_IN_25 = ("spk_emb_proj.", "lang_embedding.")
 
 
@@ -91,21 +91,10 @@ def check_state(shapes: dict[str, tuple[int, ...]], sizes: Sizes) -> None:
         )
     with torch.device("meta"):
         model = UnifiedVoice(sizes, with_conditioning=True)
-    expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    kinds = {
-        "missing": [name for name in expected if name not in shapes],
-        "of another shape": [
-            f"{name} {shapes[name]} instead of {shape}"
-            for name, shape in expected.items()
-            if name in shapes and shapes[name] != shape
-        ],
-        "unknown": [name for name in shapes if name not in expected],
-    }
-    problems = [f"{kind}: {_shorten(names)}" for kind, names in kinds.items() if names]
-    if problems:
+    if misfit := describe_misfit(shapes, shapes_of(model.state_dict())):
         raise CheckpointError(
-            f"The weights do not fit IndexTTS-2 ({'; '.join(problems)}). Download gpt.pth again, "
-            "or take the one that was published."
+            f"The weights do not fit IndexTTS-2 ({misfit}). Download gpt.pth again, or take the "
+            "one that was published."
         )
 
 
@@ -129,8 +118,3 @@ def _feature_width(state: State, name: str) -> int:
 
 def _count(state: State, start: str) -> int:
     return len({name[len(start) :].split(".")[0] for name in state if name.startswith(start)})
-
-
-def _shorten(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more

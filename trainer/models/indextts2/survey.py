@@ -9,6 +9,7 @@ import numpy as np
 
 from trainer.data.types import Clip, Features
 from trainer.errors import CheckpointError, DataError
+from trainer.models._surveying import number_speakers, read_clips
 from trainer.models.indextts2.batches import layout_of
 from trainer.models.indextts2.codec import CODEC_LICENCE
 from trainer.models.indextts2.folder import Base
@@ -34,27 +35,16 @@ def survey(
         MissingDependency: text must be tokenised, but sentencepiece is not installed.
     """
     start = open_start(base)
-    progress("Reading the text", 0, len(clips))
     bpe_model = read_bpe(start, options)
     is_new = bpe_model != start.bpe_model
     num_tokens = make_tokenizer(bpe_model).size + 1 if is_new else start.sizes.num_text_tokens
     sizes = replace(start.sizes, num_text_tokens=num_tokens)
     reader = _Reader(bpe_model, sizes, options)
-    ready: dict[str, Features] = {}
-    unusable: dict[str, str] = {}
-    for done, clip in enumerate(clips, 1):
-        try:
-            ready[clip.id] = reader.read(clip, features[clip.id])
-        except DataError as error:
-            unusable[clip.id] = str(error)
-        progress("Reading the text", done, len(clips))
+    ready, unusable = read_clips(
+        clips, lambda clip: reader.read(clip, features[clip.id]), "IndexTTS-2", progress
+    )
     used = [clip for clip in clips if clip.id in ready]
-    if not any(clip.split == "train" for clip in used):
-        reason = next(iter(unusable.values()), "none of them is in the train split.")
-        raise DataError(f"None of the clips can be used for IndexTTS-2. The first reason: {reason}")
-    names = list(dict.fromkeys(clip.speaker for clip in used))
-    for clip in used:
-        ready[clip.id]["speaker"] = np.array(names.index(clip.speaker), np.int32)
+    names = number_speakers(used, ready)
     has_audio = not start.is_random and any(not clip.arrays for clip in used)
     languages = {clip.speaker: clip.language for clip in reversed(used)}
     facts = {

@@ -1,23 +1,19 @@
 """Weights in and out: a GPT from a base folder or an own checkpoint, and checkpoints written."""
 
-import json
-import os
-import shutil
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from trainer.data.audio import write_wav
 from trainer.errors import CheckpointError
+from trainer.models._weights import describe_misfit, link, on_host, shapes_of, write_own
 from trainer.models.xtts.generation import Sampling
 from trainer.models.xtts.options import Options
 from trainer.models.xtts.publish import publish_folder
 from trainer.models.xtts.sizes import SAMPLE_RATE, Sizes
-from trainer.models.xtts.start import FACTS_FILE, FROZEN_FILES, WEIGHTS_FILE, open_start
+from trainer.models.xtts.start import FROZEN_FILES, open_start
 from trainer.models.xtts.vocabulary import map_rows
 from trainer.models.xtts.voice import VOICES_FILE, SpeakingGpt, Voice, own_model
 
@@ -38,7 +34,11 @@ def load(base: Path | None, options: Options, facts: dict[str, Any]) -> Speaking
         # Training needs fp32 weights, whatever the folder holds.
         state = {name: value.float() for name, value in start.gpt_state().items()}
         state = _map_text(state, start.vocab_json, facts)
-        _require_same_shapes(state, model.state_dict(), base)
+        if misfit := describe_misfit(shapes_of(state), shapes_of(model.state_dict())):
+            raise CheckpointError(
+                f"The GPT in {base} does not fit ({misfit}). Take an unchanged XTTS v2 folder, "
+                "with the vocab.json that belongs to its model."
+            )
         model.load_state_dict(state, assign=True)
     else:
         model = SpeakingGpt(sizes.gpt, options.dropout)
@@ -69,15 +69,11 @@ def export(
 ) -> None:
     """Write all that `load` needs; the frozen networks are linked, not copied, where possible."""
     gpt = own_model(model)
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(_on_host(weights or gpt.state_dict()), folder / WEIGHTS_FILE)
-    (folder / WEIGHTS_FILE).chmod(0o644)
+    write_own(folder, weights or gpt.state_dict(), facts)
     with torch.no_grad():
         gpt.voice.save(folder / VOICES_FILE)
     for name in FROZEN_FILES:
-        _link(gpt.voice.base.folder / name, folder / name)
-    text = json.dumps(facts, indent=1, ensure_ascii=False)
-    (folder / FACTS_FILE).write_text(text + "\n", encoding="utf-8")
+        link(gpt.voice.base.folder / name, folder / name)
 
 
 @torch.no_grad()
@@ -101,7 +97,7 @@ def publish(model: nn.Module, facts: dict[str, Any], folder: Path, bf16: bool) -
     }
     publish_folder(
         folder,
-        gpt_state=_on_host(gpt.state_dict()),
+        gpt_state=on_host(gpt.state_dict()),
         base=gpt.voice.base,
         config=facts["config"],
         vocab_json=facts["vocab"],
@@ -114,10 +110,6 @@ def publish(model: nn.Module, facts: dict[str, Any], folder: Path, bf16: bool) -
 def terms(base: Path | None, options: Options) -> str:
     """Return the licence of a base's weights, in a sentence."""
     return open_start(base).licence
-
-
-def _on_host(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.detach().cpu().contiguous() for name, value in state.items()}
 
 
 def _map_text(state: dict[str, Tensor], old_vocab: str, facts: dict[str, Any]) -> dict[str, Tensor]:
@@ -133,26 +125,6 @@ def _map_text(state: dict[str, Tensor], old_vocab: str, facts: dict[str, Any]) -
     return state | mapped
 
 
-def _require_same_shapes(
-    state: dict[str, Tensor], expected: dict[str, Tensor], base: Path | None
-) -> None:
-    parts = {
-        "missing": [name for name in expected if name not in state],
-        "unknown": [name for name in state if name not in expected],
-        "of another shape": [
-            f"{name} {tuple(state[name].shape)} instead of {tuple(value.shape)}"
-            for name, value in expected.items()
-            if name in state and state[name].shape != value.shape
-        ],
-    }
-    found = [f"{what}: {', '.join(names[:3])}" for what, names in parts.items() if names]
-    if found:
-        raise CheckpointError(
-            f"The GPT in {base} does not fit ({'; '.join(found)}). Take an unchanged XTTS v2 "
-            "folder, with the vocab.json that belongs to its model."
-        )
-
-
 def _freeze(model: SpeakingGpt, what: str) -> None:
     parts = {
         "conditioning": ["conditioning_encoder", "conditioning_perceiver"],
@@ -163,11 +135,3 @@ def _freeze(model: SpeakingGpt, what: str) -> None:
     parts |= {"none": [], "both": parts["conditioning"] + parts["embeddings"]}
     for name in parts[what]:
         model.get_submodule(name).requires_grad_(False)
-
-
-def _link(source: Path, target: Path) -> None:
-    """Make a second name for a file, or a copy where the file system knows no links."""
-    with suppress(OSError):
-        os.link(source, target)
-        return
-    shutil.copyfile(source, target)

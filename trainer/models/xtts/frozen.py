@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.errors import CheckpointError
-
-_NAMED = 3
+from trainer.models._weights import describe_misfit, shapes_of
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -57,7 +56,11 @@ def load_frozen(make: Callable[[], Network], state: dict[str, Tensor], what: str
     with torch.device("meta"):
         network = make()
     expected = network.state_dict()
-    _check(expected, state, what)
+    if misfit := describe_misfit(shapes_of(state), shapes_of(expected)):
+        raise CheckpointError(
+            f"{what} does not fit XTTS v2 ({misfit}). Give the weights of a published XTTS v2 "
+            "folder or of a checkpoint trained on one."
+        )
     fitting = {
         # A copy, so that a file that the weights were mapped from can be closed or replaced.
         name: state[name].to(device="cpu", dtype=value.dtype, copy=True).contiguous()
@@ -65,28 +68,6 @@ def load_frozen(make: Callable[[], Network], state: dict[str, Tensor], what: str
     }
     network.load_state_dict(fitting, assign=True)
     return network.eval().requires_grad_(False)
-
-
-def _check(expected: dict[str, Tensor], state: dict[str, Tensor], what: str) -> None:
-    missing = [name for name in expected if name not in state]
-    extra = [name for name in state if name not in expected]
-    misshapen = [
-        f"{name} {tuple(state[name].shape)} instead of {tuple(value.shape)}"
-        for name, value in expected.items()
-        if name in state and state[name].shape != value.shape
-    ]
-    kinds = {"missing": missing, "of another shape": misshapen, "not part of it": extra}
-    problems = [f"{kind}: {_shorten(names)}" for kind, names in kinds.items() if names]
-    if problems:
-        raise CheckpointError(
-            f"{what} does not fit XTTS v2 ({'; '.join(problems)}). Give the weights of a published "
-            "XTTS v2 folder or of a checkpoint trained on one."
-        )
-
-
-def _shorten(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 def draw_weight(

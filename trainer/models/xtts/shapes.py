@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trainer.errors import CheckpointError
 from trainer.models._layers.perceiver import HEAD_WIDTH
+from trainer.models._weights import describe_misfit, shapes_of
 from trainer.models.xtts.dvae import dvae_sizes, load_dvae
 from trainer.models.xtts.frozen import count_modules, shape_of
 from trainer.models.xtts.network import XttsGpt
@@ -19,7 +20,6 @@ from trainer.models.xtts.vocoder import load_vocoder, vocoder_sizes
 
 State = dict[str, Tensor]
 
-_NAMED = 3
 _LANGUAGE = re.compile(r"\[([a-z]{2,3}(?:-[a-z]{2})?)\]")
 
 
@@ -101,22 +101,11 @@ def check_gpt(state: State, sizes: GptSizes) -> None:
             "config.json that was published with the model beside it."
         )
     with torch.device("meta"):
-        expected = {name: value.shape for name, value in XttsGpt(sizes).state_dict().items()}
-    misshapen = [
-        f"{name} {tuple(state[name].shape)} instead of {tuple(shape)}"
-        for name, shape in expected.items()
-        if name in state and state[name].shape != shape
-    ]
-    kinds = {
-        "missing": [name for name in expected if name not in state],
-        "of another shape": misshapen,
-        "unknown": [name for name in state if name not in expected],
-    }
-    problems = [f"{kind}: {_shorten(names)}" for kind, names in kinds.items() if names]
-    if problems:
+        expected = shapes_of(XttsGpt(sizes).state_dict())
+    if misfit := describe_misfit(shapes_of(state), expected):
         raise CheckpointError(
-            f"The GPT does not fit XTTS v2 ({'; '.join(problems)}). Download the file again, or "
-            "take the one that was published."
+            f"The GPT does not fit XTTS v2 ({misfit}). Download the file again, or take the one "
+            "that was published."
         )
 
 
@@ -167,8 +156,3 @@ def _check_codes(sizes: Sizes) -> None:
             f"The DVAE makes {sizes.dvae.num_codes} codes, but the GPT knows {num_codes}. Copy the "
             "dvae.pth that was published with this model beside it."
         )
-
-
-def _shorten(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more

@@ -10,6 +10,7 @@ import numpy as np
 
 from trainer.data.types import Clip, Features
 from trainer.errors import DataError
+from trainer.models._surveying import number_speakers, read_clips
 from trainer.models.xtts.cleaning import plain_language
 from trainer.models.xtts.folder import Base
 from trainer.models.xtts.options import LAYERS, Options
@@ -42,24 +43,15 @@ def survey(
     extension = _extend(start.vocab_json, clips, options)
     _require_trainable(extension, options)
     reader = _Reader(XttsTokenizer(extension.vocab_json, amharic_g2p=options.amharic_g2p), options)
-    ready: dict[str, Features] = {}
-    unusable: dict[str, str] = {}
-    for done, clip in enumerate(clips, 1):
-        try:
-            ready[clip.id] = features[clip.id] | reader.read(clip, features[clip.id])
-        except DataError as error:
-            unusable[clip.id] = str(error)
-        progress("Reading the text", done, len(clips))
+    ready, unusable = read_clips(
+        clips, lambda clip: reader.read(clip, features[clip.id]), "XTTS", progress
+    )
     used = [clip for clip in clips if clip.id in ready]
-    if not any(clip.split == "train" for clip in used):
-        reason = next(iter(unusable.values()), "none of them is in the train split.")
-        raise DataError(f"None of the clips can be used for XTTS. The first reason: {reason}")
-    names = list(dict.fromkeys(clip.speaker for clip in used))
+    names = number_speakers(used, ready)
     sizes = _sizes_of(start, reader.tokenizer, options)
     gpt = sizes.gpt
     layout = [gpt.start_text, gpt.stop_text, gpt.start_audio, gpt.stop_audio, gpt.num_latents]
     for clip in used:
-        ready[clip.id]["speaker"] = np.array(names.index(clip.speaker), np.int32)
         ready[clip.id]["layout"] = np.array([*layout, options.upstream_masking], np.int32)
     facts = {
         "format": FORMAT,
@@ -86,7 +78,7 @@ class _Reader:
         self.options = options
 
     def read(self, clip: Clip, raw: Features) -> Features:
-        """Return the tokens of a clip.
+        """Return the features of a clip with its tokens.
 
         Raises:
             DataError: the clip has to be left out.
@@ -110,7 +102,7 @@ class _Reader:
                 f"its text makes {len(tokens)} tokens; the most are "
                 f"{self.options.max_text_tokens}. Cut the clip in two."
             )
-        return {"tokens": np.array(tokens, np.int32)}
+        return raw | {"tokens": np.array(tokens, np.int32)}
 
     def _check_length(self, clip: Clip, num_codes: int) -> None:
         # A code more than fits is the rounding of the published limit.

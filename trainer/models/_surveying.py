@@ -1,0 +1,41 @@
+"""What surveys share: clips are read one after the other, and it is told which are left out."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from trainer.data.types import Clip, Features
+from trainer.errors import DataError
+from trainer.specs import Progress
+
+
+def read_clips(
+    clips: Sequence[Clip], read: Callable[[Clip], Features], label: str, progress: Progress
+) -> tuple[dict[str, Features], dict[str, str]]:
+    """Return the features of the clips that can be read, and why the others cannot, by id.
+
+    Raises:
+        DataError: no train clip is left; `label` is the family's.
+    """
+    ready: dict[str, Features] = {}
+    unusable: dict[str, str] = {}
+    progress("Reading the text", 0, len(clips))
+    for done, clip in enumerate(clips, 1):
+        try:
+            ready[clip.id] = read(clip)
+        except DataError as error:
+            unusable[clip.id] = str(error)
+        progress("Reading the text", done, len(clips))
+    if not any(clip.split == "train" for clip in clips if clip.id in ready):
+        reason = next(iter(unusable.values()), "none of them is in the train split.")
+        raise DataError(f"None of the clips can be used for {label}. The first reason: {reason}")
+    return ready, unusable
+
+
+def number_speakers(clips: Sequence[Clip], ready: dict[str, Features]) -> list[str]:
+    """Give the features of every clip its speaker's number; return their names in that order."""
+    numbers: dict[str, int] = {}
+    for clip in clips:
+        number = numbers.setdefault(clip.speaker, len(numbers))
+        ready[clip.id]["speaker"] = np.array(number, np.int32)
+    return list(numbers)
