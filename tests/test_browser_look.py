@@ -71,7 +71,7 @@ def _tour(page: Page, listed: Path) -> Iterator[str]:
     tabs = page.evaluate("[...document.querySelectorAll('[role=tab]')].map((e) => e.dataset.tabId)")
     for tab in tabs:
         page.evaluate(f"timbre.openTab('{tab}')")
-        page.wait_for_selector(f"#tab-{tab} .tab-title", state="attached")
+        page.wait_for_selector(f"#tab-{tab}", state="visible")
         if tab == "data":
             page.fill("#data-train_csv :is(input, textarea)", str(listed))
             page.click("#check-data")

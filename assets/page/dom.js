@@ -73,11 +73,16 @@
   };
 
   /* Press a tab: Gradio gives its button the tab's id, or moves it into a menu where it is narrow. */
-  t.openTab = function (name) {
+  t.openTab = function (name, tries = 60) {
     const hidden = [...document.querySelectorAll("#tabs .overflow-dropdown button")]
       .find((button) => t.meant(button).trim().toLowerCase() === name);
     const button = document.getElementById("tab-" + name + "-button") || hidden;
     if (button) button.click();
+    // While the window changes its width, the buttons move between the row and the menu.
+    requestAnimationFrame(() => {
+      const panel = document.getElementById("tab-" + name);
+      if (tries && panel && !panel.offsetParent) t.openTab(name, tries - 1);
+    });
   };
 
   /* The address names the open tab, so that a reload comes back to it. */
