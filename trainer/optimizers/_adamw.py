@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from trainer.optimizers import _lists as lists
-from trainer.optimizers._elementwise import adam_denominators, apply_updates, mean_squares
+from trainer.optimizers._elementwise import adam_denominators, apply_updates
 from trainer.optimizers._tables import Table, TableOptimizer
 
 
@@ -21,8 +21,8 @@ class CautiousAdamW(TableOptimizer):
         """Take one step."""
         group, (beta1, beta2) = table.group, table.group["betas"]
         means, squares = table.column("exp_avg"), table.column("exp_avg_sq")
-        lists.lerp_(means, table.grads, 1 - beta1)
-        mean_squares(squares, table.grads, beta2)
+        table.gate.lerp_(means, table.grads, 1 - beta1)
+        table.gate.mean_squares_(squares, table.grads, beta2)
         denominators = adam_denominators(squares, group["eps"], beta2, table.step)
         updates = list(lists.div(means, denominators))
         lists.div_(updates, 1 - beta1**table.step)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from trainer.optimizers import _lists as lists
+from trainer.optimizers._gate import Gate
 from trainer.optimizers._tables import Table
 
 _FUSED_DEVICES = ("cpu", "cuda")
@@ -24,6 +25,7 @@ def apply_adamw(
     eps: float,
     weight_decay: float,
     step: int,
+    gate: Gate,
 ) -> None:
     """Apply AdamW (arXiv 1711.05101) to pieces: weights, gradients, means, mean squares."""
     weights, grads, means, squares = pieces
@@ -44,20 +46,15 @@ def apply_adamw(
             eps=eps,
             amsgrad=False,
             maximize=False,
+            found_inf=gate.found_inf,
         )
         return
-    lists.lerp_(means, grads, 1 - betas[0])
-    mean_squares(squares, grads, betas[1])
+    gate.lerp_(means, grads, 1 - betas[0])
+    gate.mean_squares_(squares, grads, betas[1])
     size = step_size(lr, betas, step)
     denominators = adam_denominators(squares, eps, betas[1], step)
     lists.mul_(weights, 1 - lr * weight_decay)
     lists.addcdiv_(weights, means, denominators, -size)
-
-
-def mean_squares(squares: list[Tensor], grads: list[Tensor], beta2: float) -> None:
-    """Change moving averages of squared gradients (any shape)."""
-    lists.mul_(squares, beta2)
-    lists.addcmul_(squares, grads, grads, 1 - beta2)
 
 
 def adam_denominators(squares: list[Tensor], eps: float, beta2: float, step: int) -> list[Tensor]:
@@ -83,8 +80,7 @@ def apply_updates(
     """
     if cautious_of is not None:
         mask_disagreement(updates, cautious_of)
-    lists.mul_(table.weights, 1 - lr * table.group["weight_decay"])
-    lists.add_(table.weights, updates, alpha=-lr)
+    table.gate.move_(table.weights, updates, lr, keep=1 - lr * table.group["weight_decay"])
 
 
 def mask_disagreement(updates: list[Tensor], grads: list[Tensor]) -> None:

@@ -29,6 +29,7 @@ sqrt = _torch._foreach_sqrt
 sub = _torch._foreach_sub
 sub_ = _torch._foreach_sub_
 fused_adamw_ = _torch._fused_adamw_
+fused_sgd_ = _torch._fused_sgd_
 
 # With one number for all tensors that lies on the device. The functions above would read it: they
 # take a tensor without dimensions for a plain number.

@@ -62,13 +62,15 @@ class Mars(TableOptimizer):
         for rows, (weights, grads, last, *states) in cut_rows(columns):
             corrected = _correct(grads, last, strength)
             lists.mul_(corrected, [factors[row] for row in rows])
-            lists.copy_(last, grads)
+            table.gate.copy_(last, grads)
             yield [weights, grads, *states], corrected
 
 
 def _split(table: Table) -> tuple[Table, Table]:
     """Part a table into biases and gains and the rest (any shape)."""
-    parts = {wanted: Table(table.group, [], [], [], table.step) for wanted in (True, False)}
+    parts = {
+        wanted: Table(table.group, [], [], [], table.step, table.gate) for wanted in (True, False)
+    }
     for weight, grad, state in zip(table.weights, table.grads, table.states, strict=True):
         parts[is_vector(weight)].add(weight, grad, state)
     return parts[True], parts[False]
@@ -84,6 +86,7 @@ def _update_vectors(table: Table) -> None:
             eps=group["eps"],
             weight_decay=group["weight_decay"],
             step=table.step,
+            gate=table.gate,
         )
 
 

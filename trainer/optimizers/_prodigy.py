@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from trainer.optimizers import _lists as lists
+from trainer.optimizers._gate import Gate
 from trainer.optimizers._native import NativeRule
 from trainer.optimizers._prodigy_host import HostNumbers, Parts, move_on_host, step_on_host
 from trainer.optimizers._prodigy_options import check_rates
@@ -115,7 +116,7 @@ class Prodigy(EstimatingOptimizer):
             return
         scalars = scalars_of(group, lr)
         found = [parts for table in tables for parts in self._move(table, scalars)]
-        adapt(group, scalars, found)
+        adapt(group, scalars, found, tables[0].gate)
         self.end_step()
 
     def _move(self, table: Table, scalars: Scalars) -> Iterator[Parts]:
@@ -124,11 +125,12 @@ class Prodigy(EstimatingOptimizer):
         columns += [_flatten(table.column(name)) for name in ("exp_avg", "exp_avg_sq")]
         estimators = [table.column("s"), table.column("p0")]
         slice_p, decay = table.group["slice_p"], table.group["weight_decay"]
+        gate = table.gate
         if slice_p > 1:
             weights, grads = ([tensor[::slice_p] for tensor in x] for x in columns[:2])
-            yield estimate([weights, grads, *estimators], scalars)
+            yield estimate([weights, grads, *estimators], scalars, gate)
             for pieces in cut(columns):
-                _adam(pieces, scalars, decay)
+                _adam(pieces, scalars, decay, gate)
         elif table.group["compiled"]:
             found = RULE([*columns, *estimators], _numbers(scalars, decay))
             yield [found[0]], [found[1]]
@@ -136,8 +138,8 @@ class Prodigy(EstimatingOptimizer):
             yield step_on_host([*columns, *estimators], _host_numbers(scalars, decay))
         else:
             for *pieces, sums, firsts in cut([*columns, *estimators]):
-                yield estimate([*pieces[:2], sums, firsts], scalars)
-                _adam(pieces, scalars, decay)
+                yield estimate([*pieces[:2], sums, firsts], scalars, gate)
+                _adam(pieces, scalars, decay, gate)
         for weight, values in zip(table.weights, columns[0], strict=True):
             if not weight.is_contiguous():
                 weight.copy_(values.view_as(weight))
@@ -163,7 +165,7 @@ def scalars_of(group: dict[str, Any], lr: float) -> Scalars:
     return Scalars((beta1, beta2, beta3), group["eps"], d, rate, weight_of_grad)
 
 
-def estimate(pieces: list[list[Tensor]], scalars: Scalars) -> Parts:
+def estimate(pieces: list[list[Tensor]], scalars: Scalars, gate: Gate) -> Parts:
     """Change the weighted sums of gradients and return the parts of d.
 
     `pieces` are weights, gradients, sums and first weights (any shape).
@@ -173,12 +175,12 @@ def estimate(pieces: list[list[Tensor]], scalars: Scalars) -> Parts:
     products = [
         torch.dot(grad.flatten(), way.flatten()) for grad, way in zip(grads, ways, strict=True)
     ]
-    lists.mul_(sums, scalars.betas[2])
-    lists.add_(sums, lists.scale(grads, scalars.weight_of_grad.to(grads[0].dtype)))
+    weighted = list(lists.scale(grads, scalars.weight_of_grad.to(grads[0].dtype)))
+    gate.move_(sums, weighted, -1.0, keep=scalars.betas[2])
     return products, [part.sum() for part in lists.abs(sums)]
 
 
-def _adam(pieces: list[list[Tensor]], scalars: Scalars, weight_decay: float) -> None:
+def _adam(pieces: list[list[Tensor]], scalars: Scalars, weight_decay: float, gate: Gate) -> None:
     """Move weights (flat pieces, with gradients and averages) by Adam on d * g at rate d * lr."""
     weights, grads, means, squares = pieces
     beta1, beta2, _ = scalars.betas
@@ -188,18 +190,19 @@ def _adam(pieces: list[list[Tensor]], scalars: Scalars, weight_decay: float) -> 
         return
     dtype = weights[0].dtype
     d, rate = scalars.d.to(dtype), scalars.rate.to(dtype)
-    scaled = lists.scale(grads, d)
-    lists.lerp_(means, scaled, 1 - beta1)
-    lists.mul_(squares, beta2)
-    lists.addcmul_(squares, scaled, scaled, 1 - beta2)
+    scaled = list(lists.scale(grads, d))
+    gate.lerp_(means, scaled, 1 - beta1)
+    gate.mean_squares_(squares, scaled, beta2)
     roots = lists.sqrt(squares)
     lists.shift_(roots, d * scalars.eps)
     lists.divide_(roots, rate)
-    lists.scale_(weights, 1 - rate * weight_decay)
-    lists.addcdiv_(weights, means, roots, -1)
+    updates = list(lists.div(means, roots))
+    if weight_decay:
+        lists.add_(updates, lists.scale(weights, rate * weight_decay))
+    gate.move_(weights, updates, 1.0)
 
 
-def adapt(group: dict[str, Any], scalars: Scalars, parts: list[Parts]) -> None:
+def adapt(group: dict[str, Any], scalars: Scalars, parts: list[Parts], gate: Gate) -> None:
     """Change the estimates, scalars on the device, from the parts of both sums."""
     d, d_max, total = (group[name] for name in ESTIMATES)
     numerator, denominator = (
@@ -208,11 +211,15 @@ def adapt(group: dict[str, Any], scalars: Scalars, parts: list[Parts]) -> None:
     )
     numerator *= scalars.rate * (d / group["d0"])
     has_gradient = denominator > 0
-    total.copy_(torch.where(has_gradient, total * scalars.betas[2] + numerator, total))
+    kept = torch.stack([d, d_max, total])
+    total = torch.where(has_gradient, total * scalars.betas[2] + numerator, total)
     guess = torch.where(has_gradient, group["d_coef"] * total / denominator, d)
     start = torch.where(d == group["d0"], torch.maximum(d, guess), d)
-    d_max.copy_(torch.maximum(d_max, guess))
-    d.copy_(torch.minimum(d_max, start * group["growth_rate"]))
+    d_max = torch.maximum(d_max, guess)
+    d = torch.minimum(d_max, start * group["growth_rate"])
+    changed = gate.pick(torch.stack([d, d_max, total]), kept)
+    for name, value in zip(ESTIMATES, changed.unbind(), strict=True):
+        group[name].copy_(value)
 
 
 RULE = NativeRule(

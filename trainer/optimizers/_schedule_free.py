@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trainer.errors import ConfigError
 from trainer.optimizers import _lists as lists
-from trainer.optimizers._elementwise import adam_denominators, mean_squares
+from trainer.optimizers._elementwise import adam_denominators
 from trainer.optimizers._native import NativeRule
 from trainer.optimizers._tables import Table, TableOptimizer
 
@@ -102,14 +102,14 @@ class ScheduleFreeAdamW(ScheduleFree):
             table.apply(RULE, ("z", "exp_avg_sq"), numbers)
             return
         for weights, grads, fast, squares in table.pieces("z", "exp_avg_sq"):
-            mean_squares(squares, grads, beta2)
+            table.gate.mean_squares_(squares, grads, beta2)
             step = group["k"] + 1
             updates = list(lists.div(grads, adam_denominators(squares, group["eps"], beta2, step)))
             if group["weight_decay"]:
                 lists.add_(updates, weights, alpha=group["weight_decay"])
-            lists.lerp_(weights, fast, share)
-            lists.add_(weights, updates, alpha=push)
-            lists.sub_(fast, updates, alpha=lr)
+            table.gate.lerp_(weights, fast, share)
+            table.gate.move_(weights, updates, -push)
+            table.gate.move_(fast, updates, lr)
 
 
 def _advance(group: dict[str, Any]) -> None:

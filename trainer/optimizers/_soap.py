@@ -36,16 +36,23 @@ class Soap(TableOptimizer):
 
     def update_table(self, table: Table) -> None:
         """Take one step."""
-        group, rule_step = table.group, table.step - 1
         for weight, grad, state in zip(table.weights, table.grads, table.states, strict=True):
-            matrix = grad if is_vector(weight) else as_matrix(grad)
-            if rule_step == 0:
-                _start_bases(state, matrix, group)
-                continue
-            rotated = self.step_in_basis(_rotate(matrix, state), state, group, rule_step)
-            weight.add_(_rotate_back(rotated, state).view_as(weight), alpha=-group["lr"])
-            weight.mul_(1 - group["lr"] * group["weight_decay"])
-            self._follow(state, matrix, group, rule_step)
+            with table.gate.around(weight, state):
+                self._update_weight(weight, table.gate.without_nan(grad), state, table)
+
+    def _update_weight(
+        self, weight: Tensor, grad: Tensor, state: dict[str, Any], table: Table
+    ) -> None:
+        """Change a weight by its gradient (any shape)."""
+        group, rule_step = table.group, table.step - 1
+        matrix = grad if is_vector(weight) else as_matrix(grad)
+        if rule_step == 0:
+            _start_bases(state, matrix, group)
+            return
+        rotated = self.step_in_basis(_rotate(matrix, state), state, group, rule_step)
+        weight.add_(_rotate_back(rotated, state).view_as(weight), alpha=-group["lr"])
+        weight.mul_(1 - group["lr"] * group["weight_decay"])
+        self._follow(state, matrix, group, rule_step)
 
     def step_in_basis(
         self, grad: Tensor, state: dict[str, Any], group: dict[str, Any], step: int

@@ -14,12 +14,18 @@ import torch
 from torch import Tensor
 
 from trainer.errors import ConfigError
+from trainer.optimizers import _lists as lists
+from trainer.optimizers._gate import OPEN, Gate
 from trainer.optimizers._native import NativeRule
+from trainer.optimizers._settling import LateVerdict
 
 CPU_PIECE = 1 << 18
 """Entries that a CPU works on at once; measured by assets/measure_optimizers.py, 2**14 to 2**20."""
 DEVICE_PIECES = 1 << 25
 """Entries of a launch elsewhere; bounds temporary memory to 128 MiB a temporary in float32."""
+
+GATED_DEVICES = {"cuda"}
+"""Where a step that is not to count is shut off by the device; elsewhere asking costs no more."""
 
 Pieces = list[list[Tensor]]
 
@@ -36,6 +42,7 @@ class Table:
     grads: list[Tensor]
     states: list[dict[str, Any]]
     step: int
+    gate: Gate
 
     def add(self, weight: Tensor, grad: Tensor, state: dict[str, Any]) -> None:
         """Add a row; any shape."""
@@ -65,9 +72,15 @@ class Table:
 class TableOptimizer(torch.optim.Optimizer):
     """Base of our optimizers; a subclass says what state a weight needs and how tables change.
 
+    A step is left out where `found_inf` is 1: torch's protocol with GradScaler, who sets it, and
+    `grad_scale`, for the time of a step.
+
     Raises:
         ConfigError: a weight is neither float32 nor float64.
     """
+
+    _step_supports_amp_scaling = True
+    _late: LateVerdict | None = None
 
     def __init__(self, param_groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
         super().__init__(param_groups, defaults)
@@ -82,12 +95,52 @@ class TableOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        tables = [table for group in self.param_groups for table in self._tables(group)]
-        self.update(tables)
+        verdict: Tensor | None = getattr(self, "found_inf", None)
+        self._settle(verdict)
+        if verdict is None:
+            self.update(self._all_tables(OPEN))
+        elif verdict.device.type in GATED_DEVICES:
+            self._update_behind_gate(verdict)
+        elif not verdict:
+            self.update(self._all_tables(OPEN))
         return loss
+
+    def _update_behind_gate(self, verdict: Tensor) -> None:
+        """Update where a verdict (a scalar) of 0 says so; the host learns it at the next step."""
+        tables = self._all_tables(Gate(verdict))
+        self._late = self._late or LateVerdict(verdict.device)
+        self._late.counted += [state for table in tables for state in table.states]
+        with self._late.noting(self.param_groups, verdict):
+            self.update(tables)
+
+    def _all_tables(self, gate: Gate) -> list[Table]:
+        tables = [table for group in self.param_groups for table in self._tables(group, gate)]
+        scale: Tensor | None = getattr(self, "grad_scale", None)
+        if scale is not None:
+            for table in tables:
+                lists.scale_(table.grads, scale.to(table.grads[0].dtype).reciprocal())
+        return tables
+
+    def _settle(self, verdict: Tensor | None = None) -> None:
+        """Take back what the host counted in the last step if the device left it out.
+
+        A step may come in several parts, under one verdict (a scalar).
+        """
+        if self._late is not None and self._late.verdict is not verdict:
+            self._late.settle(self.param_groups)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state with counts that hold."""
+        self._settle()
+        return super().state_dict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._settle()
+        return super().__getstate__()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state; what the code that wrote it does not know keeps its value."""
+        self._late = None
         own = [dict(group) for group in self.param_groups]
         super().load_state_dict(state_dict)
         for group, before in zip(self.param_groups, own, strict=True):
@@ -106,7 +159,7 @@ class TableOptimizer(torch.optim.Optimizer):
         """Change the weights and states of one table."""
         raise NotImplementedError
 
-    def _tables(self, group: dict[str, Any]) -> list[Table]:
+    def _tables(self, group: dict[str, Any], gate: Gate) -> list[Table]:
         tables: dict[tuple[torch.device, torch.dtype, int], Table] = {}
         for weight in group["params"]:
             if weight.grad is None:
@@ -121,7 +174,7 @@ class TableOptimizer(torch.optim.Optimizer):
                 state.update({"step": 0} | self.fresh_state(weight, group))
             state["step"] += 1
             key = (weight.device, weight.dtype, state["step"])
-            table = tables.setdefault(key, Table(group, [], [], [], state["step"]))
+            table = tables.setdefault(key, Table(group, [], [], [], state["step"], gate))
             table.add(weight, weight.grad, state)
         return list(tables.values())
 

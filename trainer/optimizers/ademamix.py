@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from trainer.optimizers import _lists as lists
-from trainer.optimizers._elementwise import adam_denominators, apply_updates, mean_squares
+from trainer.optimizers._elementwise import adam_denominators, apply_updates
 from trainer.optimizers._fields import (
     beta1_field,
     beta2_field,
@@ -88,16 +88,16 @@ class AdEMAMix(TableOptimizer):
         group, names = table.group, ("exp_avg_fast", "exp_avg_slow", "exp_avg_sq")
         if group["cautious"]:
             columns = [table.column(name) for name in names]
-            updates = _updates(table.grads, columns, group, table.step)
+            updates = _updates(table.grads, columns, table)
             apply_updates(table, updates, lr=group["lr"], cautious_of=table.grads)
             return
         if group["compiled"] and table.is_dense(*names):
             table.apply(RULE, names, _numbers(group, table.step))
             return
         for weights, grads, *columns in table.pieces(*names):
-            updates = _updates(grads, columns, group, table.step)
-            lists.mul_(weights, 1 - group["lr"] * group["weight_decay"])
-            lists.add_(weights, updates, alpha=-group["lr"])
+            updates = _updates(grads, columns, table)
+            keep = 1 - group["lr"] * group["weight_decay"]
+            table.gate.move_(weights, updates, group["lr"], keep=keep)
 
 
 def _numbers(group: dict[str, Any], step: int) -> tuple[float, ...]:
@@ -109,16 +109,15 @@ def _numbers(group: dict[str, Any], step: int) -> tuple[float, ...]:
     return lr, keep, beta1, beta2, beta3, alpha, group["eps"], unbias1, unbias2
 
 
-def _updates(
-    grads: list[Tensor], columns: list[list[Tensor]], group: dict[str, Any], step: int
-) -> list[Tensor]:
+def _updates(grads: list[Tensor], columns: list[list[Tensor]], table: Table) -> list[Tensor]:
     """Change the averages and return the updates (any shape)."""
     fast, slow, squares = columns
+    group, step, gate = table.group, table.step, table.gate
     beta1, beta2, beta3_final = group["betas"]
     alpha, beta3 = ramped(group["alpha"], beta1, beta3_final, step, group["ramp_steps"])
-    lists.lerp_(fast, grads, 1 - beta1)
-    lists.lerp_(slow, grads, 1 - beta3)
-    mean_squares(squares, grads, beta2)
+    gate.lerp_(fast, grads, 1 - beta1)
+    gate.lerp_(slow, grads, 1 - beta3)
+    gate.mean_squares_(squares, grads, beta2)
     updates = list(lists.div(fast, 1 - beta1**step))
     lists.add_(updates, slow, alpha=alpha)
     lists.div_(updates, adam_denominators(squares, group["eps"], beta2, step))

@@ -79,12 +79,13 @@ class Kron(TableOptimizer):
             rows = zip(table.weights, table.grads, table.states, strict=True)
             for number, (weight, grad, state) in enumerate(rows):
                 noise_seed = (first["count"] << 20) + number
-                mean = _mean(state, grad, table)
-                if balances and "right" in state:
-                    _balance(state)
-                if due:
-                    _refit(state, mean, table.group["factor_lr"], noise_seed)
-                _apply(weight, _precondition(state, mean), table.group)
+                with table.gate.around(weight, state):
+                    mean = _mean(state, table.gate.without_nan(grad), table)
+                    if balances and "right" in state:
+                        _balance(state)
+                    if due:
+                        _refit(state, mean, table.group["factor_lr"], noise_seed)
+                    _apply(weight, _precondition(state, mean), table.group)
 
 
 def refit_share(count: int, group: dict[str, Any]) -> float:

@@ -56,7 +56,7 @@ class Lion(TableOptimizer):
             updates = list(lists.lerp(means, table.grads, 1 - beta1))
             lists.sign_(updates)
             apply_updates(table, updates, lr=group["lr"], cautious_of=table.grads)
-            lists.lerp_(means, table.grads, 1 - beta2)
+            table.gate.lerp_(means, table.grads, 1 - beta2)
             return
         lr, keep = group["lr"], 1 - group["lr"] * group["weight_decay"]
         if group["compiled"] and table.is_dense("exp_avg"):
@@ -65,9 +65,8 @@ class Lion(TableOptimizer):
         for weights, grads, means in table.pieces("exp_avg"):
             updates = list(lists.lerp(means, grads, 1 - beta1))
             lists.sign_(updates)
-            lists.mul_(weights, keep)
-            lists.add_(weights, updates, alpha=-lr)
-            lists.lerp_(means, grads, 1 - beta2)
+            table.gate.move_(weights, updates, lr, keep=keep)
+            table.gate.lerp_(means, grads, 1 - beta2)
 
 
 def build(

@@ -10,7 +10,6 @@ from trainer.optimizers._elementwise import (
     adam_denominators,
     apply_adamw,
     apply_updates,
-    mean_squares,
 )
 from trainer.optimizers._fields import (
     beta1_field,
@@ -57,14 +56,15 @@ class MarsAdamW(Mars):
                 eps=group["eps"],
                 weight_decay=group["weight_decay"],
                 step=table.step,
+                gate=table.gate,
             )
 
     def _update_cautiously(self, table: Table) -> None:
         group, (beta1, beta2) = table.group, table.group["betas"]
         means, squares = table.column("exp_avg"), table.column("exp_avg_sq")
         for (_, _, mean, square), corrected in self.corrected(table):
-            lists.lerp_(mean, corrected, 1 - beta1)
-            mean_squares(square, corrected, beta2)
+            table.gate.lerp_(mean, corrected, 1 - beta1)
+            table.gate.mean_squares_(square, corrected, beta2)
         denominators = adam_denominators(squares, group["eps"], beta2, table.step)
         updates = list(lists.div(means, denominators))
         lists.div_(updates, 1 - beta1**table.step)

@@ -32,9 +32,9 @@ class MarsLion(Mars):
         """Take one step on the weights that are no vectors."""
         group = table.group
         for (weights, _, means), corrected in self.corrected(table):
-            lists.lerp_(means, corrected, 1 - group["betas"][0])
-            lists.mul_(weights, 1 - group["lr"] * group["weight_decay"])
-            lists.add_(weights, lists.sign(means), alpha=-group["lr"])
+            table.gate.lerp_(means, corrected, 1 - group["betas"][0])
+            keep = 1 - group["lr"] * group["weight_decay"]
+            table.gate.move_(weights, list(lists.sign(means)), group["lr"], keep=keep)
 
 
 def build(

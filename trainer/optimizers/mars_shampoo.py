@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 
-from trainer.optimizers import _lists as lists
 from trainer.optimizers._fields import beta1_field, eps_field, lr_field, weight_decay_field
 from trainer.optimizers._mars import Mars, gamma_field
 from trainer.optimizers._newton_schulz import (
@@ -47,12 +46,13 @@ class MarsShampoo(Mars):
         """Take one step on the weights that are no vectors."""
         group, beta1 = table.group, table.group["betas"][0]
         for (_, _, means), corrected in self.corrected(table):
-            lists.lerp_(means, corrected, 1 - beta1)
+            table.gate.lerp_(means, corrected, 1 - beta1)
         measure = match_adamw if group["scale"] == "match_adamw" else match_spectrum
         updates = orthogonalize([as_matrix(mean) for mean in table.column("exp_avg")])
-        lists.mul_(table.weights, 1 - group["lr"] * group["weight_decay"])
+        table.gate.scale_(table.weights, 1 - group["lr"] * group["weight_decay"])
         for weight, update in zip(table.weights, updates, strict=True):
-            weight.add_(update.view_as(weight), alpha=-group["lr"] * measure(weight.shape))
+            rate = group["lr"] * measure(weight.shape)
+            table.gate.move_([weight], [update.view_as(weight)], rate)
 
 
 def build(

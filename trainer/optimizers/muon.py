@@ -95,12 +95,12 @@ class Muon(TableOptimizer):
                 eps=group["eps"],
                 weight_decay=group["weight_decay"],
                 step=table.step,
+                gate=table.gate,
             )
 
     def _split(self, table: Table) -> tuple[Table, Table]:
         """Part a table into hidden matrices and the rest (any shape)."""
-        hidden = Table(table.group, [], [], [], table.step)
-        others = Table(table.group, [], [], [], table.step)
+        hidden, others = (Table(table.group, [], [], [], table.step, table.gate) for _ in range(2))
         for weight, grad, state in zip(table.weights, table.grads, table.states, strict=True):
             (hidden if weight in self._parts else others).add(weight, grad, state)
         return hidden, others
@@ -108,18 +108,19 @@ class Muon(TableOptimizer):
     def _update_hidden(self, table: Table) -> None:
         group, momentum = table.group, table.group["momentum"]
         buffers = table.column("momentum_buffer")
-        lists.lerp_(buffers, table.grads, 1 - momentum)
+        table.gate.lerp_(buffers, table.grads, 1 - momentum)
         directions = buffers
         if group["nesterov"]:
             directions = list(lists.lerp(table.grads, buffers, momentum))
         matrices: list[Tensor] = []
         for weight, direction in zip(table.weights, directions, strict=True):
             matrices += self._projections(weight, direction)
-        lists.mul_(table.weights, 1 - group["lr"] * group["weight_decay"])
+        table.gate.scale_(table.weights, 1 - group["lr"] * group["weight_decay"])
         measure = match_adamw if group["scale"] == "match_adamw" else match_spectrum
         targets = [part for weight in table.weights for part in self._projections(weight, weight)]
         for target, step in zip(targets, orthogonalize(matrices), strict=True):
-            target.add_(step, alpha=-group["lr"] * measure(target.shape))
+            rate = group["lr"] * measure(target.shape)
+            table.gate.move_([target], [step], rate)
 
     def _projections(self, weight: Tensor, tensor: Tensor) -> list[Tensor]:
         """View a tensor of a weight's shape (any shape) as its matrices, one per projection."""

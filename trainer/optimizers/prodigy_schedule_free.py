@@ -84,40 +84,39 @@ class ProdigyScheduleFree(EstimatingOptimizer, ScheduleFree):
             return
         scalars = scalars_of(group, lr)
         weight = scalars.rate.square()
-        group["weight_sum"] += weight
-        share = weight / group["weight_sum"]
+        gate, total = tables[0].gate, group["weight_sum"] + weight
+        share = weight / total
+        group["weight_sum"].copy_(gate.pick(total, group["weight_sum"]))
         parts: list[Parts] = []
         for table in tables:
             for pieces in table.pieces("exp_avg_sq", "z", "s", "p0"):
                 weights, grads, *_, sums, firsts = pieces
-                parts.append(estimate([weights, grads, sums, firsts], scalars))
-                _average(pieces[:4], scalars, share, table.group)
-        adapt(group, scalars, parts)
+                parts.append(estimate([weights, grads, sums, firsts], scalars, gate))
+                _average(pieces[:4], scalars, share, table)
+        adapt(group, scalars, parts, gate)
         self.end_step()
 
 
-def _average(
-    pieces: list[list[Tensor]], scalars: Scalars, share: Tensor, group: dict[str, Any]
-) -> None:
+def _average(pieces: list[list[Tensor]], scalars: Scalars, share: Tensor, table: Table) -> None:
     """Move the fast points and draw the weights (pieces, any shape) towards them by `share`."""
     weights, grads, squares, fast = pieces
+    gate = table.gate
     dtype = weights[0].dtype
     beta1, beta2, _ = scalars.betas
     d, rate, share = (scalar.to(dtype) for scalar in (scalars.d, scalars.rate, share))
     updates = list(lists.scale(grads, d))
-    lists.mul_(squares, beta2)
-    lists.addcmul_(squares, updates, updates, 1 - beta2)
+    gate.mean_squares_(squares, updates, beta2)
     roots = lists.sqrt(squares)
     lists.shift_(roots, d * scalars.eps)
     lists.div_(updates, roots)
-    lists.add_(updates, weights, alpha=group["weight_decay"])
+    lists.add_(updates, weights, alpha=table.group["weight_decay"])
     lists.scale_(updates, rate)
-    ways = lists.sub(fast, weights)
+    ways = list(lists.sub(fast, weights))
     lists.scale_(ways, share)
-    lists.add_(weights, ways)
-    lists.sub_(fast, updates)
+    gate.move_(weights, ways, -1.0)
+    gate.move_(fast, updates, 1.0)
     lists.scale_(updates, beta1 * (1 - share) - 1)
-    lists.add_(weights, updates)
+    gate.move_(weights, updates, -1.0)
 
 
 def build(
