@@ -32,6 +32,8 @@ BOXES: list[dict[str, dict[str, Any]]] = [
     {"sdpa": {}},
     {"mixed_precision": {}},
     {"gradient_checkpointing": {"level": "light"}},
+    {"bf16_weights": {}},
+    {"bf16_weights": {"updates": "stochastic"}},
     {"gradient_checkpointing": {}, "mixed_precision": {}, "sdpa": {}},
 ]
 
@@ -96,7 +98,7 @@ def _allocated(setup: Setup, batch: Batch) -> int:
     held = LiveMemory()
     states = [value for state in setup.optimizer.state.values() for value in state.values()]
     lying = [*setup.model.parameters(), *setup.model.buffers(), *batch.tensors.values(), *states]
-    for value in [*lying, *(setup.average or {}).values()]:
+    for value in [*lying, *setup.masters.values(), *(setup.average or {}).values()]:
         if isinstance(value, torch.Tensor):
             held.note(value)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as seen:

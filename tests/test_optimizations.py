@@ -153,10 +153,15 @@ def _allow_kernels_of_any_order(setup: Setup) -> None:
     torch.use_deterministic_algorithms(False)
 
 
+def _update_halves_as_they_are(setup: Setup) -> None:
+    setup.optimizer = _build_adamw(setup.model)
+
+
 BREAKERS: dict[str, Callable[[Setup], None]] = {
     "gradient_checkpointing": _restore_one_block,
     "sdpa": _switch_one_layer_back,
     "mixed_precision": _drop_autocast,
+    "bf16_weights": _update_halves_as_they_are,
     "tf32": _ask_for_full_fp32,
     "cudnn_benchmark": _stop_timing_kernels,
     "memory_limit": _allow_all_memory,

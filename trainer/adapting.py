@@ -45,6 +45,7 @@ def take_up_adaptation(setup: Setup, told: RunAdapted | None) -> None:
         _turn_checkpointing_on(setup)
     if told.full_precision:
         setup.precision = Precision()
+        setup.widen()
 
 
 class Fitting:

@@ -1,5 +1,7 @@
 """EMA: exponentially averaged weights, kept beside the training weights."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -16,13 +18,13 @@ def start_average(model: nn.Module) -> dict[str, Tensor]:
 @torch.no_grad()
 def update_average(
     average: dict[str, Tensor],
-    model: nn.Module,
+    weights: Mapping[str, Tensor],
     *,
     decay: float,
     step: int,
     finite: Tensor | None = None,
 ) -> None:
-    """Move the average towards the weights; early steps weigh more, so that a short run counts.
+    """Move the average towards weights (any shape); early steps weigh more: a short run counts.
 
     average = d * average + (1 - d) * weights with d = min(decay, (1 + step) / (10 + step)). It
     stays as it is where `finite` (a scalar, bool) is false; the device decides, no host waits.
@@ -30,6 +32,5 @@ def update_average(
     weight = 1.0 - min(decay, (1 + step) / (10 + step))
     if finite is not None:
         weight = weight * finite.float()
-    parameters = dict(model.named_parameters())
     for name, value in average.items():
-        value.lerp_(parameters[name].detach().float(), weight)
+        value.lerp_(weights[name].detach().float(), weight)

@@ -59,7 +59,8 @@ def take_snapshot(setup: Setup, step: int, *, best: bool, staging: Staging) -> S
     """Copy what the checkpoint of a step holds; the only part that training waits for."""
     with weights_for_evaluation(setup):
         weights = staging.copy(setup.model.state_dict(), "weights")
-    state = staging.copy(_resume_state(setup, step), "state")
+    with setup.in_full():
+        state = staging.copy(_resume_state(setup, step), "state")
     validation = setup.progress.get("validation", {})
     metrics = validation if validation.get("step") == step else {}
     scope = describe_scope(setup)
@@ -183,12 +184,13 @@ def restore_checkpoint(setup: Setup, folder: Path, *, fresh_optimizer: bool = Fa
     was_averaging = "train_mode" in state["optimizer"]["param_groups"][0]
     if setup.has_parts or not (fresh_optimizer and was_averaging):
         weights |= state["training_weights"]
-    setup.model.load_state_dict(weights, strict=True)
-    if not fresh_optimizer:
-        setup.optimizer.load_state_dict(state["optimizer"])
-    elif setup.build_optimizer is not None:
-        # Some optimizers copy the weights when they are built.
-        setup.optimizer = setup.build_optimizer(setup.model)
+    with setup.in_full():
+        setup.model.load_state_dict(weights, strict=True)
+        if not fresh_optimizer:
+            setup.optimizer.load_state_dict(state["optimizer"])
+        elif setup.build_optimizer is not None:
+            # Some optimizers copy the weights when they are built.
+            setup.optimizer = setup.build_optimizer(setup.model)
     if state["scaler"]:
         setup.precision.scaler.load_state_dict(state["scaler"])
     if setup.average is not None:

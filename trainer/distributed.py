@@ -77,7 +77,7 @@ def sum_gradients(model: nn.Module, world: World) -> None:
         return
     for parameter in model.parameters():
         if parameter.requires_grad and parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
+            parameter.grad = torch.zeros_like(parameter, dtype=parameter.grad_dtype)
     grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     for bucket in _buckets(grads):
         flat = torch.cat([grad.reshape(-1) for grad in bucket])

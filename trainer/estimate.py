@@ -101,6 +101,7 @@ def count_step(
             for name, value in batch.tensors.items()
         }
         held = [*setup.model.parameters(), *setup.model.buffers(), *(setup.average or {}).values()]
+        held += setup.masters.values()
         with ExitStack() as stack:
             if not is_here:
                 is_autocast = setup.precision.autocast_dtype is not None
@@ -153,9 +154,8 @@ def _micro_step(setup: Setup, batch: Batch) -> None:
 
 def _make_state(setup: Setup) -> bool:
     """Let the optimizer make its state; False if it cannot without the contents of tensors."""
-    for group in setup.optimizer.param_groups:
-        for value in group["params"]:
-            value.grad = torch.empty_like(value)
+    for value in _trained(setup):
+        value.grad = torch.empty_like(value, dtype=value.grad_dtype)
     try:
         with MadeUpScalars():
             setup.optimizer.step()
@@ -168,20 +168,22 @@ def _make_state(setup: Setup) -> bool:
     return True
 
 
+def _trained(setup: Setup) -> list[torch.nn.Parameter]:
+    return [value for value in setup.model.parameters() if value.requires_grad]
+
+
 def _count_trained(setup: Setup) -> int:
-    groups = setup.optimizer.param_groups
-    return sum(value.numel() for group in groups for value in group["params"])
+    return sum(value.numel() for value in _trained(setup))
 
 
 def _sum_up(
     setup: Setup, peak: int, weights: int, optimizer: int, flops: float, left_out: tuple[str, ...]
 ) -> Estimate:
-    trained = [value for group in setup.optimizer.param_groups for value in group["params"]]
     average = sum(value.nbytes for value in (setup.average or {}).values())
     return Estimate(
         peak=peak,
         weights=weights - average,
-        gradients=sum(value.nbytes for value in trained),
+        gradients=sum(value.numel() * _bits(value) // 8 for value in _trained(setup)),
         optimizer=optimizer,
         average=average,
         working=peak - weights - optimizer,
@@ -190,3 +192,8 @@ def _sum_up(
         trained=_count_trained(setup),
         left_out=left_out,
     )
+
+
+def _bits(value: torch.nn.Parameter) -> int:
+    """Return the bits of an entry of a weight's gradient."""
+    return torch.finfo(value.grad_dtype or value.dtype).bits

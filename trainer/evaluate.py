@@ -30,13 +30,20 @@ def weights_for_evaluation(setup: Setup) -> Iterator[None]:
     Schedule-Free's own switch back is a lossy interpolation, so the training weights are copied
     first and copied back after it.
     """
-    was_training = setup.model.training
-    setup.model.eval()
-    if not has_other_weights(setup):
+    with setup.in_full():
+        was_training = setup.model.training
+        setup.model.eval()
         try:
-            yield
+            with _other_weights(setup):
+                yield
         finally:
             setup.model.train(was_training)
+
+
+@contextmanager
+def _other_weights(setup: Setup) -> Iterator[None]:
+    if not has_other_weights(setup):
+        yield
         return
     named = setup.model.named_parameters()
     parameters = {name: value for name, value in named if value.requires_grad}
@@ -52,7 +59,6 @@ def weights_for_evaluation(setup: Setup) -> Iterator[None]:
         if setup.optimizer_spec.set_mode is not None:
             setup.optimizer_spec.set_mode(setup.optimizer, True)
         _copy_into(parameters, kept)
-        setup.model.train(was_training)
 
 
 @torch.no_grad()

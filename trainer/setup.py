@@ -119,6 +119,10 @@ def _pass_over(part: str) -> None:
     """Take no notice: nobody times this step."""
 
 
+def _leave_wide() -> None:
+    """Do nothing: the weights are in full precision."""
+
+
 @dataclass
 class Setup:
     """Everything the loop needs; assembled once, then only its tensors change."""
@@ -151,6 +155,12 @@ class Setup:
     """While it lasts, the model holds the weights a person would take away as single tensors."""
     has_parts: bool = False
     """Whether training keeps those weights in parts, which `folded` puts together."""
+    in_full: Callable[[], AbstractContextManager[None]] = nullcontext
+    """While it lasts, the model holds its weights in fp32, also where it trains with fewer bits."""
+    masters: dict[str, nn.Parameter] = field(default_factory=dict)
+    """Of weights that the model holds in fewer bits, the fp32 ones that are updated, by name."""
+    widen: Callable[[], None] = _leave_wide
+    """Gives the model its weights in fp32 for good."""
     build_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None
     """Makes the run's optimizer for what is trainable in a model."""
     data_hash: str = ""
@@ -169,3 +179,11 @@ class Setup:
         self.optimizer = self.build_optimizer(self.model)
         if self.average is not None:
             self.average = start_average(self.model)
+
+    def trained_weights(self) -> dict[str, nn.Parameter]:
+        """Return what is trained by name, each weight in the most bits there are of it."""
+        return {
+            name: self.masters.get(name, value)
+            for name, value in self.model.named_parameters()
+            if value.requires_grad
+        }

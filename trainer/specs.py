@@ -191,6 +191,8 @@ class OptimizerSpec:
     state_bytes: bytes of state per parameter in fp32 training.
     default_lr: where nothing is known of the model family, for large pretrained models.
     rate_follows: the optimizer to whose usual rate in a family this one's is in proportion.
+    in_parts: whether `step` may be called with the gradients of some weights at a time, as none
+        looks at another's; where weights are kept in fewer bits, that saves memory.
     effective_lr(optimizer) -> the rate really applied (Prodigy multiplies by d).
     experimental: for research; little is known of it in fine-tuning.
     warning: what a person should know before choosing it, in sentences; empty: nothing.
@@ -210,6 +212,7 @@ class OptimizerSpec:
     effective_lr: "Callable[[torch.optim.Optimizer], float] | None" = None
     experimental: bool = False
     warning: str = ""
+    in_parts: bool = False
 
     @property
     def advice(self) -> str:

@@ -98,7 +98,8 @@ def update_weights(setup: Setup, step: int, finite: Tensor) -> None:
         raise
     if setup.average is not None:
         decay = setup.config.training.ema_decay
-        update_average(setup.average, setup.model, decay=decay, step=step, finite=finite)
+        weights = setup.trained_weights()
+        update_average(setup.average, weights, decay=decay, step=step, finite=finite)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

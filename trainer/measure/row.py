@@ -264,8 +264,7 @@ def _note_sizes(setup: Setup, row: Row, steps: range) -> None:
     row.positions = real / count
     row.padded_ratio = padded / real if real else None
     row.parameters = sum(value.numel() for value in setup.model.parameters())
-    groups = setup.optimizer.param_groups
-    row.trained = sum(value.numel() for group in groups for value in group["params"])
+    row.trained = sum(value.numel() for value in setup.trained_weights().values())
 
 
 def _largest(setup: Setup) -> tuple[int, Batch]:

@@ -209,9 +209,9 @@ def state(setup: Setup, probe: Probe) -> State:
     num_free = sum(layer.weight.requires_grad for layer in layers)
     if num_free:
         return State(False, f"{num_free} of {len(layers)} adapted layers train their weights too")
-    trained = [value for value in setup.model.parameters() if value.requires_grad]
-    held = {id(value) for group in setup.optimizer.param_groups for value in group["params"]}
-    if held != {id(value) for value in trained}:
+    trained = setup.trained_weights().values()
+    held = [value for group in setup.optimizer.param_groups for value in group["params"]]
+    if len(held) != len(trained):
         return State(False, "the optimizer does not hold what is trained")
     adapters = sum(layer.lora_down.numel() + layer.lora_up.numel() for layer in layers)
     whole = sum(value.numel() for value in setup.model.parameters()) - adapters

@@ -64,4 +64,5 @@ SPEC = OptimizerSpec(
     state_bytes=0.0313,
     # The constant rate with which T5 is fine-tuned: Raffel et al. 2020, section 3.1.2.
     default_lr=1e-3,
+    in_parts=True,
 )

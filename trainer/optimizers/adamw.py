@@ -80,4 +80,5 @@ SPEC = OptimizerSpec(
     build=build,
     state_bytes=8.0,
     default_lr=1e-4,
+    in_parts=True,
 )

@@ -70,4 +70,5 @@ SPEC = OptimizerSpec(
     default_lr=1e-4,  # AdamW's
     rate_follows="adamw",
     warning="Saves little where activations fill the memory.",
+    in_parts=True,
 )

@@ -1,0 +1,301 @@
+"""HalfWeights: a model computes with bf16 weights while its optimizer updates them in fp32.
+
+The optimizer steps doubles in fp32. As masters they stay from step to step, and what the model
+holds is their rounded copy. Without masters they exist only while the optimizer runs, some at a
+time, and are rounded by chance, so that updates too small for bf16 still count on average.
+"""
+
+import hashlib
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainer.models._layers.gpt2 import InputMajorLinear
+
+_ROUNDED = (
+    nn.Linear,
+    InputMajorLinear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+)
+"""Layers whose weights autocast rounds to bf16 at every step, so that nothing is lost by keeping
+them so. Norms and embeddings stay in fp32."""
+
+BUCKET = 1 << 25
+"""Entries that are in fp32 at once while an optimizer steps: 128 MiB each for what it needs."""
+_ALIGNED = 64
+"""Entries; kernels that read several numbers at once want them to begin at such a place."""
+_COUNT = "roundings"
+"""The steps rounded so far; kept among the options of the first group, so that it is saved."""
+
+# PyTorch keeps the name private but documents it, and its own optimizers are built on it.
+_copy_all: Callable[[list[Tensor], list[Tensor]], None] = torch._foreach_copy_  # type: ignore
+Build = Callable[[nn.Module], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A weight as the model holds it, and its fp32 double, which the optimizer holds."""
+
+    low: nn.Parameter
+    high: nn.Parameter
+
+
+class HalfWeights:
+    """The bf16 weights of a model and what belongs to them; `masters` lasts, by name.
+
+    in_parts: the optimizer steps some weights at a time. exact_sums: gradients of several
+    micro-steps are added up in fp32.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        is_stochastic: bool,
+        in_parts: bool,
+        exact_sums: bool,
+        seed: int,
+    ) -> None:
+        self.is_stochastic = is_stochastic
+        self._in_parts = in_parts
+        self._seed = seed
+        self._pairs: list[Pair] = []
+        self._frozen: list[nn.Parameter] = []
+        self.masters: dict[str, nn.Parameter] = {}
+        rounded = _rounded_weights(model)
+        for name, low in model.named_parameters():
+            if id(low) not in rounded or low.dtype != torch.float32:
+                continue
+            full, low.data = low.data, low.data.bfloat16()
+            if not low.requires_grad:
+                self._frozen.append(low)
+                continue
+            pair = Pair(low, nn.Parameter(_nothing(low) if is_stochastic else full))
+            self._pairs.append(pair)
+            if not is_stochastic:
+                self.masters[name] = pair.high
+            if exact_sums:
+                low.grad_dtype = torch.float32
+
+    @contextmanager
+    def in_full(self) -> Iterator[None]:
+        """Let the model hold fp32 weights; what changes in them is taken over at the end."""
+        lows = [*(pair.low for pair in self._pairs), *self._frozen]
+        kept = [low.data for low in lows]
+        for pair in self._pairs:
+            if self._is_passing(pair):
+                pair.high.data = pair.low.data.float()
+            pair.low.data = pair.high.data
+        for low in self._frozen:
+            low.data = low.data.float()
+        try:
+            yield
+        finally:
+            for low, half in zip(lows, kept, strict=True):
+                half.copy_(low.data)
+                low.data = half
+            for pair in filter(self._is_passing, self._pairs):
+                pair.high.data = _nothing(pair.low)
+
+    def widen(self) -> None:
+        """Give the model its fp32 weights for good."""
+        for pair in self._pairs:
+            if self._is_passing(pair):
+                pair.high.data = pair.low.data.float()
+            pair.low.data = pair.high.data
+            pair.low.grad = None
+            pair.low.grad_dtype = torch.float32
+        for low in self._frozen:
+            low.data = low.data.float()
+        self.masters.clear()
+
+    def build(self, plainly: Build, model: nn.Module) -> torch.optim.Optimizer:
+        """Build an optimizer whose steps read the gradients of the model and update its weights."""
+        with self.in_full(), self._doubles_in_place(model):
+            optimizer = plainly(model)
+        # Around the whole, so that hooks see one step.
+        step = torch.optim.Optimizer.profile_hook_step(self._step)
+        optimizer.step = types.MethodType(step, optimizer)
+        optimizer.zero_grad = types.MethodType(self._zero_grad, optimizer)
+        return optimizer
+
+    @contextmanager
+    def _doubles_in_place(self, model: nn.Module) -> Iterator[None]:
+        """Let the modules name the doubles as their parameters."""
+        doubles = {id(pair.low): pair.high for pair in self._pairs}
+        places = [
+            (module, name, value)
+            for module in model.modules()
+            for name, value in module.named_parameters(recurse=False)
+            if id(value) in doubles
+        ]
+        for module, name, value in places:
+            setattr(module, name, doubles[id(value)])
+        try:
+            yield
+        finally:
+            for module, name, value in places:
+                setattr(module, name, value)
+
+    def _is_passing(self, pair: Pair) -> bool:
+        """Whether the double of a weight exists only while it is needed."""
+        return self.is_stochastic and pair.low.dtype == torch.bfloat16
+
+    @torch.no_grad()
+    def _step(self, optimizer: torch.optim.Optimizer, closure: None = None) -> None:
+        """Let the optimizer step on doubles, and round them into the weights of the model."""
+        kind = type(optimizer)
+        plain_step: Any = kind.step
+        if getattr(plain_step, "hooked", False):
+            plain_step = plain_step.__wrapped__
+        first = optimizer.param_groups[0]
+        first[_COUNT] = first.get(_COUNT, 0) + 1
+        generator = self._make_generator(first[_COUNT])
+        others = self._gradients_of_others(optimizer)
+        for number, pairs in enumerate(self._buckets()):
+            for value, grad in others:
+                value.grad = grad if number == 0 else None
+            flat = self._lift(pairs)
+            plain_step(optimizer)
+            self._lower(pairs, flat, generator)
+        for value, grad in others:
+            value.grad = grad
+
+    def _gradients_of_others(
+        self, optimizer: torch.optim.Optimizer
+    ) -> list[tuple[nn.Parameter, Tensor]]:
+        """Return the weights that have no doubles, with their gradients of the same shape."""
+        doubles = {id(pair.high) for pair in self._pairs}
+        held = [value for group in optimizer.param_groups for value in group["params"]]
+        return [
+            (value, value.grad)
+            for value in held
+            if id(value) not in doubles and value.grad is not None
+        ]
+
+    def _buckets(self) -> Iterator[list[Pair]]:
+        """Yield the weights that have gradients, some at a time where the optimizer allows it.
+
+        At least one bucket is yielded, for the weights without doubles.
+        """
+        pairs = [pair for pair in self._pairs if pair.low.grad is not None]
+        if self._in_parts and pairs:
+            yield from _cut(pairs)
+        else:
+            yield pairs
+
+    def _lift(self, pairs: list[Pair]) -> Tensor | None:
+        """Give doubles their gradients and, where they do not last, their values.
+
+        Returns the memory of those values, (K,), None where there are none.
+        """
+        passing = [pair for pair in pairs if self._is_passing(pair)]
+        flat = None
+        if passing:
+            flat, views = _make_room([pair.low for pair in passing])
+            _copy_all(views, [pair.low.data for pair in passing])
+            for pair, view in zip(passing, views, strict=True):
+                pair.high.data = view
+        for halves in _cut([pair for pair in pairs if _gradient(pair.low).dtype != torch.float32]):
+            _, views = _make_room([pair.low for pair in halves])
+            _copy_all(views, [_gradient(pair.low) for pair in halves])
+            for pair, view in zip(halves, views, strict=True):
+                pair.low.grad, pair.high.grad = None, view
+        for pair in pairs:
+            if pair.low.grad is not None:
+                pair.high.grad, pair.low.grad = pair.low.grad, None
+        return flat
+
+    def _lower(self, pairs: list[Pair], flat: Tensor | None, generator: torch.Generator) -> None:
+        """Round doubles into the weights of the model and let go of what does not last.
+
+        flat: (K,), the memory of doubles that do not last.
+        """
+        if flat is not None:
+            round_by_chance_(flat, generator)
+        halves = [pair for pair in pairs if pair.low.dtype == torch.bfloat16]
+        if halves:
+            _copy_all([pair.low.data for pair in halves], [pair.high.data for pair in halves])
+        for pair in pairs:
+            pair.high.grad = None
+            if self._is_passing(pair):
+                pair.high.data = _nothing(pair.low)
+
+    def _zero_grad(self, optimizer: torch.optim.Optimizer, set_to_none: bool = True) -> None:
+        """Drop the gradients of the weights that the model holds."""
+        torch.optim.Optimizer.zero_grad(optimizer, set_to_none=True)
+        for pair in self._pairs:
+            pair.low.grad = None
+
+    def _make_generator(self, step: int) -> torch.Generator:
+        """Return a source of chance that is a function of seed and step, on every rank the same."""
+        name = f"{self._seed}/{step}/rounding".encode()
+        seed = int.from_bytes(hashlib.blake2b(name, digest_size=7).digest(), "big")
+        device = self._pairs[0].low.device if self._pairs else torch.device("cpu")
+        return torch.Generator(device).manual_seed(seed)
+
+
+def round_by_chance_(values: Tensor, generator: torch.Generator) -> None:
+    """Make fp32 values (K,) such that bf16 holds them exactly, each one of its two neighbours.
+
+    The nearer neighbour is the likelier, so that the mean over many roundings is the value: 16
+    random bits are added to the bits that bf16 lacks, which are then dropped. What is no finite
+    number stays.
+    """
+    count = values.numel()
+    words = torch.empty(-(-count // 4), dtype=torch.int64, device=values.device)
+    words.random_(-(2**63), None, generator=generator)
+    noise = words.view(torch.int16)[:count].to(torch.int32).bitwise_and_(0xFFFF)
+    bits = values.view(torch.int32)
+    bits.add_(noise).bitwise_and_(-0x10000)
+
+
+def _rounded_weights(model: nn.Module) -> set[int]:
+    """Return the identities of weights that only layers use which compute in bf16 anyway."""
+    rounded, others = set(), set()
+    for module in model.modules():
+        held = rounded if isinstance(module, _ROUNDED) else others
+        held.update(id(value) for value in module.parameters(recurse=False))
+    return rounded - others
+
+
+def _cut(pairs: list[Pair]) -> Iterator[list[Pair]]:
+    """Yield buckets of at most `BUCKET` entries, more where a single weight has more."""
+    bucket: list[Pair] = []
+    size = 0
+    for pair in pairs:
+        if bucket and size + pair.low.numel() > BUCKET:
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(pair)
+        size += pair.low.numel()
+    if bucket:
+        yield bucket
+
+
+def _make_room(like: list[nn.Parameter]) -> tuple[Tensor, list[Tensor]]:
+    """Return fp32 memory (K,) and views of it in the shapes of weights (any shape)."""
+    sizes = [-(-value.numel() // _ALIGNED) * _ALIGNED for value in like]
+    # Zeros: what lies between the weights is rounded with them.
+    flat = torch.zeros(sum(sizes), dtype=torch.float32, device=like[0].device)
+    parts = zip(flat.split(sizes), like, strict=True)
+    return flat, [part[: value.numel()].view(value.shape) for part, value in parts]
+
+
+def _nothing(like: Tensor) -> Tensor:
+    """Return fp32 without entries, (0,), on the device of a weight of any shape."""
+    return torch.empty(0, dtype=torch.float32, device=like.device)
+
+
+def _gradient(low: nn.Parameter) -> Tensor:
+    """Return the gradient of a weight that has one, in its shape."""
+    assert low.grad is not None
+    return low.grad
