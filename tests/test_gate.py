@@ -6,15 +6,18 @@ Without a GPU its road is walked on CPU tensors; that they lie on the host it ne
 import copy
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests._no_reads import NoReads
+from tests._no_reads import NoReads, copies_to_the_host
+from tests._toy import make_setup
 from tests.parity import optimizer_problem as problem
 from trainer.catalog import discover
+from trainer.loop import train_step
 from trainer.optimizers import _gate, _prodigy, _tables
 from trainer.optimizers._tables import TableOptimizer
 from trainer.options import build_options, describe
@@ -156,6 +159,26 @@ def test_tensors_with_gaps_are_shut_off_too(variant: str, request: pytest.Fixtur
     _assert_same(_everything(optimizer), before)
     _step(optimizer, 2)
     assert not torch.equal(_weights(optimizer)[0], before[0][0])
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("name", OURS)
+def test_a_steady_step_of_a_run_reads_nothing_whatever_the_verdict(
+    name: str, tmp_path: Path
+) -> None:
+    setup = make_setup(tmp_path, optimizer=name, steps=4, clip_norm=1.0)
+    train_step(setup, 1)
+    with torch.no_grad():
+        next(setup.model.parameters()).view(-1)[0] = math.nan
+    before = [value.clone() for value in setup.model.state_dict().values()]
+
+    with NoReads(), copies_to_the_host() as copies:
+        train_step(setup, 2)
+        train_step(setup, 3)
+
+    assert copies == []
+    after = list(setup.model.state_dict().values())
+    torch.testing.assert_close(after, before, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")

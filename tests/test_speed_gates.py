@@ -5,10 +5,8 @@ A busy machine changes none of these numbers, so they may gate; timings are told
 
 import csv
 import math
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from tests._no_reads import copies_to_the_host
 from trainer.assemble import assemble
 from trainer.config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.data.batching import BatchPlan, ClipBatches
@@ -147,26 +146,6 @@ def watch_step(setup: Setup, step: int) -> Watch:
     with Watch() as watch:
         train_step(setup, step)
     return watch
-
-
-@contextmanager
-def copies_to_the_host() -> Iterator[list[str]]:
-    """Collect the ways to values that pass no operator, in this thread: the loader's may."""
-    called: list[str] = []
-    main = threading.get_ident()
-
-    def noting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        def note(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() == main:
-                called.append(name)
-            return original(self, *args, **kwargs)
-
-        return note
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("tolist", "numpy", "__array__"):
-            patch.setattr(Tensor, name, noting(name, getattr(Tensor, name)))
-        yield called
 
 
 @pytest.mark.parametrize("speed", OPTIMIZATIONS)
