@@ -54,8 +54,7 @@ def apply(setup: Setup, options: Options) -> None:
     half = HalfWeights(
         setup.model,
         is_stochastic=is_stochastic,
-        # All at once is faster, and masters that last leave little to save.
-        in_parts=is_stochastic and setup.optimizer_spec.in_parts,
+        in_parts=setup.optimizer_spec.in_parts,
         # Sums in bf16 would lose what late micro-steps add; whoever wants no master wants memory.
         exact_sums=not is_stochastic and setup.config.training.accumulate > 1,
         seed=setup.config.training.seed,

@@ -155,6 +155,7 @@ SPEC = OptimizerSpec(
     build=build,
     state_bytes=12.0,
     default_lr=1e-4,  # AdamW's: the paper keeps its rate (section 4)
+    in_parts=True,
     rate_follows="adamw",
     warning=(
         "Of no use in short runs: below about 5,000 steps the slow mean has hardly formed. A run "

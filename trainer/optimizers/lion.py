@@ -97,6 +97,7 @@ SPEC = OptimizerSpec(
     build=build,
     state_bytes=4.0,
     default_lr=2e-5,  # a fifth of AdamW's, section 5 of the paper
+    in_parts=True,
     rate_follows="adamw",
     warning="Small batches make the signs noisy: lower the rate or enlarge the batch.",
 )

@@ -94,6 +94,7 @@ SPEC = OptimizerSpec(
     build=build,
     state_bytes=12.0,
     default_lr=1e-4,  # AdamW's: the correction keeps the size of a step
+    in_parts=True,
     rate_follows="adamw",
     warning="Shown to help in pre-training of language models only.",
 )

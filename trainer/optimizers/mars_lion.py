@@ -59,6 +59,7 @@ SPEC = OptimizerSpec(
     build=build,
     state_bytes=8.0,
     default_lr=2e-5,  # Lion's: arXiv 2302.06675, section 5
+    in_parts=True,
     rate_follows="adamw",
     warning="The authors tuned MARS-AdamW only; biases and gains get AdamW at this small rate.",
 )

@@ -167,6 +167,7 @@ SPEC = OptimizerSpec(
     build=build,
     state_bytes=4.0,
     default_lr=1e-4,  # AdamW's, as steps have its size: arXiv 2502.16982, equation 4
+    in_parts=True,
     rate_follows="adamw",
     warning=(
         "Checkpoints that were trained with Adam lose quality when all their weights are tuned "
