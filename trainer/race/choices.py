@@ -1,5 +1,6 @@
 """Choices: what a person decides about a race, the same fields on the page and in the words."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainer.config import RunConfig
@@ -7,6 +8,7 @@ from trainer.errors import ConfigError
 from trainer.options import option
 from trainer.race.entry import read_entrants
 from trainer.race.plan import RacePlan
+from trainer.race.verdict import foretell
 
 
 @dataclass(frozen=True)
@@ -41,17 +43,35 @@ def plan_race(config: RunConfig, choices: RaceChoices) -> RacePlan:
     Raises:
         ConfigError: names every choice that cannot be used.
     """
-    try:
-        seeds = tuple(int(seed) for seed in choices.seeds.split(","))
-    except ValueError:
-        raise ConfigError(f"The seeds are '{choices.seeds}'; expected for example 1,2,3") from None
     return RacePlan(
         config=config,
         entrants=read_entrants(choices.optimizers, config, choices.rates),
-        seeds=seeds,
+        seeds=read_seeds(choices.seeds),
         steps=config.training.steps,
         minutes=choices.minutes,
         sweep_steps=choices.sweep_steps,
         num_validations=choices.validations,
         keep_weights=choices.keep_weights,
     )
+
+
+def read_seeds(text: str) -> tuple[int, ...]:
+    """Read seeds separated by commas.
+
+    Raises:
+        ConfigError: one of them is no whole number.
+    """
+    try:
+        return tuple(int(seed) for seed in text.split(","))
+    except ValueError:
+        raise ConfigError(f"The seeds are '{text}'; expected for example 1,2,3") from None
+
+
+def promise_of(optimizers: Sequence[str] | None, seeds: str) -> str:
+    """Say what difference a race could tell; nothing while its seeds or optimizers are too few."""
+    try:
+        num_seeds = len(set(read_seeds(seeds)))
+    except ConfigError:
+        return ""
+    num_entrants = len(optimizers or [])
+    return foretell(num_seeds, num_entrants) if min(num_seeds, num_entrants) >= 2 else ""

@@ -16,6 +16,7 @@ from trainer.race.picture import draw_race
 from trainer.race.plan import RacePlan
 from trainer.race.queue import Race, Tell, machine_of
 from trainer.race.report import budget, make_report, to_csv, to_json, to_markdown
+from trainer.race.verdict import foretell
 
 FINISHED, STOPPED = 0, 10
 
@@ -32,7 +33,9 @@ def race_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: Tel
     if wants_help or not Race(known.race).exists():
         config, args = config_from_args(parser, argv)
         refuse_missing_data(config)
-        race = Race.create(args.race, _make_plan(config.with_absolute_paths(), args))
+        plan = _make_plan(config.with_absolute_paths(), args)
+        race = Race.create(args.race, plan)
+        tell(foretell(len(plan.seeds), len(plan.entrants)))
         return carry_out(race, tell)
     if rest:
         raise ConfigError(

@@ -130,7 +130,7 @@ class RacePlan:
                 f"This race has format {values.get('format')!r}; this Timbre reads {FORMAT}. Open "
                 "it with the version that made it."
             )
-        rest = {"most_extensions": _EARLIER_EXTENSIONS} | values
+        rest: dict[str, Any] = {"most_extensions": _EARLIER_EXTENSIONS} | values
         del rest["format"]
         try:
             entrants = tuple(_read_entrant(entrant) for entrant in rest.pop("entrants"))

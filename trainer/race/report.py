@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 from trainer.race.jobs import (
@@ -20,6 +20,7 @@ from trainer.race.jobs import (
     sweep_jobs,
 )
 from trainer.race.plan import Entrant, RacePlan
+from trainer.race.scatter import learn_scatter
 from trainer.race.verdict import Comparison, caution, compare, headline, noise_between_seeds
 
 CLOCKS = ("steps", "seconds")
@@ -61,18 +62,7 @@ def make_report(plan: RacePlan, results: Results) -> Report:
     """Judge a race whose runs have all ended."""
     steps = find_steps(plan, results)
     lengths = steps_for_seconds(plan, steps, results)
-    comparisons = [
-        compare(
-            rival.name,
-            plan.baseline.name,
-            clock,
-            scores_of(plan, rival, clock, results),
-            scores_of(plan, plan.baseline, clock, results),
-            num_rivals=len(plan.entrants) - 1,
-        )
-        for clock in CLOCKS
-        for rival in plan.entrants[1:]
-    ]
+    comparisons = [one for clock in CLOCKS for one in _compare_all(plan, clock, results)]
     verdict = [headline(comparisons, clock) for clock in CLOCKS]
     verdict += [comparison.text for comparison in comparisons]
     rows = [
@@ -80,6 +70,19 @@ def make_report(plan: RacePlan, results: Results) -> Report:
         for entrant in plan.entrants
     ]
     return Report(rows, comparisons, verdict, _caveats(plan, steps, lengths, results))
+
+
+def _compare_all(plan: RacePlan, clock: str, results: Results) -> list[Comparison]:
+    scores = {entrant.name: scores_of(plan, entrant, clock, results) for entrant in plan.entrants}
+    scatter, usual = learn_scatter(scores), plan.baseline.name
+    rivals = [entrant.name for entrant in plan.entrants[1:]]
+    return [
+        compare(
+            rival, usual, clock, scores[rival], scores[usual],
+            num_rivals=len(rivals), scatter=scatter,
+        )
+        for rival in rivals
+    ]  # fmt: skip
 
 
 def scores_of(plan: RacePlan, entrant: Entrant, clock: str, results: Results) -> dict[int, float]:
@@ -212,13 +215,7 @@ def _cell(comparison: Comparison) -> str:
 
 
 def _caveats(plan: RacePlan, steps: int, lengths: dict[str, int], results: Results) -> list[str]:
-    caveats = [caution(len(plan.seeds), len(plan.entrants) - 1)]
-    noise = noise_between_seeds(scores_of(plan, plan.baseline, "steps", results))
-    if noise is not None:
-        caveats.append(
-            f"{plan.baseline.name}'s final loss scatters by {noise:.4f} between seeds (standard "
-            "deviation)."
-        )
+    caveats = [caution(len(plan.seeds), len(plan.entrants)), *_scatter_caveats(plan, results)]
     for entrant in plan.entrants:
         caveats += _entrant_caveats(plan, entrant, steps, results)
     caveats += _uneven_speeds(plan, results)
@@ -236,6 +233,28 @@ def _caveats(plan: RacePlan, steps: int, lengths: dict[str, int], results: Resul
         "varies, so equal steps serve as equal seconds. Each run completes its schedule."
     )
     return caveats
+
+
+def _scatter_caveats(plan: RacePlan, results: Results) -> list[str]:
+    """Say what runs differ by from seed to seed, and how that is known."""
+    scores = {entrant.name: scores_of(plan, entrant, "steps", results) for entrant in plan.entrants}
+    usual = scores[plan.baseline.name]
+    noise, scatter = noise_between_seeds(usual), learn_scatter(scores)
+    if noise is None:
+        return []
+    name = plan.baseline.name
+    told = [f"{name}'s final loss scatters by {noise:.4f} between seeds (standard deviation)."]
+    if scatter is None or name not in scatter.variances:
+        return told
+    deviations = sorted(math.sqrt(value) for value in scatter.variances.values())
+    level = _mean(usual.values()) or math.nan
+    share = 100 * median(deviations) / abs(level)
+    return [
+        *told,
+        f"Without what a seed does to all alike, a run of these optimizers scatters by {share:.1f} "
+        f"% of the loss (median; {deviations[0]:.4f} to {deviations[-1]:.4f}). The intervals rest "
+        "on what all entrants scatter by, none being taken for steadier than its own runs say.",
+    ]
 
 
 def _entrant_caveats(plan: RacePlan, entrant: Entrant, steps: int, results: Results) -> list[str]:

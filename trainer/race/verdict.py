@@ -1,16 +1,18 @@
 """Verdict: differences between paired seeds, their interval, and what they mean in words."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import mean, stdev
+
+from trainer.race.scatter import FEWEST_ENTRANTS, Scatter, Scores
 
 _DOUBT = 0.05
 _NEGLIGIBLE = 0.005
 """A difference below this share of the baseline's loss is no difference to a person."""
 
-Scores = Mapping[int, float]
-"""Final validation loss by seed; NaN where the run diverged."""
+_CLEAR = 3.0
+"""Times the scatter of a run: what a race should be able to tell."""
+_MOST_SEEDS = 12
 
 Found = tuple[float | None, float | None, float | None]
 """Mean difference, and where its interval begins and ends."""
@@ -35,12 +37,20 @@ class Comparison:
 
 
 def compare(
-    rival: str, baseline: str, clock: str, scores: Scores, usual: Scores, *, num_rivals: int = 1
+    rival: str,
+    baseline: str,
+    clock: str,
+    scores: Scores,
+    usual: Scores,
+    *,
+    num_rivals: int = 1,
+    scatter: Scatter | None = None,
 ) -> Comparison:
     """Compare final losses seed by seed.
 
     The interval is Student's t of the paired differences at 95 %, shared among all rivals
-    (Bonferroni), so that with many entrants none wins by being one of many.
+    (Bonferroni), so that with many entrants none wins by being one of many. What the differences
+    vary by comes from `scatter`, which all entrants taught, or without it from themselves.
     """
     lost, base_lost = _lost(scores), _lost(usual)
     seeds = sorted((set(scores) & set(usual)) - lost - base_lost)
@@ -48,7 +58,10 @@ def compare(
     found: Found = (None, None, None)
     if len(seeds) >= 2:
         differences = [scores[seed] - usual[seed] for seed in seeds]
-        found = _interval(differences, 1 - _DOUBT / num_rivals)
+        error = None
+        if scatter is not None and {rival, baseline} <= set(scatter.variances):
+            error = scatter.error_of(rival, baseline, len(seeds)), scatter.freedom
+        found = _interval(differences, 1 - _DOUBT / num_rivals, error)
     if lost or base_lost:
         outcome = _outcome_of_lost(len(lost), len(base_lost))
         text = f"{who}: {rival} diverged with {len(lost)} of {len(scores)} seeds, {baseline} with "
@@ -89,18 +102,47 @@ def headline(comparisons: list[Comparison], clock: str) -> str:
     return f"At equal {clock} {'; '.join(parts)}."
 
 
-def caution(num_seeds: int, num_rivals: int) -> str:
-    """Say how much a race with so few repetitions can show."""
-    if num_seeds == 2:
-        return (
-            "Two seeds are the fewest possible: the interval rests on one repetition and is about "
-            f"{_quantile(1 - _DOUBT / num_rivals, 1) / math.sqrt(2):.0f} times as wide as the "
-            "differences scatter, so only large differences show. Race again with five seeds "
-            "before you believe a tie."
-        )
+def find_tellable(num_seeds: int, num_entrants: int) -> float:
+    """Return the smallest difference a race can tell from chance, in times a run's scatter.
+
+    Scatter is the standard deviation of one entrant's loss from seed to seed, without what a seed
+    does to all entrants alike; all are taken to have the same.
+    """
+    freedom = num_seeds - 1
+    if num_entrants >= FEWEST_ENTRANTS:
+        freedom *= num_entrants - 1
+    confidence = 1 - _DOUBT / (num_entrants - 1)
+    return _quantile(confidence, freedom) * math.sqrt(2 / num_seeds)
+
+
+def advise_seeds(num_entrants: int) -> int:
+    """Return the fewest seeds with which differences of a few times the scatter can be told."""
+    counts = range(2, _MOST_SEEDS)
+    enough = (count for count in counts if find_tellable(count, num_entrants) <= _CLEAR)
+    return next(enough, _MOST_SEEDS)
+
+
+def foretell(num_seeds: int, num_entrants: int) -> str:
+    """Say before a race what it will be able to tell."""
+    told = find_tellable(num_seeds, num_entrants)
+    text = (
+        f"With {num_seeds} seeds and {num_entrants} optimizers a difference can be told from "
+        f"chance if it is {told:.1f} times what a run's loss varies by from seed to seed."
+    )
+    advised = advise_seeds(num_entrants)
+    if advised > num_seeds:
+        told = find_tellable(advised, num_entrants)
+        text += f" With {advised} seeds {told:.1f} times are enough."
+    return text
+
+
+def caution(num_seeds: int, num_entrants: int) -> str:
+    """Say how far a verdict reaches, and what it needs to be sharper."""
+    advised = advise_seeds(num_entrants)
+    more = f" Race again with {advised} before you believe a tie." if advised > num_seeds else ""
     return (
         f"{num_seeds} seeds on one corpus: a verdict holds for these clips, this model and this "
-        "length of training, not for others."
+        f"length of training, not for others.{more}"
     )
 
 
@@ -108,14 +150,20 @@ def _lost(scores: Scores) -> set[int]:
     return {seed for seed, score in scores.items() if not math.isfinite(score)}
 
 
-def _interval(differences: list[float], confidence: float) -> tuple[float, float, float]:
+def _interval(
+    differences: list[float], confidence: float, learnt: tuple[float, float] | None
+) -> tuple[float, float, float]:
+    """Return the mean difference and its bounds; `learnt` is an error and what it rests on."""
     middle = mean(differences)
-    error = stdev(differences) / math.sqrt(len(differences))
-    half = _quantile(confidence, len(differences) - 1) * error
+    own = stdev(differences) / math.sqrt(len(differences))
+    # Twins are twins, whatever the others scatter by.
+    is_twin = not any(differences)
+    error, freedom = (own, len(differences) - 1) if learnt is None or is_twin else learnt
+    half = _quantile(confidence, freedom) * error
     return middle, middle - half, middle + half
 
 
-def _quantile(confidence: float, freedom: int) -> float:
+def _quantile(confidence: float, freedom: float) -> float:
     """Return how many standard errors a two-sided interval reaches (Student's t)."""
     from scipy.special import stdtrit
 

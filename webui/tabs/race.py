@@ -9,7 +9,7 @@ import gradio as gr
 from trainer.catalog import discover
 from trainer.config import RunConfig
 from trainer.errors import RunError, TimbreError
-from trainer.race.choices import RaceChoices, plan_race
+from trainer.race.choices import RaceChoices, plan_race, promise_of
 from trainer.specs import OptimizerSpec
 from webui.actions import as_shown, event_detail, toasts
 from webui.form import OptionsForm, Values
@@ -31,6 +31,7 @@ class RaceTab:
     name: gr.Textbox
     optimizers: gr.Dropdown
     form: OptionsForm
+    promise: gr.Markdown
     problem: gr.Markdown
     start: gr.Button
     panel: gr.HTML
@@ -65,10 +66,13 @@ def build() -> RaceTab:
             )
         form = OptionsForm(RaceChoices, "race", leave_out=("optimizers", "keep_weights"))
         form.widgets["minutes"].value = _USUAL_MINUTES  # type: ignore[attr-defined]
+        promise = gr.Markdown(
+            promise_of(_USUAL, RaceChoices().seeds), elem_id="race-promise", elem_classes="quiet"
+        )
         problem = gr.Markdown(visible=False, elem_id="race-refused", elem_classes="problem")
         start = gr.Button("Start race", variant="primary", size="lg", elem_id="start-race")
         panel = gr.HTML(apply_default_css=False, js_on_load=mount("mountRace"), elem_id="race")
-    return RaceTab(name, optimizers, form, problem, start, panel)
+    return RaceTab(name, optimizers, form, promise, problem, start, panel)
 
 
 def wire(
@@ -97,6 +101,9 @@ def wire(
         button.click(press, fields | tab.components, [tab.problem, tabs], **quiet).then(
             None, None, None, js="() => timbre.showRace()", api_visibility="private"
         )
+    given: list[Any] = [tab.optimizers, tab.form.widgets["seeds"]]
+    for field in given:
+        field.change(promise_of, given, tab.promise, show_progress="hidden", **quiet)
     tab.panel.click(_answer(studio), None, None, show_progress="hidden", **quiet)
 
 
