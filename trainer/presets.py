@@ -79,10 +79,7 @@ def _xtts_on(gib: int, batch_size: int, accumulate: int, **boxes: dict[str, Any]
     """
     values = _xtts(10, batch_size, accumulate, patience=4, validate_every="1 epochs")
     values["optimizations"] |= boxes
-    what = "all weights"
-    if "lora" in boxes:
-        what = "LoRA adapters"
-        values["optimizer"]["options"]["lr"] = 1e-4
+    what = "all weights, in bf16 without masters" if "bf16_weights" in boxes else "all weights"
     return Preset(
         f"xtts-{gib}gb",
         f"XTTS v2: GPU with {gib} GB",
@@ -236,7 +233,13 @@ _PRESETS = (
         _indextts2_korean(),
         ("indextts2",),
     ),
-    _xtts_on(8, 8, 2, lora={}, gradient_checkpointing={"level": "light"}),
+    _xtts_on(
+        8,
+        8,
+        2,
+        bf16_weights={"updates": "stochastic"},
+        gradient_checkpointing={"level": "medium"},
+    ),
     _xtts_on(12, 8, 2, gradient_checkpointing={"level": "light"}),
     _xtts_on(16, 8, 2),
     _xtts_on(24, 16, 1),
