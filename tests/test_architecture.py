@@ -53,6 +53,7 @@ FLOORS = {
     "trainer.meter": 4.0,
     "trainer.divergence": 3.95,
     "trainer.adapting": 3.15,
+    "trainer.shortage": 3.1,
     "trainer.verification": 4.0,
     "trainer.updates": 3.0,
     "trainer.scope": 3.0,

@@ -20,10 +20,20 @@ def leave_a_core() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) - 1)))
 
 
+def join_memory() -> None:
+    """Let torch grow what it reserves of a GPU instead of collecting pieces, before it is imported.
+
+    After hours of batches of many lengths, memory would else run out in pieces too small to use.
+    """
+    if sys.platform == "linux" and "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+
+
 if __name__ == "__main__":
     if needs_supervisor(sys.argv[1:]):
         sys.exit(supervise(sys.argv[1:]))
     leave_a_core()
+    join_memory()
     # Only now: who supervises needs nothing of what trains.
     from trainer.cli import main
 

@@ -1,5 +1,6 @@
 """Device: facts about this machine's GPUs and CPU, from NVML and psutil; torch is not touched."""
 
+import os
 import platform
 import shutil
 from dataclasses import dataclass
@@ -46,6 +47,15 @@ class DeviceUse:
     temperature_c: float | None = None
 
 
+@dataclass(frozen=True)
+class Holder:
+    """Another program that holds memory of a GPU."""
+
+    pid: int
+    name: str
+    memory_gib: float
+
+
 def list_devices() -> list[Device]:
     """List the GPUs the driver knows, then the CPU."""
     return [*_list_gpus(), describe_cpu()]
@@ -87,6 +97,42 @@ def glance_at(device: Device) -> DeviceUse | None:
         return read_use(device)
     except pynvml.NVMLError:
         return None
+
+
+def list_holders(device: Device) -> list[Holder]:
+    """List the other programs that hold a GPU's memory, largest first, as far as the driver tells.
+
+    Some drivers tell of no program, and in a container numbers may mean nothing.
+    """
+    if device.kind == "cpu":
+        return []
+    try:
+        import pynvml
+    except ImportError:
+        return []
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(device.index)
+        found = [
+            *pynvml.nvmlDeviceGetComputeRunningProcesses(handle),
+            *pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle),
+        ]
+    except pynvml.NVMLError:
+        return []
+    held = {each.pid: each.usedGpuMemory for each in found if each.usedGpuMemory}
+    holders = [
+        Holder(pid, _program_name(pid), used / _GIB)
+        for pid, used in held.items()
+        if pid != os.getpid()
+    ]
+    return sorted(holders, key=lambda holder: -holder.memory_gib)
+
+
+def _program_name(pid: int) -> str:
+    try:
+        return psutil.Process(pid).name()
+    except psutil.Error:
+        return "a program"
 
 
 def free_disk_gib(path: Path) -> float:

@@ -119,7 +119,8 @@ class RunAdapted(Event):
 
     `parts`: pieces a micro-batch is cut into. `checkpointing`: whether gradient checkpointing was
     turned on. `rate`: factor on the learning rate. `full_precision`: whether mixed precision was
-    turned off. `rollbacks`: how often the run went back to a checkpoint.
+    turned off. `rollbacks`: how often the run went back to a checkpoint. `regrouped`: how often its
+    process ended to get memory that lay in pieces in order.
     """
 
     step: int
@@ -129,6 +130,7 @@ class RunAdapted(Event):
     rate: float = 1.0
     full_precision: bool = False
     rollbacks: int = 0
+    regrouped: int = 0
 
 
 @dataclass(frozen=True)

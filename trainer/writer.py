@@ -11,6 +11,7 @@ from typing import Self
 
 from safetensors import SafetensorError
 
+from trainer.adapting import MemoryInPieces
 from trainer.checkpoints import (
     Snapshot,
     newest_step,
@@ -41,7 +42,7 @@ class CheckpointWriter:
     """Saves checkpoints in a thread, one at a time; a save is told once it is published.
 
     A save that fails costs that checkpoint: a Notice says why, and training goes on. Leaving the
-    `with` block waits for a save that is under way.
+    `with` block waits for a save that is under way, and saves what a new process is to go on from.
     """
 
     def __init__(self, setup: Setup, emit: Emit) -> None:
@@ -54,9 +55,11 @@ class CheckpointWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self._finish()
+            if isinstance(error, MemoryInPieces) and error.step is not None:
+                self._save_last(error.step)
         finally:
             self._pool.shutdown(wait=True)
 
@@ -73,6 +76,12 @@ class CheckpointWriter:
         self._under_way = self._pool.submit(_write, self._setup, snapshot, waited_s)
         if wait and (outcome := self._finish()).failure:
             raise CheckpointError(f"{outcome.failure} {outcome.remedy}")
+
+    def _save_last(self, step: int) -> None:
+        """Save a step before the process ends, on the one rank that does, unless it is saved."""
+        saved = newest_step(self._setup.folder / "checkpoints")
+        if self._setup.world.is_main and saved != step:
+            self.save(step, best=False, wait=True)
 
     def tell(self) -> None:
         """Emit what came of a save that has ended since; never waits."""
