@@ -40,7 +40,8 @@ each_kind = pytest.mark.parametrize("updates", ["master", "stochastic"])
 
 def _make(folder: Path, *boxes: tuple[str, dict[str, Any]], **values: Any) -> Setup:
     """Return a toy run with boxes applied in this order, its optimizer made as `assemble` does."""
-    setup = make_setup(folder, **{"clip_norm": None} | values)
+    chosen: dict[str, Any] = {"clip_norm": None, **values}
+    setup = make_setup(folder, **chosen)
     spec, name = setup.optimizer_spec, setup.config.optimizer.name
     options = build_options(spec.options, {"lr": setup.base_lr}, name)
     setup.build_optimizer = lambda model: spec.build(param_groups(model, 0.01), options, CPU)

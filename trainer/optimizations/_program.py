@@ -22,11 +22,15 @@ _LOG = logging.getLogger("timbre")
 class SharedProgram:
     """The compiled form of a forward; `resting` says why blocks do without it, empty: they use it.
 
-    `num_graphs` counts compilations: what exceeds one was compiled again.
+    `num_graphs` counts compilations: what exceeds one was compiled again. `records` says whether
+    CUDA graphs are recorded of it.
     """
 
-    def __init__(self, forward: Callable[..., Any], compile_graph: CompileGraph) -> None:
+    def __init__(
+        self, forward: Callable[..., Any], compile_graph: CompileGraph, *, records: bool = False
+    ) -> None:
         self.resting = ""
+        self.records = records
         self.num_graphs = 0
         self._num_runs = 0
         self._compile_graph = compile_graph

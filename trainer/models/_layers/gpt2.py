@@ -18,20 +18,33 @@ _INIT_STD = 0.02
 
 
 class Gpt2Trunk(nn.Module):
-    """Causal blocks and the last LayerNorm."""
+    """Causal blocks and the last LayerNorm.
+
+    Rows pass the blocks padded to a multiple of `length_step`, so that few lengths exist where
+    each costs a recording; `num_positions` counts those that came, `num_added` the padding.
+    """
 
     def __init__(self, layers: int, width: int, heads: int, dropout: float = 0.1) -> None:
         super().__init__()
         self.drop = Dropout(dropout)
         self.h = nn.ModuleList(Gpt2Block(width, heads, layers, dropout) for _ in range(layers))
         self.ln_f = nn.LayerNorm(width)
+        self.length_step = 1
+        self.num_positions = self.num_added = 0
 
     def forward(self, hidden: Tensor) -> Tensor:
         """hidden: (B, T, D), padding only at the end of rows. Returns (B, T, D)."""
+        batch, length, _ = hidden.shape
         hidden = self.drop(hidden)
+        more = -length % self.length_step
+        self.num_positions += batch * length
+        self.num_added += batch * more
+        if more:
+            # Nothing before it sees what stands behind.
+            hidden = F.pad(hidden, (0, 0, 0, more))
         for block in self.h:
             hidden = block(hidden)
-        return self.ln_f(hidden)
+        return self.ln_f(hidden[:, :length] if more else hidden)
 
     def extend(self, hidden: Tensor, cache: "KeyValueCache") -> Tensor:
         """Run the positions that follow those in the cache, and add them to it.
