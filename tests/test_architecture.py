@@ -42,6 +42,8 @@ FLOORS = {
     "trainer.speaking": 5.1,
     "trainer.train_gpt": 5.2,
     "trainer.judge": 5.0,
+    "trainer.cutting": 5.1,
+    "trainer.transcription": 5.0,
     "trainer.library": 5.05,
     "trainer.trash": 5.02,
     "trainer.queue": 5.0,

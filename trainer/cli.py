@@ -20,6 +20,7 @@ from trainer.series import merged_rows
 
 COMMANDS = {
     "check": "read CSVs and list every clip and every problem",
+    "cut": "cut long recordings into clips, and write their texts",
     "train": "create a run folder and train it here",
     "resume": "start or continue a run folder",
     "stop": "ask a run to save and stop",
@@ -418,6 +419,12 @@ def _race(argv: list[str]) -> int:
     return race_command(_parser("race"), argv, _say)
 
 
+def _cut(argv: list[str]) -> int:
+    from trainer.cutting import cut_command
+
+    return cut_command(_parser("cut"), argv, _say)
+
+
 def _estimate(argv: list[str]) -> int:
     from trainer.foresight import estimate_command
 
@@ -465,6 +472,7 @@ def _no_progress(phase: str, done: int, total: int) -> None:
 
 _HANDLERS: dict[str, Callable[[list[str]], int]] = {
     "check": _check,
+    "cut": _cut,
     "train": _train,
     "resume": _resume,
     "stop": _stop,

@@ -59,7 +59,7 @@ def rewrite_list(
     ]
     if not cells:
         raise DataError("No row would be left. Leave fewer out.")
-    out = _write_new(target, path.stem, _as_table(cells))
+    out = _write_new(target, path.stem, as_table(cells))
     changed = [" ".join(text.split()) for line, text in texts.items() if line in kept]
     _check_reading(out, len(cells), changed, language)
     return Rewritten(out, len(cells), tuple(lost))
@@ -101,7 +101,7 @@ def _cells(row: tuple[str, ...], text: str | None, finder: AudioFinder | None) -
     return audio, old if text is None else " ".join(text.split()), speaker, language
 
 
-def _as_table(rows: Sequence[tuple[str, ...]]) -> str:
+def as_table(rows: Sequence[tuple[str, ...]]) -> str:
     """Return a table with `|`, as Coqui has it; where a cell holds one, with quoted commas."""
     width = 4 if any(row[3] for row in rows) else 3 if any(row[2] for row in rows) else 2
     table = [_COLUMNS[:width], *(row[:width] for row in rows)]
