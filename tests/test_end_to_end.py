@@ -18,11 +18,23 @@ from trainer import Run
 
 DEMO = Path(__file__).parent.parent / "assets" / "demo"
 STEPS = 14
+CANARIES = {
+    "HF_TOKEN": "hf_canary71c2",
+    "WANDB_API_KEY": "wandb-canary71c2",
+    "AWS_SECRET_ACCESS_KEY": "aws/canary71c2",
+    "AWS_SESSION_TOKEN": "session-canary71c2",
+    "TIMBRE_AUTH": "ada:page-canary71c2",
+    "OPENAI_API_KEY": "sk-canary71c2",
+}
+"""What a process that trains finds in its environment and has to keep to itself."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with two small CSVs of demo clips and a feature cache of its own."""
+    """A folder with two small CSVs of demo clips and a feature cache of its own.
+
+    Whatever is done there, with secrets in the environment, must leave none of them in a file.
+    """
     folder = tmp_path_factory.mktemp("end-to-end")
     for name, count in (("train", 12), ("eval", 3)):
         with (DEMO / f"{name}.csv").open(encoding="utf-8", newline="") as file:
@@ -30,9 +42,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         lines = ["|".join(rows[0])]
         lines += ["|".join([str(DEMO / row[0]), *row[1:]]) for row in rows[1 : count + 1]]
         (folder / f"{name}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    os.environ["TIMBRE_CACHE"] = str(folder / "cache")
-    yield folder
-    del os.environ["TIMBRE_CACHE"]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (CANARIES | {"TIMBRE_CACHE": str(folder / "cache")}).items():
+            patch.setenv(name, value)
+        yield folder
+    assert _files_with_secrets(folder) == []
+
+
+def _files_with_secrets(folder: Path) -> list[Path]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert {".jsonl", ".safetensors", ".txt"} <= {path.suffix for path in files}
+    return [path for path in files if b"canary71c2" in path.read_bytes()]
 
 
 def _timbre(*words: object) -> "subprocess.CompletedProcess[str]":
@@ -115,6 +135,26 @@ def test_a_killed_run_resumes_to_the_same_losses(folder: Path, whole: Run) -> No
     weights = load_file(run.checkpoints()[-1].folder / "model.safetensors")
     expected = load_file(whole.checkpoints()[-1].folder / "model.safetensors")
     assert all(bool((weights[name] == expected[name]).all()) for name in expected)
+
+
+@pytest.mark.fault("A8", "F15")
+def test_a_crash_leaves_its_stack_in_the_log_and_no_secret(folder: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trainer", *map(str, _train_words(folder, "crashed"))],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "TIMBRE_RESTARTS": "0"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    run = _wait_for_step(folder / "crashed", 1)
+
+    os.kill(json.loads((run.folder / "owner.json").read_text(encoding="utf-8"))["pid"], 11)
+    said, _ = process.communicate(timeout=60)
+
+    log = (run.folder / "log.txt").read_text(encoding="utf-8")
+    assert process.returncode == 128 + 11
+    assert "Segmentation fault" in log and "trainer/loop.py" in log
+    assert b"canary71c2" not in said
+    assert _files_with_secrets(folder) == []
 
 
 def _wait_for_step(folder: Path, step: int) -> Run:

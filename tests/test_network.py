@@ -30,7 +30,8 @@ _ROUTES = [
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
     """A page as a newcomer starts it, but for uploads of at most 1 MiB."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HF_TOKEN", CANARY)
+        for name in ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "TIMBRE_AUTH_OF_PROXY"):
+            patch.setenv(name, CANARY)
         folder = tmp_path_factory.mktemp("network")
         server = start_page(folder / "runs", "--max-upload", str(1 / 1024), token=True)
     yield server
@@ -120,12 +121,20 @@ def test_no_secret_reaches_a_file_but_the_one_of_the_token(
     body = {"data": [config, "secret"]}
     owner.post("/gradio_api/call/start_run", json=body)
     owner.get("/studio/runs?token=" + token)
+    wrong = [
+        owner.get("/studio/nothing"),
+        owner.get("/studio/events", params={"run": "../..", "cursor": "x"}),
+        owner.get("/gradio_api/file=/etc/passwd"),
+        owner.post("/gradio_api/call/nothing", json={"data": [None]}),
+    ]
 
     files = [*_files(page.runs), page.runs.parent / "server.log"]
     secret = [p for p in files if CANARY.encode() in p.read_bytes()]
     holders = [p for p in files if token.encode() in p.read_bytes()]
 
     assert secret == []
+    assert all(answer.status_code >= 400 for answer in wrong)
+    assert not any(word in answer.text for answer in wrong for word in (CANARY, token))
     assert holders == [page.runs / ".page" / "token"]
     assert stat.S_IMODE(holders[0].stat().st_mode) == 0o600
 
