@@ -15,6 +15,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from webui.brake import Brake, address_of, refusal
+
 _LEAST_LENGTH = 32
 _KEPT_S = 30 * 86400
 _OPEN_PATHS = ("/gradio_api/startup-events",)
@@ -31,9 +33,10 @@ autocomplete="off"></label> <button>Open</button></form></body></html>"""
 class Gate:
     """ASGI middleware: passes requests on that carry the token or its cookie, refuses others."""
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
+    def __init__(self, app: ASGIApp, token: str, brake: Brake | None = None) -> None:
         self._app = app
         self._token = token
+        self._brake = brake or Brake()
         # Cookies know no ports; the name keeps those of several studios apart.
         self.cookie = "timbre-" + hashlib.sha256(token.encode()).hexdigest()[:12]
 
@@ -47,16 +50,29 @@ class Gate:
 
     def _answer(self, request: Request) -> Response | None:
         """Return what is answered instead of the page, or None."""
+        if self._is_right(request.cookies.get(self.cookie, "")):
+            # Who is in carries no guess; a token in the address only has to leave it.
+            given = request.query_params.get("token", "")
+            return self._let_in(request) if given and self._may_enter(request) else None
         given = request.query_params.get("token")
-        if given is not None and self._is_right(given) and request.method in ("GET", "HEAD"):
-            return self._let_in(request)
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if self._is_right(request.cookies.get(self.cookie, "")) or self._is_right(bearer):
-            return None
+        if given or bearer:
+            address = address_of(request.scope)
+            if wait_s := self._brake.wait_s(address):
+                return refusal(wait_s)
+            if self._may_enter(request) or self._is_right(bearer):
+                self._brake.succeed(address)
+                return self._let_in(request) if self._may_enter(request) else None
+            self._brake.fail(address)
         reason = "This token is not right." if given else "This page asks for a token."
         if "text/html" in request.headers.get("accept", ""):
             return HTMLResponse(_ASKING.format(reason=escape(reason)), status_code=401)
         return JSONResponse({"error": f"{reason} The program printed it as it started."}, 401)
+
+    def _may_enter(self, request: Request) -> bool:
+        """Whether the address holds the right token, in a request that only reads."""
+        given = request.query_params.get("token", "")
+        return request.method in ("GET", "HEAD") and self._is_right(given)
 
     def _let_in(self, request: Request) -> Response:
         pairs = parse_qsl(request.url.query, keep_blank_values=True)

@@ -1,13 +1,16 @@
 """Server: builds the page and serves it with our routes, behind the guard."""
 
 import argparse
+import secrets
 import sys
 import webbrowser
+from collections.abc import Callable
 from pathlib import Path
 
 from starlette.middleware import Middleware
 
 from trainer.library import RunLibrary
+from webui.brake import Brake, LoginBrake
 from webui.gate import Gate, stored_token
 from webui.guard import Guard
 from webui.limits import Allowance, Limits
@@ -33,7 +36,7 @@ def serve(args: argparse.Namespace, scratch: Path, home: Path, port: int) -> Non
     page.launch(
         server_name=args.host,
         server_port=port,
-        auth=tuple(args.auth.split(":", 1)) if args.auth else None,
+        auth=_login(args.auth) if args.auth else None,
         inbrowser=False,
         prevent_thread_lock=True,
         quiet=True,
@@ -53,6 +56,7 @@ def serve(args: argparse.Namespace, scratch: Path, home: Path, port: int) -> Non
             "middleware": [
                 Middleware(Guard, hosts=[args.host, *args.allow_host]),
                 *([Middleware(Gate, token=token)] if token else []),
+                *([Middleware(LoginBrake, brake=Brake())] if args.auth else []),
                 Middleware(Limits, allowance=Allowance(max_bytes, uploads)),
             ],
             "docs_url": None,
@@ -66,3 +70,14 @@ def serve(args: argparse.Namespace, scratch: Path, home: Path, port: int) -> Non
     if args.open:
         webbrowser.open(address)
     page.block_thread()
+
+
+def _login(auth: str) -> Callable[[str, str], bool]:
+    """Return what compares a login with `name:password`, in the same time for any guess."""
+    wanted = [part.encode() for part in auth.split(":", 1)]
+
+    def is_right(name: str, password: str) -> bool:
+        given = (name.encode(errors="replace"), password.encode(errors="replace"))
+        return all([secrets.compare_digest(*pair) for pair in zip(given, wanted, strict=True)])
+
+    return is_right

@@ -1,0 +1,137 @@
+"""Brake: who guesses passwords or tokens has to wait, ever longer, but never for long.
+
+A wrong guess costs its address nothing at first, then seconds that double up to a minute; all
+addresses together have a budget too, so that many of them gain nothing. Who is in stays in: only
+what carries a guess is braked.
+"""
+
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from ipaddress import IPv6Address, ip_address, ip_network
+
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+FREE_GUESSES = 5
+LONGEST_WAIT_S = 60.0
+FORGOTTEN_AFTER_S = 900.0
+MOST_ADDRESSES = 4096
+BURST, REFILL_S = 60, 1.0
+"""Wrong guesses of all addresses together that are free, and seconds until there is one more."""
+
+
+@dataclass
+class _Record:
+    failures: int = 0
+    last: float = 0.0
+    until: float = field(default=0.0)
+
+
+class Brake:
+    """Counts wrong guesses, by address and of all; `clock` returns seconds that never go back."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._records: OrderedDict[str, _Record] = OrderedDict()
+        self._known: OrderedDict[str, None] = OrderedDict()
+        self._spent, self._counted_at = 0.0, clock()
+
+    def wait_s(self, address: str) -> float:
+        """Return for how long no guess from an address is looked at; 0: this one is."""
+        now, key = self._clock(), group_of(address)
+        record = self._records.get(key)
+        own = max(0.0, record.until - now) if record is not None else 0.0
+        if own or key in self._known:
+            return own
+        # Whoever was let in from there before does not suffer from what others do.
+        over = self._spent_now(now) + 1 - BURST
+        return max(0.0, over * REFILL_S)
+
+    def fail(self, address: str) -> None:
+        """Count a wrong guess from an address."""
+        now, key = self._clock(), group_of(address)
+        self._spent = min(self._spent_now(now) + 1, BURST + LONGEST_WAIT_S / REFILL_S / 4)
+        self._counted_at = now
+        record = self._records.pop(key, _Record())
+        if now - record.last > FORGOTTEN_AFTER_S:
+            record = _Record()
+        record.failures, record.last = record.failures + 1, now
+        over = record.failures - FREE_GUESSES
+        record.until = now + min(LONGEST_WAIT_S, 2.0 ** min(over - 1, 10)) if over > 0 else 0.0
+        self._records[key] = record
+        while len(self._records) > MOST_ADDRESSES:
+            self._records.popitem(last=False)
+
+    def succeed(self, address: str) -> None:
+        """Forget the wrong guesses of an address that brought what is right."""
+        key = group_of(address)
+        self._records.pop(key, None)
+        self._known.pop(key, None)
+        self._known[key] = None
+        while len(self._known) > MOST_ADDRESSES:
+            self._known.popitem(last=False)
+
+    def _spent_now(self, now: float) -> float:
+        return max(0.0, self._spent - (now - self._counted_at) / REFILL_S)
+
+
+def group_of(address: str) -> str:
+    """Return what counts as one address: of IPv6 a network of 64 bits, which one user may hold."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, IPv6Address):
+        if found.ipv4_mapped is not None:
+            return str(found.ipv4_mapped)
+        return str(ip_network((found, 64), strict=False))
+    return str(found)
+
+
+def address_of(scope: Scope) -> str:
+    """Return the address of a request; what a proxy says of it is not believed."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
+
+
+def refusal(wait_s: float) -> Response:
+    """Return the answer to who has to wait."""
+    seconds = math.ceil(wait_s)
+    text = f"Too many wrong guesses came. Try again in {seconds} s."
+    return JSONResponse(
+        {"error": text, "detail": text},
+        429,
+        {"Retry-After": str(seconds), "Cache-Control": "no-store"},
+    )
+
+
+class LoginBrake:
+    """ASGI middleware: brakes guesses at the password of Gradio's login."""
+
+    def __init__(self, app: ASGIApp, brake: Brake) -> None:
+        self._app = app
+        self._brake = brake
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on; 429 for a guess that comes too early."""
+        is_guess = scope["type"] == "http" and scope["path"].rstrip("/").endswith("/login")
+        if not is_guess or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        address = address_of(scope)
+        wait_s = self._brake.wait_s(address)
+        if wait_s:
+            await refusal(wait_s)(scope, receive, send)
+            return
+        # Counted before it is looked at: many guesses at once are many guesses.
+        self._brake.fail(address)
+
+        async def watch(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] < 400:
+                self._brake.succeed(address)
+            await send(message)
+
+        await self._app(scope, receive, watch)
