@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -48,8 +49,8 @@ def start_page(runs: Path, *words: str, port: int = 0, token: bool = False) -> P
     }
     command = [sys.executable, __file__, "--runs", str(runs), "--no-browser", *words]
     command += [] if token else ["--no-token"]
-    if port:
-        command += ["--port", str(port)]
+    # The program looks for a free port itself, but two that start at once find the same one.
+    command += ["--port", str(port or _any_port())]
     log = (runs.parent / "server.log").open("a", encoding="utf-8")
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment, cwd=runs.parent
@@ -62,6 +63,12 @@ def start_page(runs: Path, *words: str, port: int = 0, token: bool = False) -> P
             return PageServer(started[1], runs, process)
     said = (runs.parent / "server.log").read_text(encoding="utf-8")
     raise AssertionError(f"The page did not start:\n{said}")
+
+
+def _any_port() -> int:
+    with socket.socket() as candidate:
+        candidate.bind(("127.0.0.1", 0))
+        return candidate.getsockname()[1]
 
 
 def _serve() -> None:

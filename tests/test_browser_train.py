@@ -14,6 +14,8 @@ from trainer.measurements import Measurement, Row, keep
 from trainer.race.command import publish
 
 pytestmark = needs_chromium
+DESCRIBED = """['aria-invalid', 'aria-describedby'].map((name) =>
+    document.activeElement.getAttribute(name))"""
 
 
 def _value(page: Page, name: str) -> str:
@@ -97,3 +99,44 @@ def test_one_press_starts_a_sick_run_again(context: BrowserContext, server: Page
     assert again.config.optimizer.options["lr"] == 0.0002
     assert again.status().state == "finished"
     assert page.inner_text("#live-alert") == ""
+
+
+def test_a_wrong_field_is_marked_as_it_is_edited_and_opened_when_training_is_refused(
+    context: BrowserContext, server: PageServer
+) -> None:
+    page = open_page(context, server, "?tab=train")
+    page.wait_for_selector("#lr-curve svg")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+
+    page.click("#training-steps input, #training-steps textarea")
+    page.keyboard.type("many steps", delay=30)
+    page.wait_for_selector("#training-steps .field-problem >> text=is 'many steps'; expected")
+    checks = [url for url in asked if "queue/join" in url]
+    spoken = page.text_content("#fields-said")
+    described = page.evaluate(DESCRIBED)
+    page.fill("#training-steps input, #training-steps textarea", "20")
+    page.wait_for_selector("#training-steps .field-problem", state="detached")
+    page.click("text=Validation, previews, checkpoints and more")
+    page.click("#training-more > button")
+    page.fill("#training-keep_last input", "0")
+    page.wait_for_selector("#training-keep_last .field-problem")
+    page.click("text=Validation, previews, checkpoints and more")
+    page.wait_for_selector("#training-keep_last", state="hidden")
+    page.click("#start-training")
+    page.wait_for_function("document.activeElement.closest('#training-keep_last')")
+    page.fill("#training-keep_last input", "3")
+    page.check("#dataset input[value='The recordings under Data']")
+    page.click("#start-training")
+    page.wait_for_function("document.activeElement.closest('#data-train_csv')")
+    nothing = page.inner_text("#data-train_csv .field-problem")
+    page.fill("#data-train_csv :is(input, textarea)", "/nowhere/train.csv")
+    page.click("#check-data")
+    page.wait_for_selector("#data-train_csv .field-problem >> text=nowhere/train.csv does")
+
+    # A check and an estimate, not ten of each: the letters came faster than a pause.
+    assert 1 <= len(checks) <= 3
+    assert "expected a whole number" in (spoken or "")
+    assert described == ["true", "training-steps-problem"]
+    assert "No clips are named" in nothing
+    assert page.evaluate("document.querySelectorAll('.field-problem').length") == 1

@@ -1,5 +1,6 @@
 """The form: every option becomes a widget, and a dataclass comes back equal to what went in."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from _page import in_blocks, make_studio
 from trainer.catalog import discover
 from trainer.config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.data.manifest import read_manifest
-from trainer.errors import ConfigError
+from trainer.entries import mismatches, missing_files, resolve
+from trainer.errors import ConfigError, DataError, FieldProblem
 from trainer.options import build_options, describe, to_values
 from trainer.presets import PRESETS, apply_preset
 from trainer.schedules import SCHEDULES
@@ -19,6 +21,7 @@ from trainer.specs import ModelFamily, Optimization, OptimizerSpec
 from webui.curve import draw_lr_curve
 from webui.form import OptionsForm
 from webui.ledger import Look, ledger_page, report
+from webui.refusals import about_lists, marks
 from webui.run_form import DataForm, RunForm
 from webui.studio import Studio
 from webui.tabs.data import store_upload
@@ -154,8 +157,75 @@ def test_contradictions_between_fields_are_refused(run_form: RunForm) -> None:
     values[run_form.main.widgets["steps"]] = "10"
     values[run_form.main.widgets["epochs"]] = "2"
 
-    with pytest.raises(ConfigError, match="Give one"):
+    with pytest.raises(ConfigError, match="Give one") as caught:
         run_form.config(values, DataConfig())
+
+    told = json.loads(marks(caught.value.problems, run_form.components))
+    assert [mark["field"] for mark in told["marks"]] == ["training-steps", "training-epochs"]
+
+
+def test_every_problem_of_a_field_is_told_with_the_place_of_the_field(run_form: RunForm) -> None:
+    values = _shown(run_form.components)
+    values[run_form.optimizer.forms["adamw"].widgets["lr"]] = "fast"
+    values[run_form.more.widgets["keep_last"]] = 0
+    values[run_form.family.forms["fastspeech2"].widgets["size"]] = "huge"
+
+    with pytest.raises(ConfigError) as caught:
+        run_form.config(values, DataConfig())
+
+    told = json.loads(marks(caught.value.problems, run_form.components, pressed=True))
+    found = {mark["field"]: mark["folds"] for mark in told["marks"]}
+    assert found == {
+        "family-fastspeech2-size": [],
+        "optimizer-adamw-lr": [],
+        "training-keep_last": ["more-training", "training-more"],
+    }
+    assert list(found)[0] == "family-fastspeech2-size"
+    assert told["marks"][-1]["words"].startswith("Checkpoints kept (keep_last) is 0; expected")
+    assert told["pressed"]
+
+
+def test_every_check_of_the_trainer_that_is_about_a_field_of_the_page_finds_it(
+    run_form: RunForm, tmp_path: Path
+) -> None:
+    data = in_blocks(DataForm)
+    gone = str(tmp_path / "gone")
+    wrong = RunConfig(
+        data=DataConfig(train_csv=gone, eval_csv=gone), base=gone,
+        family=Choice("fastspeech2", {"aligner": "ctc", "ctc_model": gone}),
+        optimizer=Choice("schedule_free_adamw"), schedule=Choice("noam"),
+    )  # fmt: skip
+    problems = [*missing_files(wrong), *mismatches(resolve(wrong))]
+    for config in (
+        wrong.with_values(schedule=Choice("noam", {"milestones": "soon"})),
+        wrong.with_values(family=Choice("fastspeech2", {"aligner": "ctc"})),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            resolve(config)
+        problems += caught.value.problems
+
+    told = json.loads(marks(problems, run_form.components | set(data.widgets.values())))
+
+    assert sorted(mark["field"] for mark in told["marks"]) == [
+        "base", "data-eval_csv", "data-train_csv", "family-fastspeech2-ctc_model",
+        "schedule-choice", "schedule-noam-milestones",
+    ]  # fmt: skip
+    assert len(problems) == 7
+
+
+@pytest.mark.parametrize("name", ["train_csv", "eval_csv", "train_data"])
+def test_a_list_that_cannot_be_read_is_told_beside_the_field_that_names_it(
+    studio: Studio, clips_csv: Path, name: str
+) -> None:
+    train = {} if name == "train_data" else {"train_csv": str(clips_csv)}
+    data = DataConfig(**(train | {name: str(clips_csv.parent / "gone")}))
+
+    with pytest.raises(DataError) as caught:
+        studio.read_manifest(data)
+
+    (problem,) = about_lists(caught.value, data)
+    assert isinstance(problem, FieldProblem)
+    assert problem.fields == (f"data.{name}",)
 
 
 def test_ticked_optimizations_and_only_those_are_in_the_run(run_form: RunForm) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _clips import write_tone
 from _page import in_blocks, make_studio
 
 from trainer.advice import advise, advise_preset
@@ -37,6 +38,7 @@ from trainer.race.view import view_race
 from trainer.runs import Run
 from webui import errands
 from webui.errands import Errand
+from webui.refusals import FieldWatch
 from webui.rescue import rescue
 from webui.tabs import race as race_tab
 from webui.tabs.train import warn_of_rate
@@ -133,7 +135,7 @@ def test_a_race_that_is_not_under_way_cannot_be_stopped(tmp_path: Path) -> None:
 
 
 def test_the_fields_of_a_race_make_its_choices() -> None:
-    tab = in_blocks(race_tab.build)
+    tab = in_blocks(lambda: race_tab.build(FieldWatch()))
     values: dict[Any, Any] = {widget: widget.value for widget in tab.components}
 
     choices = race_tab.read_choices(tab, values | {tab.optimizers: ["adamw", " lion:lr=1e-4 "]})

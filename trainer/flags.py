@@ -290,8 +290,8 @@ def refuse_missing_data(config: RunConfig) -> None:
     if not (config.data.train_csv or config.data.train_data):
         raise ConfigError(
             FieldProblem(
-                "No clips are named. Give --train-csv FILE (and --eval-csv FILE), or "
-                "--train-data FOLDER.",
+                "No clips are named. Give a train CSV or a data folder (--train-csv FILE or "
+                "--train-data FOLDER).",
                 "data.train_csv",
             )
         )

@@ -6,6 +6,7 @@ import gradio as gr
 
 from trainer.device import list_devices
 from webui.api import add_endpoints
+from webui.refusals import FieldWatch
 from webui.scripts import mount
 from webui.studio import Studio
 from webui.tabs import data, listen, live, race, runs, start, train
@@ -20,14 +21,15 @@ def build_page(studio: Studio) -> gr.Blocks:
         gr.HTML(_header(), js_on_load=mount("mountHeader"), elem_id="header")
         gr.HTML(apply_default_css=False, js_on_load=mount("mountStrip"), elem_id="strip")
         shown = gr.Textbox(visible=False, elem_id="shown-run")
+        watch = FieldWatch()
         with gr.Tabs(selected="start", elem_id="tabs") as tabs:
             start_tab = start.build(studio)
-            data_form = data.build(studio)
-            train_tab = train.build(studio)
+            data_form = data.build(studio, watch)
+            train_tab = train.build(watch)
             live_tab = live.build(studio)
             listen.build(studio, shown)
             runs_tab = runs.build(studio)
-            race_tab = race.build()
+            race_tab = race.build(watch)
         start.wire(start_tab, studio, shown, tabs)
         train.wire(train_tab, data_form, studio, shown, tabs)
         live.wire(live_tab, studio)

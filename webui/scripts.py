@@ -27,6 +27,7 @@ _PARTS = (
     "trials.js",
     "speech.js",
     "data.js",
+    "fields.js",
     "spectrogram.js",
     "court.js",
     "mount.js",

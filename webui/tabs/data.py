@@ -18,6 +18,7 @@ from trainer.specs import ModelFamily
 from webui.actions import as_shown, toasts
 from webui.fitness import describe_fitness, judge_for
 from webui.form import Values
+from webui.refusals import FieldWatch
 from webui.run_form import DataForm
 from webui.studio import Studio, demo_data
 from webui.tabs.ledger import LedgerWiring, build_ledger
@@ -96,7 +97,7 @@ def _store_archive(studio: Studio, paths: list[Path]) -> DataConfig:
     return DataConfig(train_data=str(find_dataset(unpacked.folder)))
 
 
-def build(studio: Studio) -> DataForm:
+def build(studio: Studio, watch: FieldWatch) -> DataForm:
     """Lay the tab out, connect it, and return the form of the data."""
     with gr.Tab("Data", id="data", elem_id="tab-data"):
         gr.Markdown(
@@ -111,9 +112,9 @@ def build(studio: Studio) -> DataForm:
                 check = gr.Button("Check the data", variant="primary", elem_id="check-data")
         ledger = build_ledger()
         fitness = _build_fitness()
-    wiring = LedgerWiring(studio, form, ledger)
+    wiring = LedgerWiring(studio, form, ledger, watch)
     wiring.check_on(check.click)
-    _wire_sources(studio, form, sources, wiring)
+    _wire_sources(studio, form, sources, wiring, recordings)
     _wire_fitness(studio, form, fitness)
     return form
 

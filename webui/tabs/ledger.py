@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ import gradio as gr
 import soundfile
 
 from trainer.data.findings import Finding, find_odd
+from trainer.data.locate import AudioFinder, Missing
 from trainer.data.manifest import Manifest
 from trainer.data.peek import Peek, peek_at
-from trainer.errors import DataError
+from trainer.errors import ConfigError, DataError, TimbreError
 from webui.actions import as_shown, event_detail, toasts
 from webui.drafts import Draft, save_draft
 from webui.ear import Ear
@@ -28,6 +30,7 @@ from webui.ledger import (
     report,
     what_to_look_at,
 )
+from webui.refusals import FieldWatch, about_lists, marks
 from webui.run_form import DataForm
 from webui.scripts import mount
 from webui.studio import Studio
@@ -36,6 +39,7 @@ _QUIET: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None
 _ROLES = {
     "audio": "Audio file", "text": "Text", "speaker": "Speaker", "language": "Language",
 }  # fmt: skip
+_HEARD_S = 60
 _TELL_PAGE = "(draft) => { timbre.setDraft(draft); }"
 
 
@@ -89,6 +93,22 @@ def clip_audio(manifest: Manifest, clip_id: str) -> tuple[int, Any] | None:
         if clip.id == clip_id and clip.audio_path:
             wave, sample_rate = soundfile.read(clip.audio_path, dtype="int16")
             return sample_rate, wave
+    return None
+
+
+def problem_audio(manifest: Manifest, place: str) -> tuple[int, Any] | None:
+    """Return the first minute of the audio of a row that is no clip; a place is list and line."""
+    name, _, line = place.partition("\n")
+    for problem in manifest.problems:
+        if (problem.source, str(problem.line)) == (name, line):
+            folder = Path(next(one.path for one in manifest.sources if one.name == name)).parent
+            found = AudioFinder(folder).find(problem.audio_file)
+            if isinstance(found, Missing):
+                return None
+            with suppress(soundfile.LibsndfileError, OSError, RuntimeError):
+                most = _HEARD_S * soundfile.info(found).samplerate
+                wave, sample_rate = soundfile.read(found, frames=most, dtype="int16")
+                return sample_rate, wave
     return None
 
 
@@ -183,8 +203,9 @@ def _build_columns() -> Columns:
 class LedgerWiring:
     """Connects the ledger of one page: the check, the rows, the edits and the columns."""
 
-    def __init__(self, studio: Studio, form: DataForm, ledger: Ledger) -> None:
+    def __init__(self, studio: Studio, form: DataForm, ledger: Ledger, watch: FieldWatch) -> None:
         self.studio, self.form, self.ledger, self.ear = studio, form, ledger, Ear()
+        self.watch = watch
         listing: set[Any] = {ledger.only_problems, ledger.page, ledger.kind, ledger.editor.draft}
         self.fields: set[Any] = {*form.widgets.values(), *listing}
         self._wire_rows()
@@ -202,6 +223,7 @@ class LedgerWiring:
         ]  # fmt: skip
         checked = event(self.check, self.fields, first, **_QUIET)
         self._after_draft(checked)
+        self.watch.show_after(checked.failure(self.refuse, self.fields, self.watch.marks, **_QUIET))
         checked.success(
             self.listen,
             self.fields,
@@ -224,6 +246,20 @@ class LedgerWiring:
             report(manifest), seen, gr.Column(visible=True), 1, "", str(file), words, rows,
             *_no_clip(look.draft), *columns,
         ]  # fmt: skip
+
+    def refuse(self, values: Values) -> str:
+        """Return why the lists cannot be read, for the fields it is about."""
+        problems: list[str] = []
+        try:
+            data = self.form.config(values)
+        except ConfigError as error:
+            problems = error.problems
+        else:
+            try:
+                self.studio.read_manifest(data)
+            except TimbreError as error:
+                problems = about_lists(error, data)
+        return marks(problems, self.form.widgets.values(), pressed=True)
 
     def listen(self, values: Values) -> tuple[str, list[list[str]], str]:
         """Listen to the clips and show what stands out."""
@@ -261,7 +297,8 @@ class LedgerWiring:
             buttons = [gr.Button(interactive=True), gr.Button(interactive=True)]
             box = gr.Textbox(cells["text"], label=label, interactive=True)
             place = f"{cells['source']}\n{cells['line']}"
-            return [clip_audio(manifest, cells["clip_id"]), box, place, *buttons]
+            audio = clip_audio(manifest, cells["clip_id"]) or problem_audio(manifest, place)
+            return [audio, box, place, *buttons]
 
         ledger.page.input(self.show_rows, self.fields, [ledger.table, ledger.where], **_QUIET)
         ledger.only_problems.input(

@@ -13,6 +13,7 @@ from trainer.race.choices import RaceChoices, plan_race, promise_of
 from trainer.specs import OptimizerSpec
 from webui.actions import as_shown, event_detail, toasts
 from webui.form import OptionsForm, Values
+from webui.refusals import FieldWatch, as_list, marks, problems_of
 from webui.scripts import mount
 from webui.studio import Studio
 
@@ -35,6 +36,7 @@ class RaceTab:
     problem: gr.Markdown
     start: gr.Button
     panel: gr.HTML
+    watch: FieldWatch
 
     @property
     def components(self) -> set[Any]:
@@ -42,7 +44,7 @@ class RaceTab:
         return {self.name, self.optimizers, *self.form.widgets.values()}
 
 
-def build() -> RaceTab:
+def build(watch: FieldWatch) -> RaceTab:
     """Lay the tab out."""
     entries = discover("trainer.optimizers", OptimizerSpec)
     choices = [
@@ -72,7 +74,7 @@ def build() -> RaceTab:
         problem = gr.Markdown(visible=False, elem_id="race-refused", elem_classes="problem")
         start = gr.Button("Start race", variant="primary", size="lg", elem_id="start-race")
         panel = gr.HTML(apply_default_css=False, js_on_load=mount("mountRace"), elem_id="race")
-    return RaceTab(name, optimizers, form, promise, problem, start, panel)
+    return RaceTab(name, optimizers, form, promise, problem, start, panel, watch)
 
 
 def wire(
@@ -88,19 +90,22 @@ def wire(
             name = studio.races.start(values[tab.name] or "race", plan_race(config, choices))
         except TimbreError as error:
             gr.Warning("This race cannot start; see below the fields of the Race tab.")
-            problems = getattr(error, "problems", [str(error)])
-            text = "\n".join(f"- {as_shown(problem)}" for problem in problems)
-            return {tab.problem: gr.Markdown(text, visible=True), tabs: gr.Tabs(selected="race")}
+            problems = problems_of(error)
+            wrong = marks(problems, [*fields, *tab.form.widgets.values()], pressed=True)
+            text = gr.Markdown(as_list(problems), visible=True)
+            return {tab.problem: text, tab.watch.marks: wrong, tabs: gr.Tabs(selected="race")}
         if studio.overview.active():
             gr.Warning("A run is being trained too: what the race says of speeds will be rough.")
         gr.Info(f"The race {name} has begun; it goes on without this page.", duration=4)
-        return {tab.problem: gr.Markdown(visible=False), tabs: gr.Tabs(selected="race")}
+        hidden = gr.Markdown(visible=False)
+        return {tab.problem: hidden, tab.watch.marks: "", tabs: gr.Tabs(selected="race")}
 
     quiet: dict[str, Any] = {"concurrency_limit": None, "api_visibility": "private"}
     for button in (tab.start, further):
-        button.click(press, fields | tab.components, [tab.problem, tabs], **quiet).then(
-            None, None, None, js="() => timbre.showRace()", api_visibility="private"
-        )
+        outputs = [tab.problem, tab.watch.marks, tabs]
+        pressed = button.click(press, fields | tab.components, outputs, **quiet)
+        pressed.then(None, None, None, js="() => timbre.showRace()", api_visibility="private")
+        tab.watch.show_after(pressed)
     given: list[Any] = [tab.optimizers, tab.form.widgets["seeds"]]
     for field in given:
         field.change(promise_of, given, tab.promise, show_progress="hidden", **quiet)

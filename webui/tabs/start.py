@@ -106,9 +106,9 @@ def show_run(
     tabs: gr.Tabs,
     inputs: set | None = None,
     further: Sequence[Component] = (),
-) -> None:
-    """Start a run on a click, then show it on the live tab."""
-    button.click(
+) -> Any:
+    """Start a run on a click, then show it on the live tab; return that event."""
+    return button.click(
         start,
         inputs,
         [shown, tabs, *further],

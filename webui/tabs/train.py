@@ -10,7 +10,15 @@ from typing import Any
 import gradio as gr
 
 from trainer.config import RunConfig, read_config
-from trainer.entries import Entries, count_steps, find_base_lr, find_usual_lr, resolve
+from trainer.entries import (
+    Entries,
+    count_steps,
+    find_base_lr,
+    find_usual_lr,
+    mismatches,
+    missing_files,
+    resolve,
+)
 from trainer.errors import ConfigError, DataError, TimbreError
 from trainer.flags import command_line
 from trainer.library import free_name
@@ -19,6 +27,7 @@ from trainer.schedules import lr_curve, warnings_for
 from webui.actions import as_shown, event_detail, toasts
 from webui.curve import draw_lr_curve
 from webui.form import Values
+from webui.refusals import FieldWatch, about_lists, as_list, marks, problems_of
 from webui.run_form import DataForm, RunForm
 from webui.studio import Studio, demo_base, demo_data
 from webui.tabs import race as race_tab
@@ -53,6 +62,7 @@ class TrainTab:
     load: gr.UploadButton
     trials: TrialsPart
     race: gr.Button
+    watch: FieldWatch
 
     @property
     def components(self) -> set[Any]:
@@ -68,7 +78,43 @@ def read_config_of(tab: TrainTab, data_form: DataForm, studio: Studio, values: V
     """
     is_demo = values[tab.dataset] == _DEMO
     data = demo_data() if is_demo else data_form.config(values)
-    return studio.checked(tab.form.config(values, data))
+    config = studio.checked(tab.form.config(values, data))
+    problems = [*missing_files(config), *mismatches(resolve(config))]
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def problems_in(tab: TrainTab, data_form: DataForm, studio: Studio, values: Values) -> list[str]:
+    """Return every problem of the settings, and of the data that a demo would not read."""
+    found: list[str] = []
+    try:
+        read_config_of(tab, data_form, studio, values)
+    except TimbreError as error:
+        found += problems_of(error)
+    if values[tab.dataset] == _DEMO:
+        try:
+            data_form.config(values)
+        except ConfigError as error:
+            found += error.problems
+    return found
+
+
+def refuse_without_clips(studio: Studio, config: RunConfig) -> None:
+    """Refuse to start on lists that cannot be read or hold nothing to train on.
+
+    Raises:
+        ConfigError: they do not; it knows the field that names the list.
+    """
+    try:
+        manifest = studio.read_manifest(config.data)
+    except DataError as error:
+        raise ConfigError(about_lists(error, config.data)) from None
+    if not manifest.train:
+        first = f"The first: {manifest.problems[0]}" if manifest.problems else "The list is empty."
+        count = len(manifest.problems)
+        error = DataError(f"No clip is left to train on: {count} rows have problems. {first}")
+        raise ConfigError(about_lists(error, config.data))
 
 
 def plan(studio: Studio, config: RunConfig) -> tuple[Entries, int, int]:
@@ -125,7 +171,7 @@ def warn_of_rate(config: RunConfig, entries: Entries) -> list[str]:
     ]
 
 
-def build(studio: Studio) -> TrainTab:
+def build(watch: FieldWatch) -> TrainTab:
     """Lay the tab out."""
     presets = [(f"{preset.label}: {preset.summary}", name) for name, preset in PRESETS.items()]
     with gr.Tab("Train", id="train", elem_id="tab-train") as page:
@@ -163,7 +209,7 @@ def build(studio: Studio) -> TrainTab:
         saved = gr.File(label="Settings", visible=False)
     return TrainTab(
         page, dataset, name, preset, form, curve, warnings, problem, start, queue,
-        preview_command, command, save, saved, load, part, race,
+        preview_command, command, save, saved, load, part, race, watch,
     )  # fmt: skip
 
 
@@ -173,34 +219,42 @@ def wire(
     """Connect the buttons and everything that follows from the fields."""
     fields: set[Any] = tab.components | set(data_form.widgets.values())
 
-    def refuse(error: TimbreError) -> gr.Markdown:
+    told = [tab.problem, tab.watch.marks]
+
+    def refuse(error: TimbreError) -> dict[Any, Any]:
         gr.Warning("The settings cannot be used; see above the Start button.")
-        return gr.Markdown(_as_list(error), visible=True)
+        problems = problems_of(error)
+        return {
+            tab.problem: gr.Markdown(as_list(problems), visible=True),
+            tab.watch.marks: marks(problems, fields, pressed=True),
+        }
+
+    def settled() -> dict[Any, Any]:
+        return {tab.problem: gr.Markdown(visible=False), tab.watch.marks: ""}
+
+    def read_to_start(values: Values) -> RunConfig:
+        config = read_config_of(tab, data_form, studio, values)
+        refuse_without_clips(studio, config)
+        return config
 
     def press_start(values: Values) -> dict[Any, Any]:
         try:
-            config = read_config_of(tab, data_form, studio, values)
-            run = studio.start(values[tab.name] or "run", config)
+            run = studio.start(values[tab.name] or "run", read_to_start(values))
         except TimbreError as error:
-            return {tab.problem: refuse(error), shown: ""}
-        return {
-            shown: run.name,
-            tabs: gr.Tabs(selected="live"),
-            tab.problem: gr.Markdown(visible=False),
-        }
+            return refuse(error) | {shown: ""}
+        return settled() | {shown: run.name, tabs: gr.Tabs(selected="live")}
 
-    def press_queue(values: Values) -> gr.Markdown:
+    def press_queue(values: Values) -> dict[Any, Any]:
         try:
-            config = read_config_of(tab, data_form, studio, values)
-            run = studio.library.enqueue(values[tab.name] or "run", config)
+            run = studio.library.enqueue(values[tab.name] or "run", read_to_start(values))
         except TimbreError as error:
             return refuse(error)
         gr.Info(as_shown(f"{run.name} waits in the queue, which is on the Runs tab."), duration=4)
-        return gr.Markdown(visible=False)
+        return settled()
 
-    show_run(tab.start, press_start, shown, tabs, fields, [tab.problem])
-    tab.queue.click(
-        press_queue, fields, tab.problem, concurrency_limit=None, api_visibility="private"
+    tab.watch.show_after(show_run(tab.start, press_start, shown, tabs, fields, told))
+    tab.watch.show_after(
+        tab.queue.click(press_queue, fields, told, concurrency_limit=None, api_visibility="private")
     )
     _wire_plan(tab, data_form, studio, fields)
     _wire_settings(tab, data_form, studio, fields)
@@ -211,19 +265,21 @@ def wire(
     def count(config: RunConfig) -> int:
         return plan(studio, config)[2]
 
-    trials.wire(tab.trials, tab.form, tab.page, studio, fields - {tab.name}, read, count)
+    asked = fields - {tab.name}
+    trials.wire(tab.trials, tab.form, tab.page, studio, asked, read, count, tab.watch)
 
 
 def _wire_plan(tab: TrainTab, data_form: DataForm, studio: Studio, fields: set[Any]) -> None:
-    drawn = [tab.form.effective_batch, tab.curve, tab.warnings]
+    drawn = [tab.form.effective_batch, tab.curve, tab.warnings, tab.watch.marks]
 
     def draw(values: Values) -> list[Any]:
+        wrong = marks(problems_in(tab, data_form, studio, values), fields)
         try:
             config = read_config_of(tab, data_form, studio, values)
             parts = describe_plan(studio, config)
         except TimbreError as error:
-            return ["", "", _as_list(error)]
-        return [parts["batch"], parts["curve"], parts["warnings"]]
+            return ["", "", as_list(problems_of(error)), wrong]
+        return [parts["batch"], parts["curve"], parts["warnings"], wrong]
 
     def take_preset(values: Values) -> dict[Any, Any]:
         with toasts():
@@ -235,12 +291,10 @@ def _wire_plan(tab: TrainTab, data_form: DataForm, studio: Studio, fields: set[A
         "concurrency_limit": None,
         "api_visibility": "private",
     }
-    tab.preset.input(take_preset, fields | {tab.preset}, list(tab.form.components), **quiet).then(
-        draw, fields, drawn, **quiet
-    )
-    tab.page.select(draw, fields, drawn, **quiet)
-    triggers = [widget.input for widget in fields if widget is not tab.name]
-    gr.on(triggers, draw, fields, drawn, trigger_mode="always_last", **quiet)
+    filled = list(tab.form.components)
+    tab.watch.check_after(tab.preset.input(take_preset, fields | {tab.preset}, filled, **quiet))
+    triggers = [tab.page.select, *tab.watch.triggers(fields)]
+    tab.watch.show_after(gr.on(triggers, draw, fields, drawn, trigger_mode="always_last", **quiet))
 
 
 def _wire_settings(tab: TrainTab, data_form: DataForm, studio: Studio, fields: set[Any]) -> None:
@@ -268,7 +322,7 @@ def _wire_settings(tab: TrainTab, data_form: DataForm, studio: Studio, fields: s
     tab.preview_command.click(show_command, fields, tab.command, **quiet)
     tab.save.click(save_settings, fields, tab.saved, **quiet)
     outputs = list(fields - {tab.name})
-    tab.load.upload(load_settings, tab.load, outputs, **quiet)
+    tab.watch.check_after(tab.load.upload(load_settings, tab.load, outputs, **quiet))
 
 
 def show_settings(tab: TrainTab, data_form: DataForm, config: RunConfig) -> dict[Any, Any]:
@@ -296,7 +350,8 @@ def wire_copy(
         return updates | {tab.name: name, tabs: gr.Tabs(selected="train")}
 
     outputs = [*tab.components, *data_form.widgets.values(), tabs]
-    table.apply(copy, None, outputs, concurrency_limit=None, api_visibility="private")
+    quiet: dict[str, Any] = {"concurrency_limit": None, "api_visibility": "private"}
+    tab.watch.check_after(table.apply(copy, None, outputs, **quiet))
 
 
 def wire_race(
@@ -309,8 +364,3 @@ def wire_race(
         return read_config_of(tab, data_form, studio, values)
 
     race_tab.wire(other, tab.race, studio, tabs, fields, read)
-
-
-def _as_list(error: TimbreError) -> str:
-    problems = error.problems if isinstance(error, ConfigError) else [str(error)]
-    return "\n".join(f"- {as_shown(problem)}" for problem in problems)

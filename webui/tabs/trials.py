@@ -19,6 +19,7 @@ from webui.actions import event_detail, toasts
 from webui.errands import write_config
 from webui.fitness import safe
 from webui.form import Values
+from webui.refusals import FieldWatch
 from webui.run_form import RunForm
 from webui.scripts import mount
 from webui.speaking import ask_trainer
@@ -83,12 +84,13 @@ def build() -> TrialsPart:
 
 def wire(
     part: TrialsPart, form: RunForm, page: gr.Tab, studio: Studio, fields: set[Any],
-    read: ReadConfig, count: Callable[[RunConfig], int],
+    read: ReadConfig, count: Callable[[RunConfig], int], watch: FieldWatch,
 ) -> None:  # fmt: skip
     """Connect the part; `read` makes the RunConfig of the form, `count` its steps."""
-    _wire_estimate(part, form, page, studio, fields, read, count)
-    _wire_advice(part, form, page)
-    _wire_rates(part, form, studio, fields, read)
+    _wire_estimate(part, page, studio, fields, read, count, watch)
+    _wire_advice(part, form, page, watch)
+    _wire_rates(part, form, studio, fields, read, watch)
+    _wire_fix(part, form, watch)
     _wire_measure(part, studio, fields, read)
 
 
@@ -140,8 +142,8 @@ def _gib(value: float) -> str:
 
 
 def _wire_estimate(
-    part: TrialsPart, form: RunForm, page: gr.Tab, studio: Studio, fields: set[Any],
-    read: ReadConfig, count: Callable[[RunConfig], int],
+    part: TrialsPart, page: gr.Tab, studio: Studio, fields: set[Any], read: ReadConfig,
+    count: Callable[[RunConfig], int], watch: FieldWatch,
 ) -> None:  # fmt: skip
     outputs = [part.estimate, part.fix, part.fixed]
     path = studio.rates.folder.parent / "estimate.json"
@@ -160,6 +162,12 @@ def _wire_estimate(
         fix = found.get("fix")
         return [text, gr.Button(visible=fix is not None), json.dumps(fix["config"]) if fix else ""]
 
+    slow = _QUIET | {"concurrency_limit": 1, "concurrency_id": "estimate"}
+    triggers = [page.select, *watch.triggers(fields)]
+    gr.on(triggers, foresee, fields, outputs, trigger_mode="always_last", **slow)
+
+
+def _wire_fix(part: TrialsPart, form: RunForm, watch: FieldWatch) -> None:
     def take_fix(fixed: str) -> dict[Any, Any]:
         with toasts():
             try:
@@ -168,12 +176,8 @@ def _wire_estimate(
                 return {part.fixed: ""}
             return form.fill(RunConfig.from_json(values if isinstance(values, dict) else {}))
 
-    slow = _QUIET | {"concurrency_limit": 1, "concurrency_id": "estimate"}
-    page.select(foresee, fields, outputs, **slow)
-    triggers = [widget.input for widget in fields]
-    gr.on(triggers, foresee, fields, outputs, trigger_mode="always_last", **slow)
     changed = [part.fixed, *form.components]
-    part.fix.click(take_fix, part.fixed, changed, **_QUIET).then(foresee, fields, outputs, **slow)
+    watch.check_after(part.fix.click(take_fix, part.fixed, changed, **_QUIET))
 
 
 def device_of(config: RunConfig) -> Device:
@@ -203,7 +207,7 @@ def describe_advice(device: Device, family: str, purpose: str) -> str:
     )
 
 
-def _wire_advice(part: TrialsPart, form: RunForm, page: gr.Tab) -> None:
+def _wire_advice(part: TrialsPart, form: RunForm, page: gr.Tab, watch: FieldWatch) -> None:
     device = list_devices()[0]
     chosen = [part.purpose, form.family.choice]
 
@@ -227,15 +231,17 @@ def _wire_advice(part: TrialsPart, form: RunForm, page: gr.Tab) -> None:
         part.advice,
         **_QUIET,
     )
-    part.follow.click(follow, form.components | {part.purpose}, list(form.components), **_QUIET)
+    asked, filled = form.components | {part.purpose}, list(form.components)
+    watch.check_after(part.follow.click(follow, asked, filled, **_QUIET))
 
 
 # The search for a rate
 
 
 def _wire_rates(
-    part: TrialsPart, form: RunForm, studio: Studio, fields: set[Any], read: ReadConfig
-) -> None:
+    part: TrialsPart, form: RunForm, studio: Studio, fields: set[Any], read: ReadConfig,
+    watch: FieldWatch,
+) -> None:  # fmt: skip
     def press(values: Values) -> None:
         with toasts():
             start_rates(studio, read(values))
@@ -260,7 +266,7 @@ def _wire_rates(
         None, None, None, js="() => timbre.wakeRates()", api_visibility="private"
     )
     part.rates.click(act, None, None, **_QUIET)
-    part.rates.apply(use, None, list(form.optimizer.components), **_QUIET)
+    watch.check_after(part.rates.apply(use, None, list(form.optimizer.components), **_QUIET))
 
 
 def start_rates(studio: Studio, config: RunConfig) -> None:
