@@ -20,6 +20,7 @@ from trainer.estimate import estimate
 from trainer.measure import ladder as ladder_module
 from trainer.measure import plan as plan_module
 from trainer.measure.command import measure_command
+from trainer.measure.goals import judge_goals, plan_goals
 from trainer.measure.ladder import Ladder
 from trainer.measure.peaks import peak_flops
 from trainer.measure.plan import MeasurePlan, available_boxes, plan_rows, row_of_all
@@ -57,6 +58,53 @@ def _own_cache_and_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 def _done(name: str, boxes: dict[str, Any] | None = None, **values: Any) -> Row:
     facts = {"s_per_step": 1.0, "peak_gib": 4.0, "trained": 10, "parameters": 10, "flops": 1e12}
     return Row(name, name, ["alone"], boxes or {}, state="done", **(facts | values))
+
+
+# The goals
+
+
+def test_the_rows_of_the_goals_hold_what_each_is_for() -> None:
+    rows = {row.name: row for row in plan_goals(GPU)}
+    limit = rows["within_7.2gb"].boxes["memory_limit"]["share"] * GPU.memory_gib * 2**30
+
+    assert list(rows)[:3] == ["fast", "lean", "within_7.2gb"]
+    assert limit == pytest.approx(7.2e9)
+    assert rows["fast_batch32"].changes == {"training": {"batch_size": 32}}
+    assert rows["fast_graphs"].boxes["compile"]["mode"] == "reduce-overhead"
+    assert rows["within_7.2gb"].boxes["bf16_weights"] == {"updates": "stochastic"}
+    assert MeasurePlan(SMALL).config_of(rows["fast_batch32"]).training.batch_size == 32
+
+
+def test_goals_are_measured_before_single_boxes_and_without_a_gpu_only_when_asked_for() -> None:
+    plain, asked = (_Answering(MeasurePlan(SMALL, "small", goals=goals)) for goals in (None, True))
+    names = [[row.name for row in ladder.rows()] for ladder in (plain, asked)]
+
+    assert "fast" not in names[0]
+    assert names[1].index("fast") < names[1].index("lora")
+    assert "within_7.2gb" not in names[1], "the memory of a CPU cannot be limited"
+
+
+def _measured(*rows: Row) -> Measurement:
+    return Measurement("", {}, {}, list(rows))
+
+
+def test_goals_are_judged_on_what_was_measured() -> None:
+    first = _done("fp32", peak_gib=20.0, s_per_step=0.24)
+    fast = _done("fast", peak_gib=10.0, s_per_step=0.03, plain_flops=9e12)
+    lean = _done("lean", peak_gib=4.0, s_per_step=0.032)
+
+    found = {
+        each["goal"]: each for each in judge_goals(_measured(first, fast, lean), matmul_tflops=750)
+    }
+
+    assert found["times as fast as strict fp32"]["found"] == pytest.approx(8.0)
+    assert found["times as fast as strict fp32"]["is_reached"]
+    assert found["times as fast as TF32 and SDPA"]["is_reached"] is None
+    no_slower = found["less memory than fp32, no slower than the fastest"]
+    assert (no_slower["by"], no_slower["is_reached"]) == ("fast", False)
+    hardly = found["less memory than fp32, at most a tenth slower than the fastest"]
+    assert (hardly["by"], hardly["is_reached"]) == ("lean", True)
+    assert found["of the matrix speed at batch 8"]["found"] == pytest.approx(0.4)
 
 
 # The plan
@@ -398,8 +446,19 @@ def test_a_slow_row_leaves_the_others_their_time() -> None:
     ladder = Ladder(MeasurePlan(SMALL, "small"))
     ladder._taken = [50.0, 60.0, 70.0]
 
-    with_plenty = ladder._deadline(400.0, 100.0, 4)
-    with_little = ladder._deadline(150.0, 50.0, 3)
+    with_plenty = ladder._deadline(400.0, 100.0, 4, usable_s=220.0)
+    with_little = ladder._deadline(150.0, 50.0, 3, usable_s=0.0)
 
     assert with_plenty == 400.0 - 3 * 60.0
     assert with_little == 50.0
+
+
+def test_where_time_is_short_fewer_rows_are_measured_rather_than_none() -> None:
+    ladder = Ladder(MeasurePlan(SMALL, "small"))
+    ladder._taken = [20.0]
+
+    # Ten rows in 150 s would have 15 s each, in which none ends.
+    assert ladder._deadline(150.0, 15.0, 10, usable_s=90.0) == 40.0
+    assert ladder._kept_free_s(_done("lora")) == 60.0
+    assert ladder._kept_free_s(_done("all")) == 20.0
+    assert ladder._kept_free_s(_done("fp32_again")) == 0.0

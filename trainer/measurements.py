@@ -22,6 +22,8 @@ _MOST_SCALED = 2.0
 class Row:
     """One line of the ladder: a set of optimizations and what a step with them took.
 
+    `changes` is laid over the configuration of the ladder, as its JSON. `plain_flops` are those of
+    the row's real positions in the plain graph, which recomputes nothing.
     `cpu_s_per_step` is the processor time of all threads, which other programs disturb less.
     States: done, refused (cannot be used here), failed, deadline (took too long), skipped (no time
     was left), cancelled. Numbers that were not measured are None.
@@ -51,12 +53,14 @@ class Row:
     positions: float | None = None
     padded_ratio: float | None = None
     flops: float | None = None
+    plain_flops: float | None = None
     mfu: float | None = None
     parameters: int | None = None
     trained: int | None = None
     start_s: float | None = None
     on: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def is_done(self) -> bool:
@@ -166,7 +170,8 @@ def s_per_step_of(
             and about.get("optimizer") == config.optimizer.name
         )
         for row in measurement.rows if is_alike else []:
-            if not (row.is_done and row.flops and row.boxes == config.optimizations):
+            is_like = row.boxes == config.optimizations and not row.changes
+            if not (row.is_done and row.flops and is_like):
                 continue
             ratio = flops / row.flops
             pairs = ((row.parameters or 0, parameters), (row.trained or 0, trained))

@@ -93,6 +93,13 @@ def _add_flags(group: "argparse.ArgumentParser | argparse._ArgumentGroup") -> No
         "[longest]; --train-csv takes your own clips instead",
     )
     add("--json", default="", metavar="FILE", help="also write the result there")
+    add(
+        "--goals",
+        action="store_true",
+        default=None,
+        help="also measure the rows for speed, for little memory, at batch 32 and within 7.2 GB; "
+        "on a GPU they are measured anyway",
+    )
     add("--lines", action="store_true", help="print a line of JSON for every row, for programs")
     add(
         "--show",
@@ -121,6 +128,7 @@ def _read_plan(
         size=size,
         lengths=args.lengths,
         minutes=args.minutes,
+        goals=args.goals,
         command=shlex.join(["python", "-m", "trainer", "measure", *argv]),
     )
     return plan, args

@@ -19,8 +19,9 @@ import torch
 from trainer.assemble import choose_device
 from trainer.device import Device
 from trainer.entries import resolve
+from trainer.measure.goals import plan_goals
 from trainer.measure.peaks import peak_flops
-from trainer.measure.plan import AGAIN, FIRST, MeasurePlan, plan_rows, row_of_all
+from trainer.measure.plan import AGAIN, ALL, FIRST, MeasurePlan, plan_rows, row_of_all
 from trainer.measure.row import Job
 from trainer.measurements import Measurement, Row
 from trainer.rehearsal import rehearsal_of
@@ -28,7 +29,12 @@ from trainer.rehearsal import rehearsal_of
 _PROJECT = Path(__file__).resolve().parent.parent.parent
 _POLL_S = 0.1
 _LEAST_S = 20.0
-"""No row is begun with less time than this, nor with less than half of what others took."""
+"""No row is begun with less time than this, nor with less than three quarters of what others took:
+one that is given up has cost its time for nothing."""
+
+_KEPT_FREE = {ALL: 1.0, AGAIN: 0.0}
+_USUALLY_KEPT_FREE = 3.0
+"""In rows, the time that is kept for those that must come: all boxes together, the first again."""
 
 _SHARE_TIMED = 0.25
 """Of the time that is fair for a row, how much its timed steps may take."""
@@ -60,12 +66,13 @@ class Ladder:
         Rows for which no time is left are yielded as skipped.
         """
         planned, notes = plan_rows(self.device, self.plan.config.optimizations)
+        planned = self._with_goals(planned)
         self.measurement.model |= {"left_out": notes, "planned": len(planned) + 2}
         for place, row in enumerate(planned):
             yield self._finish(row, left=len(planned) - place + 2)
         measured = self.measurement.rows
         last = row_of_all(self.device, measured)
-        known = next((row for row in measured if row.boxes == last.boxes), None)
+        known = next((row for row in measured if row.boxes == last.boxes and not row.changes), None)
         if known is not None:
             known.groups.append("all")
             known.notes += last.notes
@@ -75,6 +82,14 @@ class Ladder:
         self.measurement.state = "cancelled" if self._is_cancelled else "finished"
         self.measurement.seconds = round(time.monotonic() - self._started, 1)
 
+    def _with_goals(self, planned: list[Row]) -> list[Row]:
+        """Return the rows with those of the goals before the many that tell of single boxes."""
+        has_goals = self.device.kind == "cuda" if self.plan.goals is None else self.plan.goals
+        goals = plan_goals(self.device) if has_goals else []
+        is_single = [row.groups == ["alone"] for row in planned]
+        place = is_single.index(True) if True in is_single else len(planned)
+        return planned[:place] + goals + planned[place:]
+
     def _finish(self, row: Row, *, left: int) -> Row:
         found = self._carry_out(row, left)
         _compare(found, self.measurement.row(FIRST), self.device)
@@ -83,31 +98,43 @@ class Ladder:
 
     def _carry_out(self, row: Row, left: int) -> Row:
         remaining_s = 60 * self.plan.minutes - (time.monotonic() - self._started)
-        needed_s = max(_LEAST_S, 0.5 * median(self._taken)) if self._taken else 0.0
-        if self._is_cancelled or remaining_s < needed_s:
+        needed_s = max(_LEAST_S, 0.75 * median(self._taken)) if self._taken else 0.0
+        if self._is_cancelled or remaining_s - self._kept_free_s(row) < needed_s:
             row.state = "cancelled" if self._is_cancelled else "skipped"
             row.reason = "" if self._is_cancelled else "no time was left for it"
             return row
         fair_s = remaining_s / left
-        deadline_s = self._deadline(remaining_s, fair_s, left)
+        usable_s = remaining_s - self._kept_free_s(row)
+        deadline_s = self._deadline(remaining_s, fair_s, left, usable_s)
         began = time.monotonic()
         found = self._run_child(row, deadline_s, _SHARE_TIMED * fair_s)
-        self._taken.append(time.monotonic() - began)
+        if found.is_done or not self._taken:
+            self._taken.append(time.monotonic() - began)
         return found
 
-    def _deadline(self, remaining_s: float, fair_s: float, left: int) -> float:
-        """Return how long a row may take: longer than its share, but not what others need."""
+    def _kept_free_s(self, row: Row) -> float:
+        """Return the time that a row leaves to those that must not be missing."""
+        usual_s = median(self._taken) if self._taken else 0.0
+        return _KEPT_FREE.get(row.name, _USUALLY_KEPT_FREE) * usual_s
+
+    def _deadline(self, remaining_s: float, fair_s: float, left: int, usable_s: float) -> float:
+        """Return how long a row may take: longer than its share, but not what others need.
+
+        Where time is short, twice what others took: better fewer rows than none that ends.
+        """
         if not self._taken:
             # Without the first row there is nothing to compare with.
             return 0.6 * remaining_s
-        for_others_s = (left - 1) * median(self._taken)
-        return min(3 * fair_s, max(fair_s, remaining_s - for_others_s))
+        usual_s = median(self._taken)
+        for_others_s = (left - 1) * usual_s
+        spare_s = min(3 * fair_s, max(fair_s, remaining_s - for_others_s))
+        return max(spare_s, min(2 * usual_s, usable_s))
 
     def _run_child(self, row: Row, deadline_s: float, timed_s: float) -> Row:
         is_gpu = self.device.kind == "cuda"
         job = Job(
             row=asdict(row),
-            config=self.plan.with_boxes(row.boxes).to_json(),
+            config=self.plan.config_of(row).to_json(),
             size=self.plan.size,
             lengths=self.plan.lengths,
             warm_up=10 if is_gpu else 3,
@@ -196,12 +223,18 @@ def _compare(row: Row, first: Row | None, device: Device) -> None:
     first = row if row.name == FIRST else first
     if first is None or not (first.is_done and row.is_done):
         return
-    if row.loss is not None and first.loss and row.loss_after == first.loss_after:
+    is_like = row.loss_after == first.loss_after and not row.changes
+    if row.loss is not None and first.loss and is_like:
         row.loss_drift = abs(row.loss - first.loss) / abs(first.loss)
+    if not (first.flops and first.padded_ratio and row.s_per_step):
+        return
+    # The plain graph recomputes nothing; padding is no work that anybody wanted.
+    is_known = row.positions is not None and first.positions
+    share = row.positions / first.positions if is_known else 1.0  # type: ignore[operator]
+    row.plain_flops = first.flops / first.padded_ratio * share
     peak = peak_flops(device.name) if device.kind == "cuda" else None
-    if peak and first.flops and first.padded_ratio and row.s_per_step:
-        # The plain graph recomputes nothing; padding is no work that anybody wanted.
-        row.mfu = first.flops / first.padded_ratio / row.s_per_step / peak
+    if peak:
+        row.mfu = row.plain_flops / row.s_per_step / peak
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:

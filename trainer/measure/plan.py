@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainer.catalog import discover
-from trainer.config import RunConfig
+from trainer.config import RunConfig, merge_values
 from trainer.device import Device
 from trainer.measurements import Row
 from trainer.options import describe
@@ -24,7 +24,8 @@ class MeasurePlan:
     """All that a ladder is measured with.
 
     `size` names a random model of a true size; empty: the base's. `lengths` is longest or spread
-    and counts without clips of one's own.
+    and counts without clips of one's own. `goals` says whether the rows of the project's goals are
+    measured too; None: on a GPU.
     """
 
     config: RunConfig
@@ -32,10 +33,12 @@ class MeasurePlan:
     lengths: str = "longest"
     minutes: float = 10.0
     command: str = ""
+    goals: bool | None = None
 
-    def with_boxes(self, boxes: dict[str, dict[str, Any]]) -> RunConfig:
+    def config_of(self, row: Row) -> RunConfig:
         """Return the configuration of a row."""
-        return replace(self.config, optimizations=boxes)
+        values = merge_values(self.config.to_json(), row.changes)
+        return replace(RunConfig.from_json(values), optimizations=row.boxes)
 
 
 def plan_rows(

@@ -19,7 +19,7 @@ class Options:
         "Share of the GPU's memory",
         "0.9 leaves a tenth to the desktop and to other programs. Above it the run ends with a "
         "sentence that says so, instead of slowing everything else down.",
-        min=0.05,
+        min=0.01,
         max=1.0,
     )
 

@@ -1,0 +1,158 @@
+"""Goals: the rows that show what all boxes together can do on a GPU, and whether that is enough.
+
+Each row holds the boxes for one purpose; the goals are those of the project for an H200 and are
+judged on whatever was measured.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trainer.device import Device
+from trainer.measure.plan import FIRST, GUIDE, available_boxes
+from trainer.measurements import Measurement, Row
+
+SMALL_CARD_BYTES = 7.2e9
+"""What a run may use of a card sold with 8 GB."""
+
+_FAST: dict[str, dict[str, Any]] = {
+    "tf32": {},
+    "sdpa": {},
+    "bf16_weights": {},
+    "compile": {"when": "always"},
+}
+_LIGHT = {"gradient_checkpointing": {"level": "light"}}
+_MEDIUM = {"gradient_checkpointing": {"level": "medium"}}
+_STOCHASTIC = {"bf16_weights": {"updates": "stochastic"}}
+_GRAPHS = {"compile": {"when": "always", "mode": "reduce-overhead"}}
+_FAIR, _THREE = "tf32+sdpa", "+".join(GUIDE)
+_NO_SLOWER, _HARDLY_SLOWER = 1.02, 1.1
+
+
+def plan_goals(device: Device) -> list[Row]:
+    """Return the rows of the goals in the order of their worth, as far as a device has the boxes.
+
+    One batch of 32 is among them, and one under the limit of a small card where it is one.
+    """
+    boxes, _ = available_boxes(device)
+    share = SMALL_CARD_BYTES / (device.memory_gib * 2**30)
+    rows = [
+        _row("fast", "for speed", _FAST),
+        _row("lean", "for little memory", _FAST | _STOCHASTIC | _MEDIUM),
+        _row("fast+light", "for speed, light checkpointing", _FAST | _LIGHT),
+        _row("fast_batch32", "for speed, batch 32", _FAST, {"training": {"batch_size": 32}}),
+    ]
+    if "memory_limit" in boxes and share < 1:
+        limited = _FAST | _STOCHASTIC | _MEDIUM | {"memory_limit": {"share": share}}
+        del limited["compile"]
+        # Before the large batch: it is the one that people with small cards ask about.
+        rows.insert(2, _row("within_7.2gb", "within 7.2 GB, for all weights", limited))
+    if device.kind == "cuda":
+        rows.append(_row("fast_graphs", "for speed, CUDA graphs", _FAST | _GRAPHS))
+    for row in rows:
+        row.boxes = {name: options for name, options in row.boxes.items() if name in boxes}
+    return rows
+
+
+def _row(
+    name: str,
+    label: str,
+    boxes: dict[str, dict[str, Any]],
+    changes: dict[str, dict[str, Any]] | None = None,
+) -> Row:
+    return Row(name, label, ["goals"], dict(boxes), changes=changes or {})
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One goal: what was asked, what was found; None where the rows for it are missing."""
+
+    goal: str
+    target: float
+    found: float | None
+    is_reached: bool | None
+    by: str = ""
+
+
+def judge_goals(measurement: Measurement, matmul_tflops: float | None) -> list[dict[str, Any]]:
+    """Return every goal with what was found, as plain JSON.
+
+    `matmul_tflops` is what a large product in bf16 reaches on the device, of which the shares of
+    its peak are; the rows hold those of the maker's number.
+    """
+    first, fair, three = (_done(measurement, name) for name in (FIRST, _FAIR, _THREE))
+    fast, lean, light = (_done(measurement, name) for name in ("fast", "lean", "fast+light"))
+    swift = _swiftest([fast, light, _done(measurement, "fast_graphs")])
+    verdicts = [
+        _at_least("times as fast as strict fp32", 6.0, _speed(swift, first), swift),
+        _at_least("times as fast as TF32 and SDPA", 2.2, _speed(swift, fair), swift),
+        _at_least("times as fast as the guide's three boxes", 2.5, _speed(swift, three), swift),
+        _saved("less memory than fp32, no slower than the fastest", 0.60, first, swift,
+               [fast, light, lean], _NO_SLOWER),
+        _saved("less memory than fp32, at most a tenth slower than the fastest", 0.78, first,
+               swift, [fast, light, lean], _HARDLY_SLOWER),
+        _at_least("of the matrix speed at batch 8", 0.35, _share(swift, matmul_tflops), swift),
+    ]  # fmt: skip
+    wide = _done(measurement, "fast_batch32")
+    verdicts.append(
+        _at_least("of the matrix speed at batch 32", 0.50, _share(wide, matmul_tflops), wide)
+    )
+    small = measurement.row("within_7.2gb")
+    is_done = small.is_done if small is not None else None
+    found = small.reserved_gib if small is not None else None
+    verdicts.append(
+        Verdict(
+            "GiB at batch 8 with all weights, limit 7.2 GB",
+            round(SMALL_CARD_BYTES / 2**30, 2),
+            found,
+            is_done,
+            small.name if small is not None else "",
+        )
+    )
+    return [asdict(verdict) for verdict in verdicts]
+
+
+def _done(measurement: Measurement, name: str) -> Row | None:
+    row = measurement.row(name)
+    return row if row is not None and row.is_done else None
+
+
+def _swiftest(rows: list[Row | None]) -> Row | None:
+    known = [row for row in rows if row is not None]
+    return min(known, key=lambda row: row.s_per_step or 0.0) if known else None
+
+
+def _speed(row: Row | None, baseline: Row | None) -> float | None:
+    if row is None or baseline is None or not row.s_per_step or not baseline.s_per_step:
+        return None
+    return baseline.s_per_step / row.s_per_step
+
+
+def _share(row: Row | None, matmul_tflops: float | None) -> float | None:
+    """Return the share of the measured speed of products, of which a row knows plain FLOPs."""
+    if row is None or not matmul_tflops or not row.plain_flops or not row.s_per_step:
+        return None
+    return row.plain_flops / row.s_per_step / (matmul_tflops * 1e12)
+
+
+def _at_least(goal: str, target: float, found: float | None, row: Row | None) -> Verdict:
+    is_reached = None if found is None else found >= target
+    return Verdict(goal, target, found, is_reached, row.name if row is not None else "")
+
+
+def _saved(
+    goal: str,
+    target: float,
+    first: Row | None,
+    swift: Row | None,
+    rows: list[Row | None],
+    slower: float,
+) -> Verdict:
+    """Judge the smallest of the rows that take at most so many times as long as the fastest."""
+    if first is None or swift is None or not first.peak_gib or not swift.s_per_step:
+        return _at_least(goal, target, None, None)
+    most_s = slower * swift.s_per_step
+    known = [row for row in rows if row is not None and (row.s_per_step or 0.0) <= most_s]
+    if not known:
+        return _at_least(goal, target, None, None)
+    smallest = min(known, key=lambda row: row.peak_gib or 0.0)
+    return _at_least(goal, target, 1 - (smallest.peak_gib or 0.0) / first.peak_gib, smallest)
