@@ -1,7 +1,9 @@
 """The Data tab in a real browser: what stands out, edited texts, and the new CSV they become."""
 
+import os
 from pathlib import Path
 
+import numpy as np
 import soundfile
 from _browser import needs_chromium, open_page
 from _clips import make_tone, write_list
@@ -46,3 +48,31 @@ def test_texts_are_edited_beside_the_sound_and_saved_as_a_new_list(
     assert listed.read_bytes() == before
     assert "a.wav|Hello there." in (tmp_path / "train-edited.csv").read_text(encoding="utf-8")
     assert page.locator("#draft-box").is_hidden()
+
+
+def test_a_long_recording_becomes_clips_whose_texts_are_written_by_ear(
+    context: BrowserContext, server: PageServer, tmp_path: Path
+) -> None:
+    sentence = np.sin(np.arange(48_000) / 12) / 2  # 3 s
+    tape = np.concatenate([sentence, np.zeros(24_000), sentence])
+    soundfile.write(tmp_path / "tape.wav", tape, 16_000)
+    page = open_page(context, server, "?tab=data")
+
+    page.click("#tapes > button")
+    page.fill("#tapes-path :is(input, textarea)", str(tmp_path / "tape.wav"))
+    page.fill("#tapes-speaker :is(input, textarea)", "ada")
+    page.click("#cut-tapes")
+    page.wait_for_selector("#cut-words >> text=2 clips, 0.1 of 0.1 minutes; 2 have no text yet.")
+    page.click("#cut-use")
+    page.click("#ledger >> text=No text >> visible=true >> nth=0")
+    page.wait_for_selector("#clip-player >> text=0:03")
+    page.fill("#clip-text textarea", "One tone.")
+    page.click("#keep-text")
+    page.wait_for_selector("#draft-words >> text=1 text changed")
+    page.click("#save-draft")
+    page.wait_for_selector("#data-report >> text=list-edited.csv: 2 rows")
+    if folder := os.environ.get("TIMBRE_SCREENSHOTS"):
+        page.screenshot(path=Path(folder) / "tapes.png", full_page=True)
+
+    written = (tmp_path / "tape-clips" / "list-edited.csv").read_text(encoding="utf-8")
+    assert "tape-0001.wav|One tone.|ada|en\n" in written

@@ -20,6 +20,7 @@ from trainer.transcription import Transcriber, open_transcriber
 
 LIST_FILE = "list.csv"
 _NOTES_FILE = "cutting.jsonl"
+_PHASES = {"cut": "Cutting", "text": "Writing the texts"}
 
 Tell = Callable[[dict[str, Any]], None]
 
@@ -112,7 +113,7 @@ def cut_recordings(
     recognise = open_recogniser() if open_recogniser else None
     notes = _open_notes(out, cutting)
     for number, recording in enumerate(recordings):
-        tell({"phase": "Cutting", "done": number, "total": len(recordings)})
+        tell({"phase": "cut", "done": number, "total": len(recordings)})
         if str(recording.path) not in notes.ended:
             notes.add(**_cut(recording, out, cutting))
     clips = notes.clips(recordings)
@@ -124,7 +125,7 @@ def cut_recordings(
     if recognise is not None:
         missing = [name for name, _ in clips if name not in notes.texts]
         for number, name in enumerate(missing):
-            tell({"phase": "Writing the texts", "done": number, "total": len(missing)})
+            tell({"phase": "text", "done": number, "total": len(missing)})
             notes.add(clip=name, text=recognise(out / name))
         _write_list(out / LIST_FILE, clips, notes.texts, language)
     empty = sum(not notes.texts.get(name) for name, _ in clips)
@@ -204,7 +205,7 @@ def _sum_up(notes: _Notes, recordings: Sequence[Recording], path: Path) -> dict[
 
 def _in_words(line: dict[str, Any]) -> str:
     if "phase" in line:
-        return f"{line['phase']} {line['done']}/{line['total']}"
+        return f"{_PHASES[line['phase']]} {line['done']}/{line['total']}"
     words = [f"Not used: {fault}" for fault in line["faults"]]
     words.append(
         f"{line['clips']} clips, {line['clips_s'] / 60:.1f} of {line['recordings_s'] / 60:.1f} "

@@ -23,7 +23,8 @@ ASSETS = Path(__file__).resolve().parent.parent / "assets"
 class Studio:
     """The runs, the races, their overview, and the folders that the page writes to.
 
-    `rates` finds learning rates and `measuring` measures optimizations, in processes of their own.
+    `rates` finds learning rates, `measuring` measures optimizations and `cutting` cuts recordings,
+    in processes of their own.
 
     `scratch` holds files on their way to the browser (it is the server's working folder);
     `uploads` keeps the lists and clips that came from the browser; typed relative paths start at
@@ -38,6 +39,7 @@ class Studio:
     races: Races = field(init=False)
     rates: Errand = field(init=False)
     measuring: Errand = field(init=False)
+    cutting: Errand = field(init=False)
     _manifests: dict[DataConfig, Manifest] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -47,6 +49,7 @@ class Studio:
             "races": Races(self.library.folder / "races"),
             "rates": Errand(errands / "rates"),
             "measuring": Errand(errands / "measuring"),
+            "cutting": Errand(errands / "cutting"),
         }
         for name, part in parts.items():
             object.__setattr__(self, name, part)

@@ -1,4 +1,4 @@
-"""Trials: what the page reads of races, of the search for a rate and of measurements."""
+"""Trials: what the page reads of races, rate searches, measurements and cut recordings."""
 
 import json
 from collections.abc import Callable
@@ -29,6 +29,7 @@ class Trials:
             "/studio/races/{name}/files/{file}": self.race_file,
             "/studio/rates": self.rates,
             "/studio/measurements": self.measurements,
+            "/studio/cut": self.cut,
         }
 
     def races(self, request: Request) -> Response:
@@ -48,6 +49,9 @@ class Trials:
 
     def measurements(self, request: Request) -> Response:
         return _json(describe_measuring(self._studio.measuring))
+
+    def cut(self, request: Request) -> Response:
+        return _json(describe_cut(self._studio.cutting))
 
 
 def describe_rates(errand: Errand) -> dict[str, Any]:
@@ -85,6 +89,23 @@ def describe_measuring(errand: Errand) -> dict[str, Any]:
         "running": running,
         "kept": kept,
         "problem": errand.problem() if is_silent else "",
+    }
+
+
+def describe_cut(errand: Errand) -> dict[str, Any]:
+    """Return how far a cut of recordings is, and what came out."""
+    running, lines = errand.is_running(), errand.lines()
+    last = lines[-1] if lines else {}
+    found = last if "list" in last and not running else None
+    state = "running" if running else "done" if found else "failed" if errand.about() else "none"
+    return {
+        "state": state,
+        "source": errand.about().get("source", ""),
+        "phase": last.get("phase", ""),
+        "done": last.get("done", 0),
+        "total": last.get("total", 0),
+        "found": found,
+        "problem": errand.problem() if state == "failed" else "",
     }
 
 

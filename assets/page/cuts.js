@@ -1,0 +1,55 @@
+/* The panel of the Data tab that shows how far long recordings are cut, and hands the clips over. */
+(function () {
+  "use strict";
+  const t = window.timbre;
+  const PHASES = {
+    "": () => "Starting.",
+    cut: (done, total) => `${done} of ${total} recordings are cut.`,
+    text: (done, total) => `${done} of ${total} texts are written.`,
+  };
+
+  t.mountCut = function (element, trigger) {
+    const panel = new CutPanel(element, trigger);
+    t.whileShown(element, () => panel.refresh());
+    t.wakeCut = () => setTimeout(() => panel.refresh().catch(() => {}), 300);
+  };
+
+  class CutPanel {
+    constructor(element, trigger) {
+      const button = (label, id, deed, kind) =>
+        t.h("button", { type: "button", class: "small " + (kind || ""), id, onclick: deed }, label);
+      this.words = t.h("span", { role: "status", id: "cut-words" });
+      this.stop = button("Stop", "cut-stop", () => trigger("click", { action: "stop" }));
+      this.use = button("Use these clips", "cut-use", () => trigger("apply", {}), "primary");
+      this.bar = t.h("div", { class: "progress", role: "progressbar", "aria-label": "Progress" }, t.h("i", {}));
+      this.faults = t.h("ul", { class: "quiet" });
+      this.main = t.h("div", { class: "live trial" },
+        t.h("div", { class: "toolbar" }, this.words, this.use, this.stop), this.bar, this.faults);
+      this.main.hidden = true;
+      element.replaceChildren(this.main);
+    }
+
+    async refresh() {
+      const told = await t.getJson("studio/cut");
+      const isRunning = told.state === "running";
+      this.main.hidden = told.state === "none";
+      this.stop.hidden = this.bar.hidden = !isRunning;
+      this.use.hidden = !told.found;
+      this.bar.firstChild.style.width = (told.total ? 100 * told.done / told.total : 0) + "%";
+      t.setText(this.words, isRunning ? PHASES[told.phase](told.done, told.total) : told.found ? describe(told.found)
+        : told.problem || "The cut was stopped. Cut again to go on where it was.");
+      const faults = told.found ? told.found.faults : [];
+      if (faults.length !== this.faults.children.length) {
+        this.faults.replaceChildren(...faults.map((fault) => t.h("li", {}, fault)));
+      }
+    }
+  }
+
+  function describe(found) {
+    const minutes = (seconds) => (seconds / 60).toFixed(1);
+    const kept = minutes(found.clips_s), all = minutes(found.recordings_s);
+    return found.without_text
+      ? `${found.clips} clips, ${kept} of ${all} minutes; ${found.without_text} have no text yet.`
+      : `${found.clips} clips, ${kept} of ${all} minutes.`;
+  }
+})();

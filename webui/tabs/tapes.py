@@ -1,0 +1,158 @@
+"""Tapes: the part of the Data tab where long recordings are cut into clips and written down."""
+
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from trainer.errors import DataError, RunError
+from webui.actions import event_detail, toasts
+from webui.form import as_text
+from webui.scripts import mount
+from webui.studio import Studio
+
+_AUDIO = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".aif")
+_QUIET: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None}
+_LONGEST = (2.0, 30.0)
+
+
+@dataclass(frozen=True)
+class TapesPart:
+    """The fields, and the panel that shows how far the cut is."""
+
+    files: gr.File
+    path: gr.Textbox
+    speaker: gr.Textbox
+    longest: gr.Number
+    whisper: gr.Textbox
+    cut: gr.Button
+    panel: gr.HTML
+
+    @property
+    def asked(self) -> list[Any]:
+        """What a cut is made from, in the order of `start_cut`."""
+        return [self.files, self.path, self.speaker, self.longest, self.whisper]
+
+
+def build() -> TapesPart:
+    """Lay the part out, folded."""
+    with gr.Accordion("From long recordings", open=False, elem_id="tapes"):
+        gr.Markdown(
+            "Recordings without a list are cut in their pauses into clips. With Whisper their "
+            "texts are written too; else you write them here while you listen."
+        )
+        with gr.Row():
+            with gr.Column(min_width=300):
+                files = gr.File(
+                    label="Recordings from this browser",
+                    file_count="multiple",
+                    file_types=list(_AUDIO),
+                    height=120,
+                    elem_id="tapes-files",
+                )
+                path = gr.Textbox(
+                    label="Recording or folder on the server",
+                    info="The clips go to a new folder beside it.",
+                    interactive=True,
+                    max_lines=1,
+                    elem_id="tapes-path",
+                )
+            with gr.Column(min_width=300):
+                speaker = gr.Textbox(
+                    label="Who speaks",
+                    info="Empty: the folder a recording lies in.",
+                    interactive=True,
+                    max_lines=1,
+                    elem_id="tapes-speaker",
+                )
+                longest = gr.Number(
+                    11, label="Longest clip (s)", minimum=_LONGEST[0], maximum=_LONGEST[1],
+                    interactive=True, elem_id="tapes-longest",
+                )  # fmt: skip
+                whisper = gr.Textbox(
+                    label="Whisper model",
+                    info="A folder, or with a connection a name such as small or large-v3; needs "
+                    "pip install faster-whisper. Empty: no texts.",
+                    interactive=True,
+                    max_lines=1,
+                    elem_id="tapes-whisper",
+                )
+                cut = gr.Button("Cut into clips", variant="primary", elem_id="cut-tapes")
+        panel = gr.HTML(apply_default_css=False, js_on_load=mount("mountCut"), elem_id="cut-panel")
+    return TapesPart(files, path, speaker, longest, whisper, cut, panel)
+
+
+def wire(
+    part: TapesPart, studio: Studio, language: Any, take: Callable[[str], list[Any]],
+    outputs: list[Any],
+) -> Any:  # fmt: skip
+    """Connect the part; `take` fills `outputs` with a list. Returns the event that does it."""
+
+    def press(*asked: Any) -> None:
+        with toasts():
+            start_cut(studio, *asked)
+            gr.Info("Cutting; the clips follow.", duration=4)
+
+    def act(event: gr.EventData) -> None:
+        if event_detail(event, "action") == "stop":
+            studio.cutting.stop()
+
+    def use() -> list[Any]:
+        with toasts():
+            told = studio.cutting.lines()
+            if not told or "list" not in told[-1]:
+                raise RunError("No clips were cut yet.")
+            return take(str(told[-1]["list"]))
+
+    part.cut.click(press, [*part.asked, language], None, **_QUIET).then(
+        None, None, None, js="() => timbre.wakeCut()", api_visibility="private"
+    )
+    part.panel.click(act, None, None, **_QUIET)
+    return part.panel.apply(use, None, outputs, **_QUIET)
+
+
+def start_cut(
+    studio: Studio, files: Any, path: Any, speaker: Any, longest: Any, whisper: Any, language: Any
+) -> None:
+    """Start to cut what came from the browser, or what lies on the server.
+
+    Raises:
+        DataError: there is nothing to cut, or the longest clip is out of bounds.
+        RunError: a cut is under way already.
+    """
+    if studio.cutting.is_running():
+        raise RunError("This is under way already. Wait for it, or stop it first.")
+    try:
+        longest_s = float(longest)
+    except (TypeError, ValueError):
+        longest_s = 0.0
+    low, high = _LONGEST
+    if not low <= longest_s <= high:
+        raise DataError(f"The longest clip must be between {low:g} and {high:g} s.")
+    source, out = _places(studio, files, as_text(path).strip())
+    words = ["cut", "--lines", f"--audio={source}", f"--out={out}", f"--longest={longest_s:g}"]
+    given = {"speaker": speaker, "whisper": whisper, "language": language}
+    chosen = {name: as_text(value).strip() for name, value in given.items()}
+    words += [f"--{name}={value}" for name, value in chosen.items() if value]
+    studio.cutting.start(words, {"source": source.name})
+
+
+def _places(studio: Studio, files: Any, path: str) -> tuple[Path, Path]:
+    """Return what to cut, and the folder of its clips."""
+    uploaded = [Path(file) for file in files or [] if Path(file).suffix.lower() in _AUDIO]
+    if uploaded:
+        folder = studio.uploads / uuid.uuid4().hex[:12]
+        (folder / "recordings").mkdir(parents=True)
+        for file in uploaded:
+            shutil.copyfile(file, folder / "recordings" / file.name)
+        return folder / "recordings", folder / "clips"
+    if not path:
+        raise DataError("There is nothing to cut. Drop recordings, or name a recording or folder.")
+    source = Path(studio.absolute(path))
+    if not source.exists():
+        raise DataError(f"{source} does not exist. Name a recording or a folder of them.")
+    return source, source.parent / f"{source.stem}-clips"
