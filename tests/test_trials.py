@@ -17,7 +17,7 @@ from trainer.assemble import choose_device
 from trainer.config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.device import Device
 from trainer.entries import resolve
-from trainer.errors import ConfigError, RunError, RunNotFound
+from trainer.errors import ConfigError, DataError, RunError, RunNotFound
 from trainer.events import (
     CheckpointSaved,
     Notice,
@@ -41,9 +41,10 @@ from webui.errands import Errand
 from webui.refusals import FieldWatch
 from webui.rescue import rescue
 from webui.tabs import race as race_tab
+from webui.tabs.tapes import start_cut
 from webui.tabs.train import warn_of_rate
 from webui.tabs.trials import describe_estimate, start_rates
-from webui.trials import describe_measuring, describe_rates
+from webui.trials import describe_cut, describe_measuring, describe_rates
 
 CPU = Device("cpu", 0, "a processor", 16.0)
 GPU = Device("cuda", 0, "a card", 12.0, (8, 6))
@@ -356,3 +357,45 @@ def test_the_rescue_starts_adamw_from_the_last_checkpoint_before_the_harm(
     assert (name, trains) == ("sick-adamw", True)
     assert config.base == str(run.folder / "checkpoints" / "5")
     assert config.optimizer.options["lr"] == pytest.approx(2e-4)
+
+
+def test_only_what_is_there_is_cut_and_only_one_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    studio = make_studio(tmp_path)
+    started: list[list[str]] = []
+    monkeypatch.setattr(Errand, "start", lambda self, words, about: started.append(list(words)))
+    tape = write_tone(tmp_path / "a -- b.wav")
+    upload = write_tone(tmp_path / "browser" / "tape.wav")
+
+    bad = [["", 11], ["nowhere", 11], [str(tape), "x"], [str(tape), 500]]
+    for path, longest in bad:
+        with pytest.raises(DataError):
+            start_cut(studio, None, path, "", longest, "", "en")
+    start_cut(studio, None, str(tape), " ada ", 8, "--lines", "ko")
+    start_cut(studio, [str(upload), str(tmp_path / "x.exe")], "", None, 8.5, None, "")
+    monkeypatch.setattr(Errand, "is_running", lambda self: True)
+    with pytest.raises(RunError, match="under way already"):
+        start_cut(studio, None, str(tape), "", 8, "", "en")
+
+    typed, sent = started
+    assert typed[:2] == ["cut", "--lines"]
+    assert {"--speaker=ada", "--whisper=--lines", "--language=ko", "--longest=8"} < set(typed)
+    assert f"--out={tmp_path / 'a -- b-clips'}" in typed
+    assert len(sent) == 5
+    assert [path.name for path in Path(sent[2].split("=")[1]).iterdir()] == ["tape.wav"]
+
+
+def test_the_page_tells_how_far_a_cut_is(tmp_path: Path) -> None:
+    errand = make_studio(tmp_path).cutting
+    states = [describe_cut(errand)["state"]]
+    errand.folder.mkdir(parents=True)
+    (errand.folder / "about.json").write_text('{"pid": 0, "started_at": 0, "source": "a"}')
+    (errand.folder / "log.txt").write_text("Error: No clip could be cut.\n")
+    failed = describe_cut(errand)
+    found = {"list": "list.csv", "clips": 2}
+    (errand.folder / "lines.jsonl").write_text('{"phase": "cut"}\n' + json.dumps(found) + "\n")
+
+    assert states == ["none"]
+    assert (failed["state"], failed["problem"]) == ("failed", "No clip could be cut.")
+    assert describe_cut(errand)["found"] == found

@@ -21,6 +21,7 @@ from webui.form import Values
 from webui.refusals import FieldWatch
 from webui.run_form import DataForm
 from webui.studio import Studio, demo_data
+from webui.tabs import tapes
 from webui.tabs.ledger import LedgerWiring, build_ledger
 
 _AUDIO = (".wav", ".flac", ".ogg", ".mp3")
@@ -110,6 +111,7 @@ def build(studio: Studio, watch: FieldWatch) -> DataForm:
             with gr.Column(min_width=300, scale=2):
                 form = DataForm()
                 check = gr.Button("Check the data", variant="primary", elem_id="check-data")
+        recordings = tapes.build()
         ledger = build_ledger()
         fitness = _build_fitness()
     wiring = LedgerWiring(studio, form, ledger, watch)
@@ -167,7 +169,10 @@ def _build_fitness() -> _Fitness:
         )
 
 
-def _wire_sources(studio: Studio, form: DataForm, sources: _Sources, wiring: LedgerWiring) -> None:
+def _wire_sources(
+    studio: Studio, form: DataForm, sources: _Sources, wiring: LedgerWiring,
+    recordings: tapes.TapesPart,
+) -> None:  # fmt: skip
     names = ("train_csv", "eval_csv", "train_data", "columns")
     draft = wiring.ledger.editor
     lists = [*(form.widgets[name] for name in names), draft.draft, draft.box]
@@ -187,6 +192,11 @@ def _wire_sources(studio: Studio, form: DataForm, sources: _Sources, wiring: Led
         take_upload, [sources.files, sources.audio_folder], lists, **_QUIET
     )
     wiring.check_on(uploaded.success)
+    language = form.widgets["language"]
+    used = tapes.wire(
+        recordings, studio, language, lambda path: show(DataConfig(train_csv=path)), lists
+    )
+    wiring.check_on(used.success)
     wiring.check_on(sources.use_demo.click(take_demo, None, lists, **_QUIET).success)
 
 

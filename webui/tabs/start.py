@@ -15,8 +15,8 @@ from webui.studio import Studio, demo_config
 
 _DEMO_NAME = "demo-voice"
 _CARDS = (
-    ("data", "1. Bring your recordings", "A CSV with audio files and their text. Every row that "
-     "cannot be used is named, with the reason."),
+    ("data", "1. Bring your recordings", "A CSV with audio files and their text, or long "
+     "recordings to cut. Every row that cannot be used is named, with the reason."),
     ("train", "2. Choose how to train", "Presets first, everything else folded. Checkboxes save "
      "time and memory, and show what is really on."),
     ("listen", "3. Listen and export", "Speak any sentence with any checkpoint, compare it with "
