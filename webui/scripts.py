@@ -27,6 +27,7 @@ _PARTS = (
     "trials.js",
     "speech.js",
     "data.js",
+    "cuts.js",
     "fields.js",
     "spectrogram.js",
     "court.js",
