@@ -1,8 +1,10 @@
 """Dropout that is cheap on a CPU: sixteen random bits a value instead of a call of the generator.
 
-PyTorch's own draws one number after another on a CPU and keeps the mask as floats, which costs
-more than many a layer; this takes half its time and a quarter of its memory. Elsewhere PyTorch's
-own is used, which is fused.
+PyTorch's own draws one number after another on a CPU and keeps the mask as floats. This takes a
+quarter of its memory, about half its time forwards and two thirds of it forwards and backwards
+(medians of 0.39 to 0.59 and of 0.56 to 0.89 for three shapes in three runs on a busy machine, by
+`OMP_NUM_THREADS=1 python -m assets.measure_dropout`). Elsewhere PyTorch's own is used, which is
+fused.
 """
 
 from typing import Any
