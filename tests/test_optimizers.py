@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tests._toy import OPTIMIZERS
 from trainer.catalog import discover
 from trainer.errors import ConfigError, MissingDependency
+from trainer.optimizers import _prodigy_host
 from trainer.optimizers._groups import param_groups
 from trainer.options import build_options, describe
 from trainer.schedules import SCHEDULES
@@ -274,6 +275,27 @@ def test_an_estimate_that_runs_away_ruins_the_weights_without_an_error() -> None
     optimizer.step()
 
     assert not weight.isfinite().all()
+
+
+@pytest.mark.parametrize("weight_of_grad", [0.0, 1e-6, 0.3])
+def test_prodigys_loop_on_a_cpu_computes_what_the_paper_says(
+    monkeypatch: pytest.MonkeyPatch, weight_of_grad: float
+) -> None:
+    monkeypatch.setattr(_prodigy_host, "PIECE", 1 << 14)
+    numbers = _prodigy_host.HostNumbers((0.9, 0.99, 0.995), 1e-3, 0.1, 0.2, weight_of_grad, 0.01)
+    sizes = (7, 5000, 40_000)
+    columns = [[torch.rand(size, dtype=torch.float64) for size in sizes] for _ in range(6)]
+    w, g, m, v, s, first = (torch.cat(column) for column in copy.deepcopy(columns))
+
+    products, sums = _prodigy_host.step_on_host(columns, numbers)
+
+    m, v = 0.9 * m + 0.1 * (0.1 * g), 0.99 * v + 0.01 * (0.1 * g) ** 2
+    s = 0.995 * s + weight_of_grad * g
+    moved = (1 - 0.2 * 0.01) * w - 0.2 * m / (v.sqrt() + 1e-3)
+    found = [torch.cat(column) for column in (columns[0], *columns[2:5])]
+    torch.testing.assert_close(found, [moved, m, v, s])
+    torch.testing.assert_close(sum(products), torch.dot(g, first - w))
+    torch.testing.assert_close(sum(sums), s.abs().sum())
 
 
 def test_schedule_free_evaluates_an_average_and_returns_to_the_training_weights() -> None:

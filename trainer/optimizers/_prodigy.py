@@ -262,7 +262,7 @@ def _complete(state: dict[str, Any] | None, weight: Tensor) -> None:
 
 def _flatten(tensors: list[Tensor]) -> list[Tensor]:
     """View tensors of any shape as flat ones; copies those that are not in one piece."""
-    return [tensor.reshape(-1) for tensor in tensors]
+    return [tensor if tensor.dim() == 1 else tensor.reshape(-1) for tensor in tensors]
 
 
 def _is_host(scalar: Tensor) -> bool:

@@ -3,8 +3,9 @@
 A CPU's memory is the host's, so the scalars of a step are read once and nothing waits for them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,10 @@ _SMALL = 1 << 12
 """Tensors up to this many entries are handed over as lists: calls would cost more than the work."""
 _LONG_AGO = 1e9
 """A step at which Adam's bias correction is one."""
-
+_ROW = 1 << 13
+"""Entries summed in one call: BLAS shares out longer rows among threads that wait on each other."""
+_SMALLEST_WEIGHT = 1e-30
+"""Of a gradient in the running sum: what is divided by it must stay a float32."""
 
 Parts = tuple[list[Tensor], list[Tensor]]
 """Scalars that add up to <g, p0 - p> and to |s|."""
@@ -46,18 +50,26 @@ def step_on_host(columns: Sequence[list[Tensor]], numbers: HostNumbers) -> Parts
     Returns:
         Scalars that add up to <g, p0 - p> and to |s|.
     """
-    small = [row for row in zip(*columns, strict=True) if row[0].numel() <= _SMALL]
-    large = [row for row in zip(*columns, strict=True) if row[0].numel() > _SMALL]
+    from scipy.linalg import get_blas_funcs
+
+    rows = list(zip(*columns, strict=True))
+    small = [row for row in rows if row[0].numel() <= _SMALL]
     parts = _step_small([list(column) for column in zip(*small, strict=True)], numbers)
     scratch = torch.empty(PIECE, dtype=columns[0][0].dtype)
-    for weight, grad, *averages, total, first in _pieces(large):
+    # As tensors, for torch makes one of a plain number in every call.
+    d, counter = torch.full((), numbers.d, dtype=scratch.dtype), torch.full((), _LONG_AGO)
+    add: Any = get_blas_funcs("asum", dtype=scratch.numpy().dtype)
+    sizes = 0.0
+    large = [row for row in rows if row[0].numel() > _SMALL]
+    for weight, grad, mean, square, total, first in _pieces(large):
         # One buffer for all that is soon forgotten, so that it stays in the cache.
         buffer = scratch if weight.numel() == PIECE else scratch[: weight.numel()]
+        _accumulate([total], [grad], numbers)
+        sizes += _sum_of_sizes(total, add)
         parts[0].append(torch.dot(grad, torch.sub(first, weight, out=buffer)))
-        total.mul_(numbers.betas[2]).add_(grad, alpha=numbers.weight_of_grad)
-        parts[1].append(torch.abs(total, out=buffer).sum())
-        scaled = torch.mul(grad, numbers.d, out=buffer)
-        move_on_host([[weight], [scaled], *([average] for average in averages)], numbers)
+        torch.mul(grad, d, out=buffer)
+        _move([weight], [buffer], [mean], [square], numbers, counter)
+    parts[1].append(torch.full((), sizes, dtype=torch.float64).to(scratch.dtype))
     return parts
 
 
@@ -66,18 +78,55 @@ def _step_small(columns: list[list[Tensor]], numbers: HostNumbers) -> Parts:
     if not columns:
         return [], []
     weights, grads, means, squares, totals, firsts = columns
-    ways = lists.sub(firsts, weights)
-    products = [torch.dot(grad, way) for grad, way in zip(grads, ways, strict=True)]
-    lists.mul_(totals, numbers.betas[2])
-    lists.add_(totals, grads, alpha=numbers.weight_of_grad)
+    ways = torch.cat(list(lists.sub(firsts, weights)))
+    products = [torch.dot(torch.cat(grads), ways)]
+    _accumulate(totals, grads, numbers)
     move_on_host([weights, list(lists.mul(grads, numbers.d)), means, squares], numbers)
-    return products, [size.sum() for size in lists.abs(totals)]
+    return products, [torch.cat(totals).abs_().sum()]
+
+
+def _sum_of_sizes(total: Tensor, add: Callable[[Any], float]) -> float:
+    """Return sum |s| (flat) in one pass that only reads, for which torch needs two."""
+    values = total.numpy()
+    return sum([add(values[k : k + _ROW]) for k in range(0, total.numel(), _ROW)])
+
+
+def _accumulate(totals: list[Tensor], grads: list[Tensor], numbers: HostNumbers) -> None:
+    """Set s to beta3 * s + w * g (any shape) in one pass: SGD at rate -w whose decay fits."""
+    weight, loss = numbers.weight_of_grad, 1 - numbers.betas[2]
+    if not _SMALLEST_WEIGHT < weight < 1 / _SMALLEST_WEIGHT:
+        lists.mul_(totals, numbers.betas[2])
+        lists.add_(totals, grads, alpha=weight)
+        return
+    lists.fused_sgd_(
+        totals,
+        grads,
+        [],
+        lr=-weight,
+        weight_decay=-loss / weight,
+        momentum=0.0,
+        dampening=0.0,
+        nesterov=False,
+        maximize=False,
+        is_first_step=False,
+    )
 
 
 def move_on_host(columns: list[list[Tensor]], numbers: HostNumbers) -> None:
     """Apply Adam without bias correction to weights, scaled gradients and averages (any shape)."""
     weights, scaled, means, squares = columns
-    counter = torch.full((), _LONG_AGO)
+    _move(weights, scaled, means, squares, numbers, torch.full((), _LONG_AGO))
+
+
+def _move(
+    weights: list[Tensor],
+    scaled: list[Tensor],
+    means: list[Tensor],
+    squares: list[Tensor],
+    numbers: HostNumbers,
+    counter: Tensor,
+) -> None:
+    """As `move_on_host` (any shape), with a scalar for the steps counted."""
     lists.fused_adamw_(
         weights,
         scaled,
