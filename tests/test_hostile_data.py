@@ -162,6 +162,29 @@ def test_a_long_list_takes_memory_for_its_rows_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("C16")
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_while_a_long_list_is_read_it_is_told_how_far(tmp_path: Path, ending: str) -> None:
+    write_tone(tmp_path / "a.wav")
+    row = "a.wav|Hello there.\n" if ending == "csv" else '{"audio": "a.wav", "text": "Hello."}\n'
+    path = tmp_path / f"t.{ending}"
+    told: list[tuple[str, int, int]] = []
+
+    for count in (200, 12_345):
+        path.write_text(row * count)
+        read_manifest(
+            DataConfig(train_csv=str(path), eval_fraction=0.0),
+            progress=lambda *words: told.append(words),
+        )
+
+    rows = [(done, total) for phase, done, total in told if phase == "Reading the list"]
+    assert 100 <= len(rows) <= 102
+    assert rows[0][0] < 200 and rows[-1] == (12_345, 12_345)
+    assert [done for done, _ in rows] == sorted(done for done, _ in rows)
+    # A run tells of what is a hundredth of all; whatever else comes is not shown.
+    assert all(done % (total // 100) == 0 or done == total for done, total in rows)
+
+
+@pytest.mark.fault("C16")
 def test_rows_without_files_do_not_search_for_near_names_for_ever(tmp_path: Path) -> None:
     for number in range(100):
         (tmp_path / f"recording_{number:04d}_of_somebody.wav").touch()

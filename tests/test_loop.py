@@ -1,6 +1,7 @@
 """The loop: what it emits, when it stops, and that stopping and going on changes no bit."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from trainer.events import (
     StepDone,
     ValidationDone,
 )
-from trainer.loop import train
-from trainer.setup import Cadence, Setup
+from trainer.loop import seed_step, train
+from trainer.setup import Cadence, Setup, World
 
 
 def _train(setup: Setup) -> tuple[str, list[Event]]:
@@ -190,6 +191,37 @@ def test_stopping_and_resuming_gives_the_same_bits(
     assert _losses(first_events) | _losses(second_events) == _losses(whole_events)
     for name, value in whole.model.state_dict().items():
         assert torch.equal(value, second.model.state_dict()[name]), name
+
+
+@pytest.mark.fault("E15")
+@pytest.mark.parametrize(("configured", "size"), [(1, 1), (2, 2), (1, 2), (1, 4), (4, 2)])
+def test_no_two_ranks_draw_the_same_at_any_step_also_of_a_run_that_grew(
+    tmp_path: Path, configured: int, size: int
+) -> None:
+    setup = make_setup(tmp_path)
+    training = replace(setup.config.training, num_processes=configured)
+    setup.config = replace(setup.config, training=training)
+    draws: list[float] = []
+
+    for rank in range(size):
+        setup.world = World(rank, size, rank)
+        for step in range(1, 9):
+            seed_step(setup, step)
+            draws.append(float(torch.rand(())))
+
+    assert len(set(draws)) == 8 * size
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_run_of_its_own_size_draws_as_it_always_did(tmp_path: Path, size: int) -> None:
+    setup = make_setup(tmp_path)
+    training = replace(setup.config.training, num_processes=size, seed=7)
+    setup.config = replace(setup.config, training=training)
+    setup.world = World(size - 1, size, size - 1)
+
+    seed_step(setup, 5)
+
+    assert torch.initial_seed() == (7 * 1_000_003 + 5) * size + size - 1
 
 
 def test_micro_steps_add_up_to_the_large_batch(tmp_path: Path) -> None:

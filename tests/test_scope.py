@@ -25,6 +25,7 @@ from trainer.scope import (
     compare_scopes,
     describe_scope,
     read_changes,
+    refuse_processes,
 )
 from trainer.setup import Setup
 from trainer.verification import MOST_STEPS, Verification
@@ -227,6 +228,12 @@ def test_options_of_a_run_that_trains_cannot_be_changed(tmp_path: Path) -> None:
 def test_a_change_that_cannot_be_read_is_refused_in_a_sentence(word: str) -> None:
     with pytest.raises(ConfigError):
         changed_config(CONFIG, read_changes(CONFIG, [word]))
+
+
+@pytest.mark.fault("E15")
+def test_the_number_of_processes_is_changed_by_its_own_flag() -> None:
+    with pytest.raises(ConfigError, match="resume RUN --gpus 2"):
+        refuse_processes(read_changes(CONFIG, ["training.num_processes=2"]))
 
 
 def _verified(

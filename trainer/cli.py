@@ -14,7 +14,7 @@ from trainer.data.ledger import disarm
 from trainer.data.types import Clip
 from trainer.errors import TimbreError
 from trainer.events import Event, PhaseChanged, StepDone
-from trainer.lines import describe_event
+from trainer.lines import describe_event, shown_progress
 from trainer.runs import Run
 from trainer.series import merged_rows
 
@@ -86,7 +86,7 @@ def _check(argv: list[str]) -> int:
     parser.add_argument("--base", default="", help="the base checkpoint the family starts from")
     parser.add_argument("--json", action="store_true", help="print JSON for machines")
     data, args = data_from_args(parser, argv)
-    manifest = read_manifest(data)
+    manifest = read_manifest(data, progress=shown_progress())
     unusable, costs, alphabet = {}, [], {}
     if args.family:
         unusable, costs = _judge_for(args.family, args.base, manifest.clips)
@@ -219,9 +219,16 @@ def _resume(argv: list[str]) -> int:
 def _change_options(run: Run, words: Sequence[str]) -> None:
     """Take up options that are changed at a resume, and say how much each of them matters."""
     from trainer.entries import resolve
-    from trainer.scope import changed_config, compare_configs, read_changes, refuse_differences
+    from trainer.scope import (
+        changed_config,
+        compare_configs,
+        read_changes,
+        refuse_differences,
+        refuse_processes,
+    )
 
     changes = read_changes(run.current_config, words)
+    refuse_processes(changes)
     config = changed_config(run.current_config, changes)
     resolve(config)
     differences = compare_configs(run.current_config.to_json(), config.to_json())

@@ -1,5 +1,10 @@
 """Lines: the events of a run in words, for people at a terminal."""
 
+import os
+import sys
+import time
+from collections.abc import Callable
+
 from trainer.events import (
     CheckpointSaved,
     Event,
@@ -40,3 +45,18 @@ def describe_event(event: Event) -> str | None:
         case RunFinished():
             return f"{event.outcome} at step {event.step} {event.reason} {event.remedy}".strip()
     return None
+
+
+def shown_progress() -> Callable[[str, int, int], None]:
+    """Return what tells a person at a terminal, once a second, how far a long deed is."""
+    is_shown = sys.stderr.isatty() or "TIMBRE_PROGRESS" in os.environ
+    told_at = time.monotonic()
+
+    def show(phase: str, done: int, total: int) -> None:
+        nonlocal told_at
+        if is_shown and time.monotonic() - told_at >= 1.0:
+            told_at = time.monotonic()
+            sys.stderr.write(f"{phase}: {done:,} of {total:,}\n")
+            sys.stderr.flush()
+
+    return show

@@ -102,11 +102,13 @@ def train_step(setup: Setup, step: int) -> dict[str, Tensor]:
 
 
 def seed_step(setup: Setup, step: int) -> None:
-    """Make dropout a function of seed, step and rank, so that a resume repeats it exactly."""
-    training = setup.config.training
-    torch.manual_seed(
-        (training.seed * 1_000_003 + step) * training.num_processes + setup.world.rank
-    )
+    """Make dropout a function of seed, step and rank, so that a resume repeats it exactly.
+
+    A run may have grown since it was configured; its ranks must not draw what others draw later.
+    """
+    training, world = setup.config.training, setup.world
+    most = max(training.num_processes, world.size)
+    torch.manual_seed((training.seed * 1_000_003 + step) * most + world.rank)
 
 
 def _emit_preview(setup: Setup, step: int, emit: Emit) -> None:

@@ -168,6 +168,21 @@ def read_changes(config: RunConfig, words: Sequence[str]) -> dict[str, Any]:
     return changes
 
 
+def refuse_processes(changes: Mapping[str, Any]) -> None:
+    """Refuse to change how many processes train a run as if that were an option like others.
+
+    Raises:
+        ConfigError: says what to give instead.
+    """
+    count = changes.get("training", {}).get("num_processes")
+    if count is not None:
+        raise ConfigError(
+            "How many processes train a run is no option that --set changes. Give --gpus "
+            f"{count} instead: python -m trainer resume RUN --gpus {count}. A step then holds the "
+            "same clips as before."
+        )
+
+
 def changed_config(config: RunConfig, changes: dict[str, Any]) -> RunConfig:
     """Return a configuration with changes laid over it.
 

@@ -104,7 +104,7 @@ def refusal(wait_s: float) -> Response:
     return JSONResponse(
         {"error": text, "detail": text},
         429,
-        {"Retry-After": str(seconds), "Cache-Control": "no-store"},
+        {"retry-after": str(seconds), "cache-control": "no-store"},
     )
 
 

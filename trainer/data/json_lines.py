@@ -18,7 +18,17 @@ import numpy as np
 
 from trainer.data.decode import read_text
 from trainer.data.dialect import to_language_code
-from trainer.data.listing import DEFAULT_SPEAKER, Entry, Listing, Source, shown, text_fault
+from trainer.data.listing import (
+    DEFAULT_SPEAKER,
+    Entry,
+    Listing,
+    Progress,
+    Source,
+    no_progress,
+    shown,
+    tell_rows,
+    text_fault,
+)
 from trainer.data.locate import AudioFinder, Missing
 from trainer.data.types import Problem
 from trainer.errors import DataError
@@ -52,7 +62,9 @@ class _Place:
     finder: AudioFinder
 
 
-def read_json_lines(path: Path, name: str, split: str, language: str) -> Listing:
+def read_json_lines(
+    path: Path, name: str, split: str, language: str, progress: Progress = no_progress
+) -> Listing:
     """Read a list of JSON lines; `name` is how its rows are called in messages.
 
     Raises:
@@ -67,7 +79,8 @@ def read_json_lines(path: Path, name: str, split: str, language: str) -> Listing
         Source(name, str(path), "JSON lines", encoding, "", False, len(lines), blank, (), split)
     )
     place = _Place(name, split, language, AudioFinder(path.parent))
-    for number, line in lines:
+    for done, (number, line) in enumerate(lines, 1):
+        tell_rows(progress, done, len(lines))
         result = _read_row(number, line, place)
         (listing.entries if isinstance(result, Entry) else listing.problems).append(result)  # type: ignore[arg-type]
     if all(problem.kind == "broken_row" for problem in listing.problems) and not listing.entries:

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from trainer.data.types import Problem
 from trainer.errors import DataError
 
 DEFAULT_SPEAKER = "speaker"
+Progress = Callable[[str, int, int], None]
+"""Is told what is being done, how much of it is done, and how much there is to do."""
+_LONG_LIST = 10_000
+"""Rows from which on reading them takes long enough to be told of."""
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")
 
 
@@ -77,7 +82,24 @@ class Listing:
     problems: list[Problem] = field(default_factory=list)
 
 
-def read_listing(path: Path, name: str, split: str, language: str, columns: str = "") -> Listing:
+def no_progress(phase: str, done: int, total: int) -> None:
+    """Keep progress to itself."""
+
+
+def tell_rows(progress: Progress, done: int, total: int) -> None:
+    """Tell of rows that were read: of a long list, about a hundred times."""
+    if total >= _LONG_LIST and (done % (total // 100) == 0 or done == total):
+        progress("Reading the list", done, total)
+
+
+def read_listing(
+    path: Path,
+    name: str,
+    split: str,
+    language: str,
+    columns: str = "",
+    progress: Progress = no_progress,
+) -> Listing:
     """Read a list file; `name` is how its rows are called in messages, `columns` as in a dialect.
 
     Raises:
@@ -114,6 +136,7 @@ def read_listing(path: Path, name: str, split: str, language: str, columns: str 
             listing.entries.append(result)
         else:
             listing.problems.append(result)
+        tell_rows(progress, source.num_rows - len(body), source.num_rows)
     return listing
 
 

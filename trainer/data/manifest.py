@@ -7,7 +7,7 @@ is imported here, so that a page can read manifests cheaply.
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,15 @@ from trainer.data.folder import find_lists
 from trainer.data.headers import AudioError, AudioFacts, audio_facts
 from trainer.data.json_lines import ENDINGS, ArrayError, array_duration_s, read_json_lines
 from trainer.data.ledger import clips_table, summarize, write_table
-from trainer.data.listing import DEFAULT_SPEAKER, Entry, Listing, Source, read_listing
+from trainer.data.listing import (
+    DEFAULT_SPEAKER,
+    Entry,
+    Listing,
+    Progress,
+    Source,
+    no_progress,
+    read_listing,
+)
 from trainer.data.patience import read_patiently
 from trainer.data.split import recording_of, split_clips
 from trainer.data.types import Clip, Problem
@@ -26,7 +34,6 @@ from trainer.errors import DataError
 if TYPE_CHECKING:
     import pandas
 
-Progress = Callable[[str, int, int], None]
 Facts = dict[str, AudioFacts | AudioError | ArrayError]
 """What the headers of a row's files say, by the row's key."""
 
@@ -92,15 +99,16 @@ def read_manifest(
     Raises:
         DataError: a list is absent or cannot be read as rows at all.
     """
+    progress = progress or no_progress
     lists = _choose_lists(data)
     names = _source_names([path for path, _ in lists])
     listings = [
-        _read_list(path, name, split, data)
+        _read_list(path, name, split, data, progress)
         for (path, split), name in zip(lists, names, strict=True)
     ]
     entries = [entry for listing in listings for entry in listing.entries]
     problems = [problem for listing in listings for problem in listing.problems]
-    facts = _read_headers(entries, progress or _no_progress)
+    facts = _read_headers(entries, progress)
     unique, doubles = _drop_doubles(entries, facts)
     clips, unusable = _check_audio(unique, facts, data)
     problems += doubles + unusable
@@ -127,10 +135,10 @@ def _choose_lists(data: DataConfig) -> list[tuple[Path, str]]:
     return [(lists[0][0], "train"), (Path(data.eval_csv), "val")]
 
 
-def _read_list(path: Path, name: str, split: str, data: DataConfig) -> Listing:
+def _read_list(path: Path, name: str, split: str, data: DataConfig, progress: Progress) -> Listing:
     if path.suffix.lower() in ENDINGS:
-        return read_json_lines(path, name, split, data.language)
-    return read_listing(path, name, split, data.language, data.columns)
+        return read_json_lines(path, name, split, data.language, progress)
+    return read_listing(path, name, split, data.language, data.columns, progress)
 
 
 def _source_names(paths: Sequence[Path]) -> list[str]:
@@ -140,10 +148,6 @@ def _source_names(paths: Sequence[Path]) -> list[str]:
 
 def _distinct(names: list[str]) -> list[str]:
     return names if len(set(names)) == len(names) else [names[0], f"{names[1]} (eval)"]
-
-
-def _no_progress(phase: str, done: int, total: int) -> None:
-    pass
 
 
 def _read_headers(entries: Sequence[Entry], progress: Progress) -> Facts:
