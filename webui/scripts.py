@@ -12,6 +12,7 @@ _PARTS = (
     "dom.js",
     "words.js",
     "access.js",
+    "login.js",
     "chart.js",
     "series.js",
     "poll.js",

@@ -14,6 +14,7 @@ from webui.brake import Brake, LoginBrake
 from webui.gate import Gate, stored_token
 from webui.guard import Guard
 from webui.limits import Allowance, Limits
+from webui.login import LoginPage
 from webui.page import build_head, build_page
 from webui.routes import build_routes
 from webui.studio import Studio
@@ -56,7 +57,11 @@ def serve(args: argparse.Namespace, scratch: Path, home: Path, port: int) -> Non
             "middleware": [
                 Middleware(Guard, hosts=[args.host, *args.allow_host]),
                 *([Middleware(Gate, token=token)] if token else []),
-                *([Middleware(LoginBrake, brake=Brake())] if args.auth else []),
+                *(
+                    [Middleware(LoginBrake, brake=Brake()), Middleware(LoginPage)]
+                    if args.auth
+                    else []
+                ),
                 Middleware(Limits, allowance=Allowance(max_bytes, uploads)),
             ],
             "docs_url": None,

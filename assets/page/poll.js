@@ -5,12 +5,12 @@
 (function () {
   "use strict";
   const t = window.timbre;
-  const listeners = { rows: [], active: [], link: [] };
+  const listeners = { rows: [], active: [], link: [], login: [] };
   Object.assign(t, {
     run: null, cursor: "", step: 0, points: 0, state: "", updates: 0, active: [], series: null,
-    answeredAt: 0,
+    answeredAt: 0, isLoggedOut: false,
   });
-  let timer = null, failures = 0, isAsking = false, isLoggedOut = false;
+  let timer = null, failures = 0, isAsking = false;
 
   t.on = (kind, listener) => listeners[kind].push(listener);
 
@@ -43,7 +43,7 @@
       if (failures) tell(true);
       failures = 0;
     } catch (error) {
-      if (error.status === 401) isLoggedOut = true;
+      if (error.status === 401) leave();
       else if (error.status === 404 && t.run) forget(error.message);
       else {
         failures += 1;
@@ -51,7 +51,7 @@
       }
     } finally {
       isAsking = false;
-      if (!isLoggedOut) timer = setTimeout(tick, delay());
+      if (!t.isLoggedOut) timer = setTimeout(tick, delay());
     }
   }
 
@@ -85,6 +85,12 @@
     t.active = answer.active;
     t.answeredAt = Date.now();
     for (const listener of listeners.active) listener();
+  }
+
+  /* The server knows this page no more: it asks for nothing until the person has logged in anew. */
+  function leave() {
+    t.isLoggedOut = true;
+    for (const listener of listeners.login) listener();
   }
 
   function tell(isBack) {

@@ -17,6 +17,14 @@
         `Connection lost - the training goes on. Reconnecting ... (data ${age} old)`);
     });
 
+    t.on("login", () => {
+      notice.hidden = false;
+      document.body.classList.add("server-away");
+      notice.replaceChildren(t.h("span", {}, "This page is logged out; training goes on without it. "),
+        t.h("button", { type: "button", class: "small", id: "log-in", onclick: () => location.reload() },
+          "Log in again"));
+    });
+
     t.on("active", () => {
       while (list.children.length > t.active.length) list.lastChild.remove();
       t.active.forEach((run, i) => {

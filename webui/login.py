@@ -1,0 +1,36 @@
+"""Login: the page that asks for the name and the password, instead of Gradio's."""
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from webui.routes import is_logged_in
+
+_PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Timbre</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="stylesheet" href="studio/page/page.css"></head><body class="login-page">
+<main class="login">
+<div class="brand"><span class="logo" aria-hidden="true"></span><h1>Timbre</h1></div>
+<h2>This page asks for a name and a password</h2>
+<form id="login-form"><label>Name <input name="username" autocomplete="username" required autofocus>
+</label><label>Password <input name="password" type="password" autocomplete="current-password"
+required></label><p class="notice error" role="alert" id="login-refused" hidden></p>
+<button>Log in</button></form></main><script src="studio/page/page.js"></script></body></html>"""
+
+
+class LoginPage:
+    """ASGI middleware: shows our form to who opens the page and is not logged in."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer with the form."""
+        if scope["type"] == "http" and scope["method"] == "GET" and scope["path"] == "/":
+            request = Request(scope)
+            is_person = "text/html" in request.headers.get("accept", "")
+            if is_person and not is_logged_in(request):
+                answer = HTMLResponse(_PAGE, 401, {"Cache-Control": "no-store"})
+                await answer(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
