@@ -78,6 +78,8 @@ def row_of_all(device: Device, measured: list[Row]) -> Row:
             notes.append(f"{name} is left out: it undoes others on purpose")
         elif row is not None and row.state in ("refused", "failed", "deadline"):
             notes.append(f"{name} is left out: it did not work alone")
+        elif row is not None and row.state == "skipped":
+            notes.append(f"{name} is left out: there was no time to see whether it works alone")
         elif row is not None and row.is_done and row.trained != first.trained:
             notes.append(f"{name} is left out: it trains other weights")
         else:
