@@ -28,6 +28,14 @@ TAP = """() => {
     window.tap = () => { heard.getFloatTimeDomainData(samples); return Math.max(...samples); };
 }"""
 """Lets a test measure how loud the player is; the tone of the made-up speaker peaks at 0.27."""
+OTHERS = (
+    "train/loss/mel_ce", "train/loss/text_ce", "train/lr", "train/epoch", "train/grad_norm",
+    "perf/s_per_step", "perf/audio_s_per_s", "perf/data_wait_s", "perf/forward_s",
+    "perf/backward_s", "perf/optimizer_s", "perf/memory_gib", "perf/memory_reserved_gib",
+    "perf/memory_peak_gib", "perf/host_memory_gib", "perf/utilisation_percent",
+    "perf/temperature_c",
+)  # fmt: skip
+"""What a run on a GPU tells of every step besides its loss."""
 PLACES = "[timbre.run, timbre.cursor, timbre.step, timbre.points]"
 
 
@@ -130,6 +138,7 @@ def test_a_hundred_thousand_points_stay_light(context: BrowserContext, server: P
         " return performance.now() - from; })()"
     )
     assert page.evaluate("Math.max(...timbre.series.steps.get('train/loss'))") == 99
+    assert len(page.evaluate("Object.keys(timbre.series.steps.columns)")) == 20
     assert sizes[0] < 120_000
     assert max(sizes[1:]) < 5_000
     assert min(sizes[1:]) < 2_000
@@ -149,7 +158,7 @@ def _write_history(run: Run, last: int, first: int = 1) -> None:
     lines = [json.dumps(head)] if first == 1 else []
     for step in range(first, last + 1):
         loss = 99.0 if step == 55_555 else round(1 + 5 * math.exp(-step / 20_000), 6)
-        metrics = {"train/loss": loss, "train/lr": 1e-4, "perf/s_per_step": 0.05}
+        metrics = {"train/loss": loss, **dict.fromkeys(OTHERS, 0.05 + step / 1e7)}
         line = {"time": 1.7e9 + step, "type": "StepDone", "step": step, "metrics": metrics}
         lines.append(json.dumps(line))
     with run.events.path.open("a", encoding="utf-8") as file:

@@ -1,6 +1,8 @@
 """Series: columns by cursor, rewinds after a resume, thinning that keeps every spike."""
 
+import json
 import math
+from array import array
 from pathlib import Path
 
 import numpy as np
@@ -146,3 +148,23 @@ def test_notices_stand_at_the_step_they_concern(tmp_path: Path) -> None:
     series.update()
 
     assert [mark.step for mark in series.marks] == [3, 2]
+
+
+@pytest.mark.fault("F2")
+def test_the_first_answer_of_a_long_run_of_many_metrics_is_small_and_keeps_every_spike() -> None:
+    series, random = RunSeries(EventLog(Path("none.jsonl"))), np.random.default_rng(0)
+    names = [*(f"train/{number}" for number in range(9)), *(f"perf/{n}" for n in range(9))]
+    columns = {name: random.random(100_000) for name in names}
+    columns["train/3"][54_321] = 9.0
+    columns |= {"step": np.arange(1, 100_001), "time": 1.7e9 + random.random(100_000)}
+    series.steps.columns = {name: array("d", columns[name]) for name in ("step", "time", *names)}
+    series.steps.count = 100_000
+
+    table = series.after("", 1_000, brief={f"perf/{number}" for number in range(9)})["steps"]
+
+    rows, spike = table["rows"], table["columns"].index("train/3")
+    assert len(json.dumps(table, separators=(",", ":"))) < 115_000
+    assert [row[0] for row in rows if row[spike] == 9] == [54_322]
+    assert {len(row) for row in rows[:-60]} == {11}
+    assert [row[0] for row in rows[-60:]] == list(range(99_941, 100_001))
+    assert rows[-1][-1] == pytest.approx(columns["perf/8"][-1], rel=1e-4)

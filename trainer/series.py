@@ -3,6 +3,7 @@
 import threading
 import time
 from array import array
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -25,6 +26,8 @@ from trainer.events import (
 )
 
 _NAN = float("nan")
+_NEWEST = 60
+"""How many rows at the end are never thinned where some metrics come with these only."""
 
 
 @dataclass
@@ -122,10 +125,13 @@ class RunSeries:
                         values[name] = known[-1]
             return values
 
-    def after(self, cursor: str, most: int = 2000) -> dict[str, Any]:
+    def after(
+        self, cursor: str, most: int = 2000, *, brief: Collection[str] = ()
+    ) -> dict[str, Any]:
         """Return everything behind a cursor as JSON values, thinned to `most` rows.
 
-        An empty, stale or unreadable cursor returns the whole run with `reset` true.
+        An empty, stale or unreadable cursor returns the whole run with `reset` true. Where rows
+        are thinned, metrics named in `brief` come with the newest rows only.
         """
         with self._lock:
             rows, validations, marks = self._read_cursor(cursor)
@@ -135,7 +141,7 @@ class RunSeries:
                 "generation": self.generation,
                 "reset": reset,
                 "cursor": self._cursor(),
-                "steps": _table(self.steps, first[0], self.steps.count, most),
+                "steps": _table(self.steps, first[0], self.steps.count, most, brief),
                 "validations": _table(self.validations, first[1], self.validations.count, most),
                 "marks": [asdict(mark) for mark in self.marks[first[2] :]],
                 "server_time": time.time(),
@@ -250,24 +256,40 @@ def merged_rows(
     return [rows[step] for step in sorted(rows)]
 
 
-def _table(points: Points, first: int, last: int, most: int) -> dict[str, Any]:
-    """Return rows `first` to `last` as {columns, rows}, numbers with 6 significant digits."""
-    names = list(points.columns)
+def _table(
+    points: Points, first: int, last: int, most: int, brief: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return rows `first` to `last` as {columns, rows}, numbers with 6 significant digits.
+
+    Thinned, numbers have 5 digits, and `brief` columns stand last, so that all rows but the newest
+    simply end before them.
+    """
+    is_thinned = last - first > most
+    late = [name for name in points.columns if is_thinned and name in brief]
+    names = [name for name in points.columns if name not in late]
     if first >= last:
         return {"columns": names, "rows": []}
     # Cut before it is copied: a poll asks for a few rows of a hundred thousand.
-    columns = [np.array(points.columns[name][first:last], dtype=np.float64) for name in names]
-    drawn = [
-        column for name, column in zip(names, columns, strict=True) if name not in ("step", "time")
-    ]
-    rows = thin(drawn or columns, most)
-    table = [[_short(float(column[row])) for column in columns] for row in rows]
-    return {"columns": names, "rows": table}
+    columns = {
+        name: np.array(points.columns[name][first:last], dtype=np.float64)
+        for name in [*names, *late]
+    }
+    drawn = [columns[name] for name in names if name not in ("step", "time")]
+    rows = thin(drawn or list(columns.values()), most)
+    if late:
+        rows = np.union1d(rows, np.arange(last - first - _NEWEST, last - first))
+    digits = 5 if is_thinned else 6
+    table = []
+    for row in rows:
+        told = [*names, *late] if row >= last - first - _NEWEST else names
+        table.append([_short(float(columns[name][row]), digits) for name in told])
+    return {"columns": [*names, *late], "rows": table}
 
 
-def _short(value: float) -> float | int | None:
+def _short(value: float, digits: int = 6) -> float | int | None:
     if value != value or value in (np.inf, -np.inf):
         return None
     if float(value).is_integer() and abs(value) < 1e15:
         return int(value)
-    return float(f"{value:.6g}") if abs(value) < 1e6 else round(float(value), 3)
+    # Times are large numbers: what counts of them is the second.
+    return float(f"{value:.{digits}g}") if abs(value) < 1e6 else round(float(value), digits - 3)

@@ -23,6 +23,12 @@ from webui.studio import ASSETS, Studio
 from webui.trials import Trials
 
 View = Callable[[Request], Response]
+_NEWEST_ONLY = frozenset({
+    "perf/audio_s_per_s", "perf/backward_s", "perf/cpu_s_per_step", "perf/data_wait_s",
+    "perf/forward_s", "perf/optimizer_s", "perf/power_w", "perf/temperature_c",
+    "perf/utilisation_percent", "train/epoch", "train/lr_scheduled",
+})  # fmt: skip
+"""What the page draws no long curve of; a zoom and the downloads have all of it."""
 DICTIONARIES = ("ko.json", "am.json", "fa.json")
 
 
@@ -114,7 +120,7 @@ class _Runs:
             first = _number(request, "from", 0, 0, 2**53)
             last = _number(request, "to", 2**53, 0, 2**53)
             return _json({"run": name} | series.between(first, last, most))
-        values = series.after(request.query_params.get("cursor", ""), most)
+        values = series.after(request.query_params.get("cursor", ""), most, brief=_NEWEST_ONLY)
         status = describe(self._library.get(name).status(series))
         return _json({"run": name, "status": status, "active": self._others(name)} | values)
 

@@ -67,7 +67,7 @@
       }
       const run = this.runs.get(name), { series } = run;
       if (series.status && !series.status.active && run.isWhole) return;
-      series.take(await t.getJson(t.runUrl(name, `rows?max=1500&cursor=${encodeURIComponent(series.cursor)}`)));
+      series.take(await t.getJson(t.runUrl(name, `rows?max=1000&cursor=${encodeURIComponent(series.cursor)}`)));
       run.files = (await t.getJson(t.runUrl(name, "previews"))).files;
       run.isWhole = !series.status.active;
     }

@@ -60,7 +60,7 @@
   };
 
   t.getJson = async function (url, timeoutMs) {
-    if (t.isLoggedOut) throw Object.assign(new Error("logged out"), { status: 401 });
+    if (t.isLoggedOut) throw Object.assign(new Error("401"), { status: 401 });
     const control = new AbortController();
     const timer = setTimeout(() => control.abort(), timeoutMs || 15000);
     try {

@@ -41,7 +41,7 @@
       if (!series || Date.now() - this.readAt < READ_MS) return;
       if (series.status && !series.status.active) return;
       this.readAt = Date.now();
-      const query = `rows?max=1500&cursor=${encodeURIComponent(series.cursor)}`;
+      const query = `rows?max=1000&cursor=${encodeURIComponent(series.cursor)}`;
       const answer = await t.getJson(t.runUrl(series.run, query)).catch(() => null);
       if (!answer || series !== this.series) return;
       series.take(answer);

@@ -67,7 +67,7 @@
       return;
     }
     const series = t.series;
-    const query = `rows?cursor=${encodeURIComponent(series.cursor)}&max=1500`;
+    const query = `rows?cursor=${encodeURIComponent(series.cursor)}&max=1000`;
     const answer = await t.getJson(t.runUrl(series.run, query));
     if (series !== t.series) return;
     series.take(answer);

@@ -17,7 +17,8 @@
       }
       const missing = Object.keys(this.columns).filter((name) => !names.includes(name));
       for (const row of table.rows) {
-        for (let i = 0; i < names.length; i++) this.columns[names[i]].push(row[i]);
+        // A row may end early: of some metrics only the newest values come.
+        for (let i = 0; i < names.length; i++) this.columns[names[i]].push(row[i] ?? null);
         for (const name of missing) this.columns[name].push(null);
       }
       this.count += table.rows.length;
