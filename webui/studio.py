@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainer.config import DataConfig, RunConfig
-from trainer.data.manifest import Manifest, read_manifest
+from trainer.data.manifest import Manifest, Progress, no_progress, read_manifest
 from trainer.entries import resolve, with_absolute_paths
 from trainer.errors import DataError
 from trainer.flags import refuse_missing_data
@@ -82,7 +82,9 @@ class Studio:
         config = config.with_values(data=self.absolute_data(config.data), base=base)
         return with_absolute_paths(config, self.absolute)
 
-    def read_manifest(self, data: DataConfig, *, fresh: bool = False) -> Manifest:
+    def read_manifest(
+        self, data: DataConfig, *, fresh: bool = False, progress: Progress = no_progress
+    ) -> Manifest:
         """Read and check the clips; the ones read last are kept until a fresh look is asked for.
 
         Raises:
@@ -90,7 +92,7 @@ class Studio:
         """
         data = self.absolute_data(data)
         if fresh or data not in self._manifests:
-            self._manifests[data] = read_manifest(data)
+            self._manifests[data] = read_manifest(data, progress=progress)
             for stale in list(self._manifests)[:-4]:
                 self._manifests.pop(stale, None)
         return self._manifests[data]

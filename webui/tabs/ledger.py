@@ -36,6 +36,7 @@ from webui.scripts import mount
 from webui.studio import Studio
 
 _QUIET: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None}
+_BAR = gr.Progress()
 _ROLES = {
     "audio": "Audio file", "text": "Text", "speaker": "Speaker", "language": "Language",
 }  # fmt: skip
@@ -232,10 +233,15 @@ class LedgerWiring:
             **_QUIET,
         )
 
-    def check(self, values: Values) -> list[Any]:
-        """Read the lists afresh and show what they hold."""
+    def check(self, values: Values, bar: gr.Progress = _BAR) -> list[Any]:
+        """Read the lists afresh and show what they hold; long ones fill a bar meanwhile."""
+
+        def show(phase: str, done: int, total: int) -> None:
+            bar((done, total), desc=phase, unit="")
+
         with toasts():
-            manifest = self._manifest(values, fresh=True)
+            data = self.form.config(values)
+            manifest = self.studio.read_manifest(data, fresh=True, progress=show)
             file = self.studio.scratch / f"ledger-{uuid.uuid4().hex[:8]}.csv"
             manifest.write_csv(file)
             columns = self._show_columns(manifest, values)
@@ -423,8 +429,8 @@ class LedgerWiring:
         with toasts():
             return Draft.read(values[self.ledger.editor.draft], self._manifest(values))
 
-    def _manifest(self, values: Values, *, fresh: bool = False) -> Manifest:
-        return self.studio.read_manifest(self.form.config(values), fresh=fresh)
+    def _manifest(self, values: Values) -> Manifest:
+        return self.studio.read_manifest(self.form.config(values))
 
     def _findings(self, manifest: Manifest) -> Sequence[Finding]:
         return find_odd(manifest.clips, self.ear.known(manifest.clips))
