@@ -1,12 +1,13 @@
 """The Data tab in a real browser: what stands out, edited texts, and the new CSV they become."""
 
 import os
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import soundfile
 from _browser import needs_chromium, open_page
-from _clips import make_tone, write_list
+from _clips import make_tone, write_list, write_tone
 from _page_server import PageServer
 from playwright.sync_api import BrowserContext
 
@@ -76,3 +77,22 @@ def test_a_long_recording_becomes_clips_whose_texts_are_written_by_ear(
 
     written = (tmp_path / "tape-clips" / "list-edited.csv").read_text(encoding="utf-8")
     assert "tape-0001.wav|One tone.|ada|en\n" in written
+
+
+def test_an_archive_is_unpacked_and_shown(
+    context: BrowserContext, server: PageServer, tmp_path: Path
+) -> None:
+    rows = [f"{name}.wav|{name} says so" for name in ("ada", "eva")]
+    files = [write_tone(tmp_path / f"{name}.wav") for name in ("ada", "eva")]
+    archive = tmp_path / "clips.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        for path in (write_list(tmp_path / "train.csv", *rows), *files):
+            packed.write(path, f"voice/{path.name}")
+    page = open_page(context, server, "?tab=data")
+
+    page.set_input_files("#upload input[type=file]", str(archive))
+    page.wait_for_selector("#data-report >> text=2 clips")
+    page.click("#ledger >> text=eva says so >> visible=true")
+    page.wait_for_selector("#clip-player >> text=0:01")
+
+    assert page.input_value("#data-train_data :is(input, textarea)").endswith("voice")

@@ -5,12 +5,14 @@ import json
 from _browser import needs_chromium, open_page
 from _clips import write_tone
 from _page_server import PageServer
-from playwright.sync_api import BrowserContext
+from playwright.sync_api import Browser, BrowserContext
 
 from trainer import Run, RunConfig
 from trainer.votes import read_votes
 
 pytestmark = needs_chromium
+KINDS = ("svg", "wav")
+PICTURE = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20"/>'
 TEXT = "\uc548\ub155\ud558\uc138\uc694"
 
 
@@ -54,3 +56,28 @@ def _run_with_takes(server: PageServer, entries: list[str]) -> Run:
         lines.append(json.dumps(take))
     (run.folder / "listening" / "takes.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return run
+
+
+def test_the_tab_says_what_its_previews_are_and_speaks_by_keyboard(
+    browser: Browser, server: PageServer
+) -> None:
+    # A context of its own: the browser logs the refusal at the end as an error.
+    context = browser.new_context()
+    runs = {ending: Run.create(server.runs / f"kind-{ending}", RunConfig()) for ending in KINDS}
+    for ending, run in runs.items():
+        (run.folder / "previews").mkdir(exist_ok=True)
+        preview = run.folder / "previews" / f"step-00000020.{ending}"
+        preview.write_text(PICTURE) if ending == "svg" else write_tone(preview)
+
+    heads = {}
+    for ending, run in runs.items():
+        page = open_page(context, server, f"?tab=listen&run={run.name}")
+        page.wait_for_selector("#listen-previews .preview :is(img, audio)")
+        heads[ending] = page.inner_text("#listen-previews h3")
+    page.fill("#listen-text textarea", "refuse")
+    page.press("#listen-text textarea", "Control+Enter")
+    page.wait_for_selector("#speech .notice >> text=Nothing of this can be spoken.")
+    context.close()
+
+    assert "along the run, beside" in heads["svg"]
+    assert heads["wav"] == "The same sentence along the run"

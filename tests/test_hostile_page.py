@@ -148,3 +148,21 @@ def test_markup_in_foreign_words_stays_words_on_every_tab(
         assert _is_clean(live), tab
     live.wait_for_selector(f"#runs >> text={EVIL}")
     assert _is_clean(live)
+
+
+@needs_chromium
+@pytest.mark.fault("F7")
+def test_files_whose_names_are_markup_are_uploaded_and_stay_files(
+    context: BrowserContext, server: PageServer, tmp_path: Path
+) -> None:
+    clip = write_tone(tmp_path / f"{EVIL}.wav")
+    listed = write_list(tmp_path / f"{EVIL}.csv", f"{clip.name}|It says so")
+    page = open_page(context, server, "?tab=data")
+
+    page.set_input_files("#upload input[type=file]", [str(listed), str(clip)])
+    page.wait_for_selector("#data-report .fact")
+    page.wait_for_selector("#upload >> text=onerror")
+    report = page.inner_text("#data-report")
+
+    assert "onerror" in report
+    assert _is_clean(page)

@@ -23,6 +23,8 @@
     ["stop", "Stop and keep", "stop"],
   ];
   const READING_MS = 5000;
+  /* How the charts are drawn; kept here, as Gradio may build the panel anew. */
+  const VIEW = { smoothing: 0.9, log: false, x: "step", clip: false };
   const MORE_HELP = "The planned steps keep their learning rates; the added ones go on at the rate " +
     "the plan ends with (or at 5 % of its peak where that is zero).";
 
@@ -43,7 +45,7 @@
     constructor(element, trigger) {
       this.element = element;
       this.trigger = trigger;
-      this.view = { smoothing: 0.9, log: false, x: "step", clip: false };
+      this.view = VIEW;
       this.group = new t.ChartGroup();
       this.group.formatX = (x) => this.view.x !== "time" ? t.number(x, 6)
         : this.group.zoom && this.group.zoom[1] - this.group.zoom[0] < 30 ? `${x.toFixed(1)} s` : clockText(x);
@@ -127,21 +129,21 @@
 
     toolbar() {
       const redraw = () => this.drawCharts();
-      const slider = t.h("input", { type: "range", min: "0", max: "0.99", step: "0.01", value: "0.9",
-        id: "live-smoothing" });
-      const shown = t.h("output", {}, "0.90");
+      const slider = t.h("input", { type: "range", min: "0", max: "0.99", step: "0.01",
+        value: VIEW.smoothing, id: "live-smoothing" });
+      const shown = t.h("output", {}, VIEW.smoothing.toFixed(2));
       slider.addEventListener("input", () => {
         this.view.smoothing = Number(slider.value);
         t.setText(shown, this.view.smoothing.toFixed(2));
         redraw();
       });
-      const check = (label, name) => t.h("label", {}, t.h("input", { type: "checkbox",
+      const check = (label, name) => t.h("label", {}, t.h("input", { type: "checkbox", checked: VIEW[name],
         onchange: (event) => { this.view[name] = event.target.checked; redraw(); } }), " " + label);
       const radio = (label, value) => t.h("label", {}, t.h("input", { type: "radio", name: "live-x",
-        checked: value === "step",
+        checked: value === VIEW.x,
         onchange: () => { this.view.x = value; this.group.setZoom(null); redraw(); } }), " " + label);
       this.overlay = new t.Overlay(redraw);
-      this.reset = t.h("button", { type: "button", class: "small", id: "live-show-all",
+      this.reset = t.h("button", { type: "button", class: "small", id: "live-show-all", disabled: true,
         onclick: () => this.group.setZoom(null) }, "Show all");
       return t.h("div", { class: "toolbar" },
         t.h("label", {}, "Smoothing ", slider, " ", shown),

@@ -2,6 +2,8 @@
 (function () {
   "use strict";
   const t = window.timbre;
+  const SPOKEN = "The same sentence along the run";
+  const DRAWN = "The codes said along the run, beside the spoken ones, as pictures";
   const HEADS = ["Compare", "Run", "State", "Step", "Best eval", "s/step", "Peak memory", "Trained",
     "Created", "What can be done"];
 
@@ -185,11 +187,12 @@
 
   /* The previews of the run on the listening tab, oldest first. */
   t.mountPreviews = function (element) {
-    const list = t.h("div", { class: "previews" });
-    element.replaceChildren(list);
+    const list = t.h("div", { class: "previews" }), title = t.h("h3", {}, SPOKEN);
+    element.replaceChildren(title, list);
     t.drawPreviews = async () => {
       const answer = listened ? await t.getJson(t.runUrl(listened, "previews")).catch(() => null) : null;
       const files = answer ? answer.files : [];
+      t.setText(title, files.length && files.every((file) => file.endsWith(".svg")) ? DRAWN : SPOKEN);
       list.replaceChildren(...files.map((file) => t.h("div", { class: "preview" },
         t.h("b", {}, "step " + (Number((file.match(/\d+/) || [""])[0]) || file)),
         t.previewOf(listened, file))));

@@ -88,7 +88,6 @@ def build(studio: Studio, shown: gr.Textbox) -> ListenTab:
                     allow_custom_value=True, elem_id="listen-clip",
                 )  # fmt: skip
         court = gr.HTML(apply_default_css=False, js_on_load=mount("mountCourt"), elem_id="court")
-        gr.Markdown("### The same sentence along the run")
         gr.HTML(
             apply_default_css=False, js_on_load=mount("mountPreviews"), elem_id="listen-previews"
         )
