@@ -448,8 +448,8 @@ def test_a_slow_row_leaves_the_others_their_time() -> None:
     ladder = Ladder(MeasurePlan(SMALL, "small"))
     ladder._taken = [50.0, 60.0, 70.0]
 
-    with_plenty = ladder._deadline(400.0, 100.0, 4, usable_s=220.0)
-    with_little = ladder._deadline(150.0, 50.0, 3, usable_s=0.0)
+    with_plenty = ladder._deadline(400.0, 100.0, 4, most_s=120.0)
+    with_little = ladder._deadline(150.0, 50.0, 3, most_s=0.0)
 
     assert with_plenty == 400.0 - 3 * 60.0
     assert with_little == 50.0
@@ -460,7 +460,25 @@ def test_where_time_is_short_fewer_rows_are_measured_rather_than_none() -> None:
     ladder._taken = [20.0]
 
     # Ten rows in 150 s would have 15 s each, in which none ends.
-    assert ladder._deadline(150.0, 15.0, 10, usable_s=90.0) == 40.0
-    assert ladder._kept_free_s(_done("lora")) == 60.0
+    assert ladder._deadline(150.0, 15.0, 10, most_s=40.0) == 40.0
+    assert ladder._kept_free_s(_done("lora")) == 100.0
     assert ladder._kept_free_s(_done("all")) == 20.0
     assert ladder._kept_free_s(_done("fp32_again")) == 0.0
+
+
+def test_what_is_compiled_may_take_all_the_time_that_others_leave(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ladder = Ladder(MeasurePlan(SMALL, "small", minutes=5.0))
+    given: list[float] = []
+
+    def note(row: Row, deadline_s: float, timed_s: float) -> Row:
+        given.append(deadline_s)
+        return row
+
+    monkeypatch.setattr(ladder, "_run_child", note)
+    for boxes in ({"lora": {}}, {"compile": {}}):
+        ladder._taken = [20.0]
+        ladder._carry_out(_done("row", boxes), left=12)
+
+    assert given == pytest.approx([75.0, 200.0], abs=2.0)

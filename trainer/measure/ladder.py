@@ -33,7 +33,7 @@ _LEAST_S = 20.0
 one that is given up has cost its time for nothing."""
 
 _KEPT_FREE = {ALL: 1.0, AGAIN: 0.0}
-_USUALLY_KEPT_FREE = 3.0
+_USUALLY_KEPT_FREE = 5.0
 """In rows, the time that is kept for those that must come: all boxes together, the first again."""
 
 _SHARE_TIMED = 0.25
@@ -105,7 +105,9 @@ class Ladder:
             return row
         fair_s = remaining_s / left
         usable_s = remaining_s - self._kept_free_s(row)
-        deadline_s = self._deadline(remaining_s, fair_s, left, usable_s)
+        # Compiling takes as long as it takes, however short the steps are.
+        most_s = usable_s if "compile" in row.boxes else min(2 * self._usual_s, usable_s)
+        deadline_s = self._deadline(remaining_s, fair_s, left, most_s)
         began = time.monotonic()
         found = self._run_child(row, deadline_s, _SHARE_TIMED * fair_s)
         if found.is_done or not self._taken:
@@ -114,21 +116,23 @@ class Ladder:
 
     def _kept_free_s(self, row: Row) -> float:
         """Return the time that a row leaves to those that must not be missing."""
-        usual_s = median(self._taken) if self._taken else 0.0
-        return _KEPT_FREE.get(row.name, _USUALLY_KEPT_FREE) * usual_s
+        return _KEPT_FREE.get(row.name, _USUALLY_KEPT_FREE) * self._usual_s
 
-    def _deadline(self, remaining_s: float, fair_s: float, left: int, usable_s: float) -> float:
+    @property
+    def _usual_s(self) -> float:
+        return median(self._taken) if self._taken else 0.0
+
+    def _deadline(self, remaining_s: float, fair_s: float, left: int, most_s: float) -> float:
         """Return how long a row may take: longer than its share, but not what others need.
 
-        Where time is short, twice what others took: better fewer rows than none that ends.
+        Where time is short, `most_s` all the same: better fewer rows than none that ends.
         """
         if not self._taken:
             # Without the first row there is nothing to compare with.
             return 0.6 * remaining_s
-        usual_s = median(self._taken)
-        for_others_s = (left - 1) * usual_s
+        for_others_s = (left - 1) * self._usual_s
         spare_s = min(3 * fair_s, max(fair_s, remaining_s - for_others_s))
-        return max(spare_s, min(2 * usual_s, usable_s))
+        return max(spare_s, most_s)
 
     def _run_child(self, row: Row, deadline_s: float, timed_s: float) -> Row:
         is_gpu = self.device.kind == "cuda"
