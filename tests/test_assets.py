@@ -1,6 +1,7 @@
 """The demo corpus matches its sentences and files, and the scripts that make it behave."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -177,3 +178,27 @@ def test_a_clip_that_is_there_is_kept_so_that_a_corpus_can_be_continued(tmp_path
     row = make_demo.speak_clip(tmp_path, "a.wav", Voice("a", "no such engine", ""), "Hello.", 1)
 
     assert row == Row("a.wav", "Hello.", "a", 0.1)
+
+
+MEASURED = DEMO.parent / "measured"
+
+
+@pytest.mark.parametrize("path", sorted(MEASURED.glob("*.json")), ids=lambda path: path.stem)
+def test_every_measurement_has_a_row_with_the_command_that_makes_it(path: Path):
+    lines = (MEASURED.parent / "README.md").read_text(encoding="utf-8").splitlines()
+    rows = [line.split(" | ") for line in lines if line.startswith(f"| `{path.name}`")]
+    [(_, what, command)] = rows
+    program = re.search(r"python (?:-m )?([\w./]+)", command)
+
+    assert what.strip()
+    assert program is not None
+    name = program[1].removesuffix(".py").replace(".", "/")
+    project = MEASURED.parent.parent
+    assert (project / f"{name}.py").exists() or (project / name / "__main__.py").exists()
+
+
+@pytest.mark.parametrize("path", sorted(MEASURED.glob("*.json")), ids=lambda path: path.stem)
+def test_every_measurement_says_how_it_was_made(path: Path):
+    found = json.loads(path.read_text(encoding="utf-8"))
+
+    assert "python" in found["command"]
