@@ -14,6 +14,7 @@ from _words import is_word
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from trainer import Run, RunConfig
+from trainer.alerts import Alerts
 from trainer.events import (
     CheckpointSaved,
     Notice,
@@ -31,6 +32,14 @@ WORDS = "Loss"
 VIOLATIONS = """async () => (await axe.run(document, {resultTypes: ['violations']})).violations
     .flatMap((rule) => rule.nodes.map((node) => rule.id + ': ' + node.html))"""
 DIRECTION = "getComputedStyle(document.querySelector('#live .chart canvas')).direction"
+TILES = """Object.fromEntries([...document.querySelectorAll('#live .tile:not([hidden])')]
+    .map((tile) => [...tile.children].map((part) => part.textContent))
+    .map(([name, value, unit]) => [name, [value, unit]]))"""
+DRAWN = """Object.fromEntries([...document.querySelectorAll('#live .tile')].map((tile) => {
+    const canvas = tile.querySelector('canvas'), ink = canvas.width && canvas.getContext('2d')
+        .getImageData(0, 0, canvas.width, canvas.height).data.some((part) => part);
+    return [tile.firstChild.textContent, Boolean(ink)];
+}))"""
 UNSAID = "[...timbre.unsaid]"
 
 
@@ -207,11 +216,56 @@ def test_a_choice_is_shown_and_found_in_the_language_of_the_page(
     context.close()
 
 
+def test_the_tiles_of_a_run_on_a_gpu_tell_its_memory_work_and_warmth(
+    context: BrowserContext, server: PageServer
+) -> None:
+    run = Run.create(server.runs / "gpu", RunConfig())
+    facts = {"device": "NVIDIA A10G", "device_kind": "cuda", "memory_total_gib": 22.2}
+    run.events.append(RunStarted(1, 400, 100, facts))
+    tell = Alerts(run.folder, total_gib=22.2).watch(run.events.append)
+    for step in range(1, 121):
+        tell(StepDone(step, _gpu_metrics(step)))
+    lock = run.take()
+    page = open_page(context, server, "?tab=live&run=gpu")
+
+    page.wait_for_selector("#live .tile >> text=GPU memory")
+    tiles = page.evaluate(TILES)
+    drawn = page.evaluate(DRAWN)
+    legend = page.inner_text("#live figure:has-text('Memory') .legend")
+    warning = page.inner_text("#live .notice.warning >> text=The peak of GPU memory")
+    _keep(page, "live-gpu")
+    lock.release()
+
+    assert tiles["GPU memory"] == ["18.4", "of 22.2 GiB, reserved 20.9, peak 21.6"]
+    assert tiles["GPU busy"] == ["97", "%, 71 \u00b0C"]
+    assert tiles["Host memory"] == ["6.2", "GiB"]
+    assert tiles["Effective rate"] == ["2.4e-4", "scheduled 1"]
+    assert all(drawn[name] for name in ("GPU memory", "GPU busy", "Host memory"))
+    assert all(word in legend for word in ("memory reserved", "memory peak", "host memory"))
+    assert " of 22.2 GiB." in warning
+
+
+def _gpu_metrics(step: int) -> dict[str, float]:
+    """Return what a run on a GPU tells of a step; its memory grows until it is nearly full."""
+    share = min(1.0, step / 100)
+    return {
+        "train/loss": 3 / step**0.5, "train/loss/mel_ce": 2 / step**0.5, "train/lr": 2.4e-4,
+        "train/lr_scheduled": 1.0, "train/grad_norm": 1.5, "train/epoch": step / 100,
+        "perf/s_per_step": 0.31 + 0.002 * (step % 5), "perf/audio_s_per_s": 120.0,
+        "perf/data_wait_s": 0.004, "perf/forward_s": 0.1, "perf/backward_s": 0.17,
+        "perf/optimizer_s": 0.02, "perf/memory_gib": 12 + 6.4 * share,
+        "perf/memory_reserved_gib": 14 + 6.9 * share, "perf/memory_peak_gib": 15 + 6.6 * share,
+        "perf/host_memory_gib": 6.2, "perf/utilisation_percent": 97.0,
+        "perf/temperature_c": 50 + 21 * share,
+    }  # fmt: skip
+
+
 def test_the_page_is_worked_by_keyboard(
     context: BrowserContext, server: PageServer, start: Starter
 ) -> None:
     run = start("typed", 100_000)
     page = watch_run(context, server, run)
+    page.wait_for_selector("#live-preview", state="visible")
 
     page.keyboard.press("?")
     page.wait_for_selector("#keys[open]")

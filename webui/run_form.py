@@ -39,7 +39,7 @@ class OptimizationsForm:
         self.boxes: dict[str, gr.Checkbox] = {}
         self.forms: dict[str, OptionsForm] = {}
         self.unavailable: dict[str, str] = {}
-        with gr.Row(elem_classes="fields"):
+        with gr.Row(elem_classes=["fields", "boxes"]):
             for name, entry in discover("trainer.optimizations", Optimization).items():
                 with gr.Column(min_width=240):
                     self._add(name, entry, entry.unavailable(device))

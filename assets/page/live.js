@@ -92,7 +92,8 @@
       this.breakdown = new t.Breakdown();
       this.history = new t.History();
       this.states = t.h("div", { class: "states", id: "live-optimizations" });
-      this.body = t.h("div", {}, t.h("div", { class: "tiles" }, this.tiles), this.states,
+      this.tileBox = t.h("div", { class: "tiles" }, this.tiles);
+      this.body = t.h("div", {}, this.tileBox, this.states,
         this.breakdown.element, this.toolbar(), this.charts(), this.previewBox(), this.noticeBox(),
         this.history.element, this.logBox());
       this.empty = t.h("div", { class: "empty", id: "live-empty" },
@@ -305,6 +306,8 @@
         t.setText(this.tiles[i].children[2], words(series));
         t.sparkline(this.tiles[i].children[3], column.slice(-60), "--t-line-1");
       });
+      // Ten would leave the last one alone in a row of its own.
+      this.tileBox.classList.toggle("many", this.tiles.filter((tile) => !tile.hidden).length > 9);
     }
 
     showMarks(series) {
