@@ -234,6 +234,7 @@ def test_a_sweep_without_an_end_is_ended_and_told() -> None:
     report = make_report(plan, results)
 
     assert report.rows[0].sweep_runs == 2 + 4
+    assert [words for words in report.caveats if "chosen by one run of 10 steps" in words]
     assert [words for words in report.caveats if "adamw's best lr, 0.243, is at an end" in words]
 
 

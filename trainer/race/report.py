@@ -216,6 +216,7 @@ def _cell(comparison: Comparison) -> str:
 
 def _caveats(plan: RacePlan, steps: int, lengths: dict[str, int], results: Results) -> list[str]:
     caveats = [caution(len(plan.seeds), len(plan.entrants)), *_scatter_caveats(plan, results)]
+    caveats += _sweep_caveats(plan, steps)
     for entrant in plan.entrants:
         caveats += _entrant_caveats(plan, entrant, steps, results)
     caveats += _uneven_speeds(plan, results)
@@ -254,6 +255,17 @@ def _scatter_caveats(plan: RacePlan, results: Results) -> list[str]:
         f"Without what a seed does to all alike, a run of these optimizers scatters by {share:.1f} "
         f"% of the loss (median; {deviations[0]:.4f} to {deviations[-1]:.4f}). The intervals rest "
         "on what all entrants scatter by, none being taken for steadier than its own runs say.",
+    ]
+
+
+def _sweep_caveats(plan: RacePlan, steps: int) -> list[str]:
+    """Say what the sweeps leave open."""
+    if all(len(entrant.values) == 1 for entrant in plan.entrants):
+        return []
+    return [
+        f"Rates were chosen by one run of {plan.sweep_steps_for(steps)} steps each: the best over "
+        "so few may be too high, or too low, for longer runs. Weight decay and all else were not "
+        "swept; they are as told or as usual."
     ]
 
 
