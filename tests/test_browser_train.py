@@ -1,7 +1,9 @@
 """The measuring parts of the Train tab, the Race tab and the rescue, in a real browser."""
 
 import json
+from pathlib import Path
 
+import psutil
 from _browser import needs_chromium, open_page
 from _page_server import PageServer
 from playwright.sync_api import BrowserContext, Page
@@ -16,6 +18,16 @@ from trainer.race.command import publish
 pytestmark = needs_chromium
 DESCRIBED = """['aria-invalid', 'aria-describedby'].map((name) =>
     document.activeElement.getAttribute(name))"""
+
+
+def kill_race(folder: Path) -> None:
+    """End the process that carries out a race as a crash would; the run at hand goes on."""
+    words = ["race", "--race", str(folder)]
+    found = [
+        one for one in psutil.process_iter(["cmdline"]) if (one.info["cmdline"] or [])[-3:] == words
+    ]
+    assert len(found) == 1
+    found[0].kill()
 
 
 def _value(page: Page, name: str) -> str:
@@ -72,6 +84,9 @@ def test_a_race_is_read_downloaded_started_and_stopped(
     page.fill("#training-steps input, #training-steps textarea", "50")
     page.click("#race-from-train")
     page.wait_for_selector("#race-choice option[value=race]", state="attached")
+    page.wait_for_selector("#race .chip-running")
+    kill_race(server.runs / "races" / "race")
+    page.click("#race-resume")
     page.wait_for_selector("#race .chip-running")
     page.click("#race-stop")
     page.wait_for_selector("#race-resume:visible")

@@ -4,6 +4,7 @@ import csv
 import math
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,15 @@ from safetensors.torch import load_file
 from trainer.assemble import assemble
 from trainer.config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.errors import CheckpointError, DataError
-from trainer.events import Event, Notice, PreviewMade, StepDone, ValidationDone
+from trainer.events import (
+    Event,
+    Notice,
+    PreviewMade,
+    RunFinished,
+    RunStarted,
+    StepDone,
+    ValidationDone,
+)
 from trainer.foreign import Job
 from trainer.foreign.child import convert
 from trainer.loop import train
@@ -33,6 +42,10 @@ from trainer.models.indextts2.folder import CONDITIONING_FILE, open_base
 from trainer.models.indextts2.references import draws
 from trainer.models.indextts2.shapes import check_state, is_conditioning, refuse_other_versions
 from trainer.models.indextts2.tokenizer import PieceTokenizer
+from trainer.presets import apply_preset
+from trainer.race import Race
+from trainer.race.choices import RaceChoices, plan_race
+from trainer.race.report import make_report
 from trainer.runs import Run
 from trainer.setup import Setup, World
 from trainer.speaking import export_voice, speak
@@ -135,6 +148,30 @@ def test_a_community_manifest_trains_as_it_is(community: Trained) -> None:
     assert audio[-1] < 0.8 * math.log(20)
     assert set(metrics) >= {"val/audio_top1", "val/text_top1", "val/audio_entropy"}
     assert not any(name.startswith("conditioning") for name in setup.model.state_dict())
+
+
+def test_the_study_of_a_preset_is_raced_to_a_verdict(tmp_path: Path) -> None:
+    asked = make_config(*manifests(tmp_path), training={"steps": 10})
+    config = apply_preset(asked, "indextts2-korean")
+    config = replace(config, training=replace(config.training, steps=10, loader_workers=0))
+    plan = plan_race(config, RaceChoices("adamw,prodigy", seeds="1,2", rates=1, validations=1))
+    race = Race.create(tmp_path / "race", plan)
+
+    def train_here(run: Run, wants_stop: Callable[[], bool]) -> str:
+        world, emit = World(), run.events.append
+        setup = assemble(run.folder, run.config, world=world, emit=emit)
+        emit(RunStarted(1, 10, 1))
+        outcome = train(setup, emit)
+        close(setup)
+        emit(RunFinished(outcome, 10))
+        return outcome
+
+    assert race.carry_out(lambda text: None, train_here) == "finished"
+    report = make_report(race.plan, race.results())
+
+    assert [row.value for row in report.rows] == [1e-5, 1.0]
+    assert {row.diverged for row in report.rows} == {"0 of 2"}
+    assert all(comparison.low is not None for comparison in report.comparisons)
 
 
 def test_previews_are_pictures_of_codes_and_speech_is_refused_with_the_reason(
