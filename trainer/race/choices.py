@@ -67,10 +67,10 @@ def read_seeds(text: str) -> tuple[int, ...]:
         raise ConfigError(f"The seeds are '{text}'; expected for example 1,2,3") from None
 
 
-def promise_of(optimizers: Sequence[str] | None, seeds: str) -> str:
+def promise_of(optimizers: Sequence[str] | None, seeds: str | None) -> str:
     """Say what difference a race could tell; nothing while its seeds or optimizers are too few."""
     try:
-        num_seeds = len(set(read_seeds(seeds)))
+        num_seeds = len(set(read_seeds(seeds or "")))
     except ConfigError:
         return ""
     num_entrants = len(optimizers or [])
