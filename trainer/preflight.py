@@ -45,8 +45,11 @@ def checkpoint_bytes(setup: Setup) -> int:
         return _folder_bytes(saved[-1])
     twice = 2 if has_other_weights(setup) else 1
     average = sum(value.nbytes for value in (setup.average or {}).values())
-    frozen = _weights_bytes(setup) - _trained_bytes(setup)
-    return frozen + twice * _trained_bytes(setup) + _state_bytes(setup) + average
+    weights = [*setup.model.state_dict().values()]
+    trained = [value for value in setup.model.parameters() if value.requires_grad]
+    # Whatever the model trains with, files hold fp32.
+    whole, changing = (sum(4 * value.numel() for value in values) for values in (weights, trained))
+    return whole + (twice - 1) * changing + _state_bytes(setup) + average
 
 
 def _disk_problem(setup: Setup) -> str:
