@@ -13,7 +13,7 @@ TimbreError
     `-- StopRequested      a person asked for a stop before the first step
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class FieldProblem(str):
@@ -48,7 +48,7 @@ class ConfigError(TimbreError):
 
     exit_code = 2
 
-    def __init__(self, problems: str | list[str]) -> None:
+    def __init__(self, problems: str | Sequence[str]) -> None:
         self.problems = [problems] if isinstance(problems, str) else list(problems)
         super().__init__("\n".join(self.problems))
 

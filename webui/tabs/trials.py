@@ -231,8 +231,8 @@ def _wire_advice(part: TrialsPart, form: RunForm, page: gr.Tab, watch: FieldWatc
         part.advice,
         **_QUIET,
     )
-    asked, filled = form.components | {part.purpose}, list(form.components)
-    watch.check_after(part.follow.click(follow, asked, filled, **_QUIET))
+    asked: set[Any] = form.components | {part.purpose}
+    watch.check_after(part.follow.click(follow, asked, list(form.components), **_QUIET))
 
 
 # The search for a rate
