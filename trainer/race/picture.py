@@ -1,6 +1,7 @@
 """Picture: a race in four charts, losses against steps and seconds, sweeps, and seconds a step."""
 
 from pathlib import Path
+from statistics import median
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from trainer.race.report import Report, runs_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_HIGHEST = 3.0
+"""Times the middle loss: what is shown of a curve."""
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#A1457B", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
 
 _FEW = len(_COLOURS)
@@ -69,6 +72,8 @@ def _show_finished(axes: "Axes", results: Results) -> None:
     ended = [result for name, result in results.items() if name.startswith(("steps-", "seconds-"))]
     losses = [loss for result in ended if result.state == "finished" for loss in result.losses]
     if losses:
+        # A run that shoots up and comes back would flatten all others.
+        losses = [loss for loss in losses if loss <= _HIGHEST * median(losses)]
         margin = 0.05 * (max(losses) - min(losses)) or 0.05
         axes.set_ylim(min(losses) - margin, max(losses) + margin)
 
