@@ -283,8 +283,8 @@ def _wire_plan(tab: TrainTab, data_form: DataForm, studio: Studio, fields: set[A
 
     def take_preset(values: Values) -> dict[Any, Any]:
         with toasts():
-            config = tab.form.config(values, demo_data())
-            return tab.form.fill(apply_preset(config, values[tab.preset]))
+            config, preset = tab.form.config(values, demo_data()), values[tab.preset]
+            return tab.form.fill(apply_preset(config, preset) if preset else config)
 
     quiet: dict[str, Any] = {
         "show_progress": "hidden",
