@@ -32,7 +32,13 @@ def test_a_blind_test_hides_the_names_and_ranks_them(
     page.wait_for_selector("#ballot >> text=3 answers now")
     page.click("#end-blind")
     page.wait_for_selector("#ranking >> text=3 votes.")
+    page.evaluate("timbre.switchTheme()")
+    grounds = page.evaluate(
+        "['court-own', 'court-sentences'].map((id) =>"
+        " getComputedStyle(document.getElementById(id)).backgroundColor)"
+    )
 
+    assert "rgb(255, 255, 255)" not in grounds
     assert "step" not in hidden and "base" not in hidden
     assert page.locator(".ranking-row").count() == 3
     votes = read_votes(run.folder / "listening" / "votes.jsonl")
