@@ -14,6 +14,7 @@ from _page import in_blocks, make_studio
 
 from trainer.advice import advise, advise_preset
 from trainer.assemble import choose_device
+from trainer.cli import main
 from trainer.config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.device import Device
 from trainer.entries import resolve
@@ -43,7 +44,7 @@ from webui.rescue import rescue
 from webui.tabs import race as race_tab
 from webui.tabs.tapes import start_cut
 from webui.tabs.train import warn_of_rate
-from webui.tabs.trials import describe_estimate, start_rates
+from webui.tabs.trials import describe_estimate, describe_levels, start_rates
 from webui.trials import describe_cut, describe_measuring, describe_rates
 
 CPU = Device("cpu", 0, "a processor", 16.0)
@@ -138,8 +139,9 @@ def test_a_race_that_is_not_under_way_cannot_be_stopped(tmp_path: Path) -> None:
 def test_the_fields_of_a_race_make_its_choices() -> None:
     tab = in_blocks(lambda: race_tab.build(FieldWatch()))
     values: dict[Any, Any] = {widget: widget.value for widget in tab.components}
+    values[tab.optimizers] = ["adamw", " lion:lr=1e-4 "]
 
-    choices = race_tab.read_choices(tab, values | {tab.optimizers: ["adamw", " lion:lr=1e-4 "]})
+    choices = race_tab.read_choices(tab, values)
 
     assert choices.optimizers == "adamw,lion:lr=1e-4"
     assert (choices.minutes, choices.seeds) == (30.0, "1,2,3")
@@ -292,6 +294,25 @@ def test_settings_that_do_not_fit_are_mended_with_the_same_effective_batch() -> 
     assert training["batch_size"] < 32
     assert training["batch_size"] * training["accumulate"] == 32
     assert fix["peak_gib"] <= 0.9 * 0.2
+
+
+def test_every_level_of_checkpointing_is_foreseen_in_memory_and_work(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["estimate", "--preset", "xtts-tiny", "--device", "cpu", "--gpu-memory", "24"]
+
+    assert main([*words, "--levels", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["levels"]
+    assert main([*words, "--levels"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    shown = describe_levels(rows, CPU)
+
+    assert [row["level"] for row in rows] == ["off", "light", "medium", "full"]
+    peaks, more = ([row[name] for row in rows] for name in ("peak_gib", "more"))
+    assert peaks == sorted(peaks, reverse=True) and peaks[3] < 0.8 * peaks[0]
+    assert more == sorted(more) and more[0] == 0.0 and 0.05 < more[3] < 0.4
+    assert said[3].startswith("full") and said[3].endswith("fits")
+    assert shown.count("<tr>") == 5
 
 
 def test_an_estimate_that_does_not_fit_names_what_helps() -> None:

@@ -22,6 +22,8 @@ from trainer.specs import Optimization
 
 Tell = Callable[[str], None]
 
+_CHECKPOINTING = "gradient_checkpointing"
+_LEVELS = ("light", "medium", "full")
 _SAVERS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("sdpa", {}),
     ("mixed_precision", {"mode": "auto"}),
@@ -36,6 +38,7 @@ def estimate_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell:
     add("--gpu-memory", type=float, metavar="GIB", help="for a GPU of this size, not this device")
     add("--json", action="store_true", help="print JSON for machines")
     add("--fix", action="store_true", help="if it does not fit, find settings that do")
+    add("--levels", action="store_true", help="compare the levels of gradient checkpointing")
     parser.epilog = "Without --base, --size also names a random model of a true size, as `measure`."
     words, size = _split_size(argv)
     config, args = config_from_args(parser, words)
@@ -43,6 +46,10 @@ def estimate_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell:
     if args.gpu_memory:
         device = Device("cuda", 0, f"a GPU with {args.gpu_memory:g} GiB", args.gpu_memory, (9, 0))
     config = with_absolute_paths(config)
+    if args.levels:
+        rows = foresee_levels(config, device, size=size)
+        tell(json.dumps({"levels": rows}) if args.json else "\n".join(map(_describe_level, rows)))
+        return 0
     found = foresee(config, device, size=size)
     if args.fix:
         found["fix"] = None if found["fits"] else find_fix(config, device, size=size)
@@ -75,9 +82,7 @@ def foresee(
     Clips are read from the configuration's CSV if none are given; a missing one means clips of
     the usual longest. `s_per_step` is None unless this machine was measured alike.
     """
-    if not clips and (config.data.train_csv or config.data.train_data):
-        clips = read_manifest(config.data).train
-    found = estimate(config, clips=clips, device=device, size=size)
+    found = estimate(config, clips=clips or _clips_of(config), device=device, size=size)
     usable_gib = USABLE_SHARE * device.memory_gib
     known = s_per_step_of(
         config,
@@ -96,14 +101,36 @@ def foresee(
     }
 
 
+def foresee_levels(config: RunConfig, device: Device, *, size: str = "") -> list[dict[str, Any]]:
+    """Return what every level of gradient checkpointing would keep, and compute again.
+
+    `more` is what a step computes beyond one without, as a share of its counted FLOPs.
+    """
+    clips = _clips_of(config)
+    others = {key: value for key, value in config.optimizations.items() if key != _CHECKPOINTING}
+    rows: list[dict[str, Any]] = []
+    for level in ("off", *_LEVELS):
+        added = {} if level == "off" else {_CHECKPOINTING: {"level": level}}
+        found = foresee(
+            config.with_values(optimizations=others | added), device, clips=clips, size=size
+        )
+        first = rows[0]["flops"] if rows else found["flops"]
+        kept = {name: found[name] for name in ("peak_gib", "flops", "fits")}
+        rows.append({"level": level, "more": found["flops"] / first - 1} | kept)
+    return rows
+
+
+def _clips_of(config: RunConfig) -> Sequence[Clip]:
+    has_list = config.data.train_csv or config.data.train_data
+    return read_manifest(config.data).train if has_list else ()
+
+
 def find_fix(config: RunConfig, device: Device, *, size: str = "") -> dict[str, Any] | None:
     """Return the first of ever stronger measures with which a configuration fits; None: none does.
 
     The effective batch stays as it is: smaller micro-batches are accumulated.
     """
-    clips: Sequence[Clip] = ()
-    if config.data.train_csv or config.data.train_data:
-        clips = read_manifest(config.data).train
+    clips = _clips_of(config)
     measures: list[str] = []
     for measure, changed in _measures(config, device):
         measures.append(measure)
@@ -132,6 +159,11 @@ def _measures(config: RunConfig, device: Device) -> Iterator[tuple[str, RunConfi
         training = replace(config.training, batch_size=half, accumulate=parts)
         config = config.with_values(training=training)
         yield f"batch size {half} x {parts}", config
+
+
+def _describe_level(row: dict[str, Any]) -> str:
+    verdict = "fits" if row["fits"] else "does not fit"
+    return f"{row['level']:<7} {row['peak_gib']:6.2f} GiB  +{row['more']:.0%} to compute  {verdict}"
 
 
 def _describe(found: dict[str, Any], tell: Tell) -> None:

@@ -32,6 +32,7 @@ _QUIET: dict[str, Any] = {
     "api_visibility": "private",
 }
 _ESTIMATE_S = 600.0
+_TOO_LONG = "This took longer than ten minutes and was given up."
 _RATE_STEPS = 100
 
 ReadConfig = Callable[[Values], RunConfig]
@@ -52,6 +53,8 @@ class TrialsPart:
     minutes: gr.Number
     rates: gr.HTML
     measured: gr.HTML
+    compare_levels: gr.Button
+    levels: gr.HTML
 
 
 def build() -> TrialsPart:
@@ -69,17 +72,20 @@ def build() -> TrialsPart:
     with gr.Accordion("Try out before training", open=False, elem_id="trials"):
         with gr.Row():
             find_rate = gr.Button("Find learning rate", elem_id="find-rate")
+            compare_levels = gr.Button("Compare checkpointing levels", elem_id="compare-levels")
             measure = gr.Button("Measure on this machine", elem_id="measure-here")
             minutes = gr.Number(
                 10, label="Minutes to measure", minimum=1, maximum=120, elem_id="measure-minutes"
             )
+        levels = gr.HTML(elem_id="levels")
         rates = gr.HTML(apply_default_css=False, js_on_load=mount("mountRates"), elem_id="rates")
         measured = gr.HTML(
             apply_default_css=False, js_on_load=mount("mountMeasure"), elem_id="measured"
         )
     return TrialsPart(
-        estimate, fix, fixed, purpose, advice, follow, find_rate, measure, minutes, rates, measured
-    )
+        estimate, fix, fixed, purpose, advice, follow, find_rate, measure, minutes, rates, measured,
+        compare_levels, levels,
+    )  # fmt: skip
 
 
 def wire(
@@ -92,6 +98,7 @@ def wire(
     _wire_rates(part, form, studio, fields, read, watch)
     _wire_fix(part, form, watch)
     _wire_measure(part, studio, fields, read)
+    _wire_levels(part, studio, fields, read)
 
 
 # The estimate
@@ -102,8 +109,7 @@ def _foresee(text: str, path: Path, known: int) -> dict[str, Any]:
     """Return the estimate of a configuration as JSON text; `known` changes with measurements."""
     config = RunConfig.from_json(json.loads(text))
     words = ["estimate", "--json", "--fix", f"--config={write_config(config, path)}"]
-    too_long = "This took longer than ten minutes and was given up."
-    return ask_trainer(words, timeout_s=_ESTIMATE_S, too_long=too_long)
+    return ask_trainer(words, timeout_s=_ESTIMATE_S, too_long=_TOO_LONG)
 
 
 def describe_estimate(found: dict[str, Any], steps: int, device: Device) -> str:
@@ -186,6 +192,34 @@ def device_of(config: RunConfig) -> Device:
     wanted = config.training.device
     found = [device for device in devices if wanted in (device.kind, device.torch_name)]
     return found[0] if found else devices[0]
+
+
+def describe_levels(rows: list[dict[str, Any]], device: Device) -> str:
+    """Return what every level of gradient checkpointing would bring, as an HTML table."""
+    lines = "".join(
+        f"<tr><td><b>{safe(row['level'])}</b></td><td>{_gib(row['peak_gib'])} GB</td>"
+        f"<td>+{100 * row['more']:.0f} %</td><td>{'&#10003;' if row['fits'] else '-'}</td></tr>"
+        for row in rows
+    )
+    head = (
+        "<tr><th>Gradient checkpointing</th><th>Peak memory</th><th>More to compute</th>"
+        f"<th>Fits {device.memory_gib:.0f} GB</th></tr>"
+    )
+    return f"<table class='advice'>{head}{lines}</table>"
+
+
+def _wire_levels(part: TrialsPart, studio: Studio, fields: set[Any], read: ReadConfig) -> None:
+    path = studio.rates.folder.parent / "levels.json"
+
+    def compare(values: Values) -> str:
+        with toasts():
+            config = read(values)
+            words = ["estimate", "--json", "--levels", f"--config={write_config(config, path)}"]
+            found = ask_trainer(words, timeout_s=_ESTIMATE_S, too_long=_TOO_LONG)
+            return describe_levels(found["levels"], device_of(config))
+
+    slow = {"api_visibility": "private", "concurrency_limit": 1, "concurrency_id": "estimate"}
+    part.compare_levels.click(compare, fields, part.levels, **slow)
 
 
 # The advice
