@@ -2,9 +2,12 @@
 
 import os
 
+import pytest
 from _browser import browser, context, server, start
 
 __all__ = ["browser", "context", "server", "start"]
+_LONG = ("test_browser", "test_end_to_end", "test_race", "test_measure", "test_page", "test_network")
+"""Files that take longest start first, so that no worker ends long after the other."""
 
 
 def pytest_configure() -> None:
@@ -14,3 +17,8 @@ def pytest_configure() -> None:
     run resumes bit for bit only with the number of threads it began with.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files that take longest in front; within a file the order stays."""
+    items.sort(key=lambda item: not item.path.name.startswith(_LONG))

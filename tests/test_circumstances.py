@@ -144,7 +144,8 @@ def test_a_folder_that_goes_away_for_a_while_costs_a_save_and_no_event(tmp_path:
     notices = [each.event for each in run.events.follow() if isinstance(each.event, Notice)]
     assert outcome == "finished"
     assert list(run.series().steps.columns["step"]) == list(range(1, 13))
-    assert [info.step for info in run.checkpoints()] == [12]
+    # The best one of step 4 is there if its writer was done before the folder went away.
+    assert {12} <= {info.step for info in run.checkpoints()} <= {4, 12}
     assert any("checkpoint of step 6 could not be saved" in notice.text for notice in notices)
 
 
