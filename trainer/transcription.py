@@ -27,9 +27,9 @@ def open_transcriber(model: str, language: str) -> Transcriber:
     except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise CheckpointError(
-            f"The Whisper model '{model}' cannot be opened: {reason.rstrip('. ')}. Give a folder with a model "
-            "in CTranslate2 layout (model.bin, config.json, tokenizer.json), or, with a connection, a "
-            "name such as small or large-v3."
+            f"The Whisper model '{model}' cannot be opened: {reason.rstrip('. ')}. Give a folder "
+            "with a model in CTranslate2 layout (model.bin, config.json, tokenizer.json), or, with "
+            "a connection, a name such as small or large-v3."
         ) from None
     spoken = language.split("-")[0] or None
 
