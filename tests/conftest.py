@@ -6,7 +6,7 @@ import pytest
 from _browser import browser, context, server, start
 
 __all__ = ["browser", "context", "server", "start"]
-_LONG = ("test_browser", "test_end_to_end", "test_race", "test_measure", "test_page", "test_network")
+_LONG = ("test_browser", "test_end_to_end", "test_network", "test_page", "test_race")
 """Files that take longest start first, so that no worker ends long after the other."""
 
 
