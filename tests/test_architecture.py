@@ -121,7 +121,7 @@ ONLY = {
     # command.
     "webui": {
         "catalog", "config", "data.archives", "data.findings", "data.folder", "data.ledger",
-        "data.locate",
+        "data.locate", "data.slicing",
         "data.manifest", "data.peek", "data.quality", "data.rewrite", "data.types", "device",
         "entries", "errors", "events", "advice", "flags", "guard", "library", "measurements",
         "race.choices", "race.plan", "race.queue", "race.view", "options", "presets", "runs",

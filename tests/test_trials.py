@@ -402,7 +402,7 @@ def test_only_what_is_there_is_cut_and_only_one_at_a_time(
     typed, sent = started
     assert typed[:2] == ["cut", "--lines"]
     assert {"--speaker=ada", "--whisper=--lines", "--language=ko", "--longest=8"} < set(typed)
-    assert f"--out={tmp_path / 'a -- b-clips'}" in typed
+    assert f"--out={tmp_path / 'a -- b-clips-8s'}" in typed
     assert len(sent) == 5
     assert [path.name for path in Path(sent[2].split("=")[1]).iterdir()] == ["tape.wav"]
 

@@ -1,7 +1,7 @@
 """Tapes: the part of the Data tab where long recordings are cut into clips and written down."""
 
+import hashlib
 import shutil
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 
 import gradio as gr
 
+from trainer.data.slicing import Cutting
 from trainer.errors import DataError, RunError
 from webui.actions import event_detail, toasts
 from webui.form import as_text
@@ -70,9 +71,13 @@ def build() -> TapesPart:
                     elem_id="tapes-speaker",
                 )
                 longest = gr.Number(
-                    11, label="Longest clip (s)", minimum=_LONGEST[0], maximum=_LONGEST[1],
-                    interactive=True, elem_id="tapes-longest",
-                )  # fmt: skip
+                    Cutting().longest_s,
+                    label="Longest clip (s)",
+                    minimum=_LONGEST[0],
+                    maximum=_LONGEST[1],
+                    interactive=True,
+                    elem_id="tapes-longest",
+                )
                 whisper = gr.Textbox(
                     label="Whisper model",
                     info="A folder, or with a connection a name such as small or large-v3; needs "
@@ -133,7 +138,9 @@ def start_cut(
     low, high = _LONGEST
     if not low <= longest_s <= high:
         raise DataError(f"The longest clip must be between {low:g} and {high:g} s.")
-    source, out = _places(studio, files, as_text(path).strip())
+    # Another length goes to another folder; the same one goes on where it was.
+    ending = "clips" if longest_s == Cutting().longest_s else f"clips-{longest_s:g}s"
+    source, out = _places(studio, files, as_text(path).strip(), ending)
     words = ["cut", "--lines", f"--audio={source}", f"--out={out}", f"--longest={longest_s:g}"]
     given = {"speaker": speaker, "whisper": whisper, "language": language}
     chosen = {name: as_text(value).strip() for name, value in given.items()}
@@ -141,18 +148,25 @@ def start_cut(
     studio.cutting.start(words, {"source": source.name})
 
 
-def _places(studio: Studio, files: Any, path: str) -> tuple[Path, Path]:
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+def _places(studio: Studio, files: Any, path: str, ending: str) -> tuple[Path, Path]:
     """Return what to cut, and the folder of its clips."""
     uploaded = [Path(file) for file in files or [] if Path(file).suffix.lower() in _AUDIO]
     if uploaded:
-        folder = studio.uploads / uuid.uuid4().hex[:12]
-        (folder / "recordings").mkdir(parents=True)
+        facts = sorted((file.name, _digest(file)) for file in uploaded)
+        name = hashlib.blake2b(repr(facts).encode(), digest_size=6).hexdigest()
+        folder = studio.uploads / f"tapes-{name}"
+        (folder / "recordings").mkdir(parents=True, exist_ok=True)
         for file in uploaded:
             shutil.copyfile(file, folder / "recordings" / file.name)
-        return folder / "recordings", folder / "clips"
+        return folder / "recordings", folder / ending
     if not path:
         raise DataError("There is nothing to cut. Drop recordings, or name a recording or folder.")
     source = Path(studio.absolute(path))
     if not source.exists():
         raise DataError(f"{source} does not exist. Name a recording or a folder of them.")
-    return source, source.parent / f"{source.stem}-clips"
+    return source, source.parent / f"{source.stem}-{ending}"
