@@ -1,6 +1,7 @@
 """Long recordings become clips: cut in pauses, named, listed, transcribed, and never cut twice."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -163,6 +164,11 @@ def test_a_cut_that_ended_anywhere_goes_on_where_it_was(
     again, _ = _cut(tape, tmp_path / "cut", open_recogniser=lambda: hear(9))
     clips = read_manifest(DataConfig(train_csv=str(path), eval_fraction=0.0)).clips
 
+    _record(tape[0].path, (2.0, 0.5))
+    os.utime(tape[0].path, ns=(1, 1))
+    _, anew = _cut(tape, tmp_path / "cut")
+
+    assert (anew[-1]["clips"], anew[-1]["without_text"]) == (1, 1)
     assert heard == [f"tape-000{n}.wav" for n in (1, 2, 3)]
     assert [(clip.text, clip.speaker) for clip in clips] == [
         (f"words | of tape-000{n}", "ada") for n in (1, 2, 3)

@@ -46,6 +46,8 @@ class _Notes:
             self.settings = note["settings"]
         elif "recording" in note:
             self.ended[note["recording"]] = note
+            for name, *_ in note["clips"]:
+                self.texts.pop(name, None)  # What an earlier recording of this name said.
         elif "clip" in note:
             self.texts[note["clip"]] = note["text"]
 
@@ -114,7 +116,8 @@ def cut_recordings(
     notes = _open_notes(out, cutting)
     for number, recording in enumerate(recordings):
         tell({"phase": "cut", "done": number, "total": len(recordings)})
-        if str(recording.path) not in notes.ended:
+        known = notes.ended.get(str(recording.path), {})
+        if known.get("state") != _state_of(recording.path):
             notes.add(**_cut(recording, out, cutting))
     clips = notes.clips(recordings)
     told = _sum_up(notes, recordings, out / LIST_FILE)
@@ -136,6 +139,7 @@ def cut_recordings(
 def _cut(recording: Recording, out: Path, cutting: Cutting) -> dict[str, Any]:
     """Cut one recording and return the note on it; one that cannot be read is told, not raised."""
     note: dict[str, Any] = {"recording": str(recording.path), "clips": [], "length_s": 0.0}
+    note["state"] = _state_of(recording.path)
     try:
         note["length_s"] = audio_facts(recording.path).duration_s
         note["clips"] = [
@@ -145,6 +149,12 @@ def _cut(recording: Recording, out: Path, cutting: Cutting) -> dict[str, Any]:
     except AudioError as error:
         note["fault"] = str(error)
     return note
+
+
+def _state_of(path: Path) -> list[int]:
+    """Return size and time of change, by which a file is known to be the same."""
+    found = path.stat()
+    return [found.st_size, found.st_mtime_ns]
 
 
 def _open_notes(out: Path, cutting: Cutting) -> _Notes:
