@@ -42,8 +42,8 @@ FLOORS = {
     "trainer.speaking": 5.1,
     "trainer.train_gpt": 5.2,
     "trainer.judge": 5.0,
-    "trainer.cutting": 5.1,
-    "trainer.transcription": 5.0,
+    "trainer.cutting": 5.2,
+    "trainer.transcription": 5.15,
     "trainer.library": 5.05,
     "trainer.trash": 5.02,
     "trainer.queue": 5.0,
@@ -121,7 +121,7 @@ ONLY = {
     # command.
     "webui": {
         "catalog", "config", "data.archives", "data.findings", "data.folder", "data.ledger",
-        "data.locate", "data.slicing",
+        "data.locate", "data.recordings", "data.slicing",
         "data.manifest", "data.peek", "data.quality", "data.rewrite", "data.types", "device",
         "entries", "errors", "events", "advice", "flags", "guard", "library", "measurements",
         "race.choices", "race.plan", "race.queue", "race.view", "options", "presets", "runs",

@@ -68,6 +68,15 @@ def test_speech_without_a_pause_is_cut_where_it_is_faintest() -> None:
     assert second.start_s == first.end_s
 
 
+def test_the_end_of_long_speech_is_not_torn_off_as_too_short() -> None:
+    levels = _levels((10.7, -20.0), (0.1, -30.0), (0.1, -20.0), (2.0, -70.0))
+
+    clips = find_clips(levels, Cutting())
+
+    assert sum(clip.length_s for clip in clips) >= 10.9
+    assert min(clip.length_s for clip in clips) >= 1.0
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_no_clip_is_too_long_none_overlap_and_no_speech_is_lost(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -104,14 +113,21 @@ def test_channels_of_opposite_phase_are_no_silence(tmp_path: Path) -> None:
 
 
 def test_folders_name_who_speaks_and_every_clip_has_a_name_of_its_own(tmp_path: Path) -> None:
-    for name in ("ada/one.wav", "bob/one.wav", "bob one.wav", "bob_one.wav", "<b>|,.wav"):
+    for name in ("ada/one.wav", "bob/one.wav", "bob one.wav", "Bob_one.wav", "<b>|,.wav"):
         _record(tmp_path / name, (0.1, 0.5))
+    (tmp_path / "._one.wav").touch()
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / "one-0001.wav").touch()
 
-    found = {recording.stem: recording.speaker for recording in find_recordings(tmp_path)}
+    recordings = find_recordings(tmp_path, leave_out=tmp_path / "cut")
+    found = {recording.stem: recording.speaker for recording in recordings}
+    _record(tmp_path / "a" / "new.wav", (0.1, 0.5))
+    later = {recording.stem for recording in find_recordings(tmp_path, leave_out=tmp_path / "cut")}
 
-    assert len(found) == 5
-    assert {found["ada-one"], found["bob-one"], found["bob_one"]} == {"ada", "bob", ""}
+    assert len({stem.lower() for stem in found}) == 5
+    assert {found["ada-one"], found["bob-one"]} == {"ada", "bob"}
     assert not any(set(stem) & set("<>|, ") for stem in found)
+    assert later == {*found, "a-new"}
     assert {one.speaker for one in find_recordings(tmp_path, "eve")} == {"eve"}
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="holds no recording"):
@@ -184,8 +200,9 @@ def test_what_lies_in_a_folder_is_never_cut_over(tape: list[Recording], tmp_path
         _cut(tape, tmp_path / "cut", cutting=Cutting(longest_s=5.0))
     with pytest.raises(RunExists, match="holds other files"):
         _cut(tape, tmp_path / "raw")
-    with pytest.raises(DataError, match="cannot be"):
-        _cut(tape, tmp_path / "new", cutting=Cutting(shortest_s=8.0))
+    for odd in (Cutting(shortest_s=8.0), Cutting(0.1, 0.2, 0.1), Cutting(pause_s=float("nan"))):
+        with pytest.raises(DataError, match="cannot be"):
+            _cut(tape, tmp_path / "new", cutting=odd)
     with pytest.raises(DataError, match=r"No clip could be cut. torn\.wav"):
         _cut([tape[1]], tmp_path / "none")
 
@@ -205,6 +222,25 @@ def test_the_command_says_what_it_did(
     assert lines[-1]["list"] == str(tmp_path / "cut" / "list.csv")
 
 
+def test_a_disk_that_fills_up_keeps_what_is_cut(
+    tape: list[Recording],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    words = ["cut", "--audio", str(tmp_path / "raw"), "--out", str(tmp_path / "cut")]
+    with monkeypatch.context() as patched:
+        patched.setattr("trainer.data.recordings.write_wav", refuse)
+        assert main(words) == 1
+    said = capsys.readouterr().err
+
+    assert "The cut broke off" in said and "No space left on device" in said
+    assert main(words) == 0
+
+
 def test_whisper_is_optional_and_says_what_it_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +253,8 @@ def test_whisper_is_optional_and_says_what_it_lacks(
 
         def transcribe(self, path: str, **chosen: Any) -> tuple[list[Any], None]:
             asked.append(chosen["language"])
+            if chosen["language"] == "xx":
+                raise ValueError("'xx' is not a valid language code")
             return [SimpleNamespace(text=" Good"), SimpleNamespace(text=" day. ")], None
 
     monkeypatch.setitem(sys.modules, "faster_whisper", None)
@@ -227,4 +265,6 @@ def test_whisper_is_optional_and_says_what_it_lacks(
         open_transcriber("absent", "en")
 
     assert open_transcriber("small", "pt-BR")(tmp_path / "a.wav") == "Good day."
-    assert asked == ["pt"]
+    with pytest.raises(CheckpointError, match=r"could not write a\.wav down: 'xx' is not"):
+        open_transcriber("small", "xx")(tmp_path / "a.wav")
+    assert asked == ["pt", "xx"]

@@ -7,8 +7,11 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import soundfile
 
 from trainer.data.headers import AudioError, audio_facts
 from trainer.data.recordings import Recording, cut_recording, find_recordings
@@ -81,16 +84,23 @@ def cut_command(
     add("--whisper", default="", metavar="MODEL", help=whisper)
     add("--lines", action="store_true", help="print JSON lines for programs")
     args = parser.parse_args(argv)
-    cut_recordings(
-        find_recordings(Path(args.audio), args.speaker),
-        Path(args.out).absolute(),
-        Cutting(args.shortest, args.longest, args.pause),
-        language=args.language,
-        open_recogniser=(
-            (lambda: open_transcriber(args.whisper, args.language)) if args.whisper else None
-        ),
-        tell=lambda line: tell(json.dumps(line) if args.lines else _in_words(line)),
-    )
+    out = Path(args.out).absolute()
+    try:
+        cut_recordings(
+            find_recordings(Path(args.audio), args.speaker, leave_out=out),
+            out,
+            Cutting(args.shortest, args.longest, args.pause),
+            language=args.language,
+            open_recogniser=(
+                partial(open_transcriber, args.whisper, args.language) if args.whisper else None
+            ),
+            tell=lambda line: tell(json.dumps(line) if args.lines else _in_words(line)),
+        )
+    except (OSError, soundfile.LibsndfileError) as error:
+        raise DataError(
+            f"The cut broke off: {error}. What is cut is kept; free some space or mend the path, "
+            "and give the same command again."
+        ) from None
     return 0
 
 
@@ -185,11 +195,13 @@ def _open_notes(out: Path, cutting: Cutting) -> _Notes:
 
 
 def _refuse_odd(cutting: Cutting) -> None:
-    if not 0 < cutting.pause_s < cutting.longest_s or cutting.longest_s < 2 * cutting.shortest_s:
+    shortest_s, longest_s, pause_s = cutting.shortest_s, cutting.longest_s, cutting.pause_s
+    is_fine = 0 < pause_s < longest_s and shortest_s > 0 and max(2.0, 2 * shortest_s) <= longest_s
+    if not is_fine:
         raise DataError(
-            f"Clips of {cutting.shortest_s:g} to {cutting.longest_s:g} s, cut in pauses of "
-            f"{cutting.pause_s:g} s, cannot be. The longest must be at least twice the shortest, "
-            "and pauses are shorter than clips."
+            f"Clips of {shortest_s:g} to {longest_s:g} s, cut in pauses of {pause_s:g} s, cannot "
+            "be. The longest must be at least 2 s and twice the shortest, and pauses are shorter "
+            "than clips."
         )
 
 

@@ -16,6 +16,7 @@ from trainer.entries import find_family, with_absolute_paths
 from trainer.estimate import GIB, estimate
 from trainer.flags import config_from_args
 from trainer.measurements import s_per_step_of
+from trainer.options import describe
 from trainer.presets import USABLE_SHARE, apply_preset
 from trainer.rehearsal import without_size
 from trainer.specs import Optimization
@@ -23,7 +24,6 @@ from trainer.specs import Optimization
 Tell = Callable[[str], None]
 
 _CHECKPOINTING = "gradient_checkpointing"
-_LEVELS = ("light", "medium", "full")
 _SAVERS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("sdpa", {}),
     ("mixed_precision", {"mode": "auto"}),
@@ -109,7 +109,9 @@ def foresee_levels(config: RunConfig, device: Device, *, size: str = "") -> list
     clips = _clips_of(config)
     others = {key: value for key, value in config.optimizations.items() if key != _CHECKPOINTING}
     rows: list[dict[str, Any]] = []
-    for level in ("off", *_LEVELS):
+    box = discover("trainer.optimizations", Optimization)[_CHECKPOINTING]
+    levels = next(option.choices for option in describe(box.options) if option.name == "level")
+    for level in ("off", *levels):
         added = {} if level == "off" else {_CHECKPOINTING: {"level": level}}
         found = foresee(
             config.with_values(optimizations=others | added), device, clips=clips, size=size

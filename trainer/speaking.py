@@ -102,12 +102,14 @@ def choose_place(device: str, weights_gib: float) -> str:
     return "cpu"
 
 
-def place_voice(model: nn.Module, device: str) -> str:
-    """Move a model to where it is to speak, and return that place."""
+def place_voice(model: nn.Module, device: str) -> None:
+    """Move a model to where it is to speak.
+
+    Raises:
+        ConfigError: there is no such device.
+    """
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-    place = choose_place(device, size / 2**30)
-    model.to(place)
-    return place
+    model.to(choose_place(device, size / 2**30))
 
 
 @torch.inference_mode()

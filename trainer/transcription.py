@@ -8,11 +8,14 @@ from trainer.errors import CheckpointError, MissingDependency
 
 Transcriber = Callable[[Path], str]
 
+_WEIGHTS_GIB = 3.0
+"""What large-v3 takes in 16 bits."""
+
 
 def open_transcriber(model: str, language: str) -> Transcriber:
     """Load a Whisper model by faster-whisper: a folder in CTranslate2 layout, or a published name.
 
-    It computes on a GPU if CTranslate2 finds one, else on the CPU in 8 bits.
+    It computes on a GPU that has room to spare beside what trains there, else on the CPU.
 
     Raises:
         MissingDependency: faster-whisper is not installed.
@@ -22,8 +25,14 @@ def open_transcriber(model: str, language: str) -> Transcriber:
         package = importlib.import_module("faster_whisper")
     except ImportError:
         raise MissingDependency("faster-whisper", "Writing texts by Whisper") from None
+    # Imported here: it loads torch, which cutting alone does not need.
+    from trainer.speaking import choose_place
+
     try:
-        whisper = package.WhisperModel(model, device="auto", compute_type="auto")
+        kind, _, index = choose_place("auto", _WEIGHTS_GIB).partition(":")
+        whisper = package.WhisperModel(
+            model, device=kind, device_index=int(index or 0), compute_type="auto"
+        )
     except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise CheckpointError(
@@ -34,14 +43,21 @@ def open_transcriber(model: str, language: str) -> Transcriber:
     spoken = language.split("-")[0] or None
 
     def write_down(path: Path) -> str:
-        segments, _ = whisper.transcribe(
-            str(path),
-            language=spoken,
-            beam_size=5,
-            # One clip must not talk the next one into what it says.
-            condition_on_previous_text=False,
-            without_timestamps=True,
-        )
-        return " ".join(segment.text.strip() for segment in segments).strip()
+        try:
+            segments, _ = whisper.transcribe(
+                str(path),
+                language=spoken,
+                beam_size=5,
+                # What it said before must not talk it into what comes.
+                condition_on_previous_text=False,
+                without_timestamps=True,
+            )
+            return " ".join(segment.text.strip() for segment in segments).strip()
+        except (RuntimeError, ValueError) as error:
+            raise CheckpointError(
+                f"The Whisper model '{model}' could not write {path.name} down: "
+                f"{str(error)[:200].rstrip('. ')}. Check the language, or give another model; "
+                "what is written is kept."
+            ) from None
 
     return write_down

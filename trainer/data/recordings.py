@@ -1,6 +1,8 @@
 """Recordings: long audio files, found in folders, measured block by block, cut into clip files."""
 
+import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,31 +29,40 @@ class Recording:
     speaker: str
 
 
-def find_recordings(path: Path, speaker: str = "") -> list[Recording]:
+def find_recordings(
+    path: Path, speaker: str = "", leave_out: Path | None = None
+) -> list[Recording]:
     """List the recordings of a folder and below it, or the one file.
 
-    Without a speaker, the first folder on the way to a recording names who speaks.
+    Without a speaker, the first folder on the way to a recording names who speaks. What lies in
+    `leave_out`, where the clips go, and hidden files are none.
 
     Raises:
         DataError: there is none.
     """
     if path.is_file():
         return [Recording(path.absolute(), _safe(path.stem), speaker)]
-    files = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in AUDIO]
+    files = [
+        file
+        for file in sorted(path.rglob("*"))
+        if file.suffix.lower() in AUDIO
+        and not file.name.startswith(".")
+        and (leave_out is None or leave_out.absolute() not in file.absolute().parents)
+    ]
     if not files:
         what = "holds no recording" if path.is_dir() else "does not exist"
         raise DataError(
             f"{path} {what}. Give a recording ({', '.join(AUDIO)}), or a folder of them."
         )
-    recordings: list[Recording] = []
-    used: set[str] = set()
-    for file in files:
-        parts = file.relative_to(path).with_suffix("").parts
-        stem = wanted = _safe("-".join(parts))
-        while stem in used:
-            stem = f"{wanted}-{len(used)}"
-        used.add(stem)
-        who = speaker or (parts[0] if len(parts) > 1 else "")
+    places = [file.relative_to(path) for file in files]
+    stems = [_safe("-".join(place.with_suffix("").parts)) for place in places]
+    count = Counter(stem.lower() for stem in stems)
+    recordings = []
+    for file, place, stem in zip(files, places, stems, strict=True):
+        if count[stem.lower()] > 1:
+            # Told apart by what they are, not by their order, which a new file may change.
+            stem += "-" + hashlib.blake2b(str(place).encode(), digest_size=4).hexdigest()
+        who = speaker or (place.parts[0] if len(place.parts) > 1 else "")
         recordings.append(Recording(file.absolute(), stem, who))
     return recordings
 
@@ -69,13 +80,29 @@ def cut_recording(
     with soundfile.SoundFile(str(recording.path)) as file:
         for number, span in enumerate(spans, 1):
             first, last = (round(at_s * facts.sample_rate) for at_s in (span.start_s, span.end_s))
-            # Read on, not sought: MP3 is exact only in order.
-            while (gap := first - file.tell()) > 0:
-                file.read(min(gap, 60 * facts.sample_rate), dtype="float32")
-            wave = file.read(last - first, dtype="float32", always_2d=True)
+            wave = _read_on(file, first, last)
             name = f"{recording.stem}-{number:04d}.wav"
             write_wav(folder / name, to_mono(wave), facts.sample_rate)
             yield name, span
+
+
+def _read_on(file: soundfile.SoundFile, first: int, last: int) -> np.ndarray:
+    """Read samples `first` to `last`, (samples, channels); in order, for MP3 cannot be sought.
+
+    Raises:
+        AudioError: it ends or breaks before.
+    """
+    step = 60 * file.samplerate
+    try:
+        while (gap := first - file.tell()) > 0 and len(file.read(min(gap, step))):
+            pass
+        wave = file.read(last - first, dtype="float32", always_2d=True)
+    except (soundfile.LibsndfileError, RuntimeError):
+        wave = np.zeros((0, 1), np.float32)
+    if not len(wave):
+        name = Path(file.name).name
+        raise AudioError("truncated_audio", f"{name} cannot be decoded to its end.", CONVERT)
+    return wave
 
 
 def measure_levels(path: Path) -> np.ndarray:

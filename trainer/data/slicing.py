@@ -90,8 +90,10 @@ def _split_run(run: Span, levels: np.ndarray, cutting: Cutting) -> list[Span]:
     """Cut speech that is too long for a clip where it is faintest."""
     parts = []
     start_s, room_s = run.start_s, cutting.longest_s - 2 * cutting.margin_s
-    while run.end_s - start_s > room_s:
-        first, last = (round((start_s + share * room_s) / FRAME_S) for share in (0.4, 1.0))
+    while (left_s := run.end_s - start_s) > room_s:
+        # What is left must be a clip too.
+        most_s = min(room_s, left_s - cutting.shortest_s)
+        first, last = (round((start_s + at_s) / FRAME_S) for at_s in (0.4 * room_s, most_s))
         window = np.convolve(levels[first:last], np.ones(5) / 5, mode="same")
         cut_s = (first + int(window[2:-2].argmin()) + 2) * FRAME_S
         parts.append(Span(start_s, cut_s))

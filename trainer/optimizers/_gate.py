@@ -20,7 +20,8 @@ from trainer.optimizers import _lists as lists
 class Gate:
     """Lets changes pass unless `found_inf` (a scalar on the device: 0 or 1) says otherwise.
 
-    Without `found_inf` it is always open. Open, it rounds as the plain functions do.
+    Without `found_inf` it is always open and rounds as the plain functions do; behind a verdict the
+    last digits may differ, since one kernel does what were two.
     """
 
     found_inf: Tensor | None = None

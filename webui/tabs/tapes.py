@@ -9,6 +9,7 @@ from typing import Any
 
 import gradio as gr
 
+from trainer.data.recordings import AUDIO
 from trainer.data.slicing import Cutting
 from trainer.errors import DataError, RunError
 from webui.actions import event_detail, toasts
@@ -16,7 +17,6 @@ from webui.form import as_text
 from webui.scripts import mount
 from webui.studio import Studio
 
-_AUDIO = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".aif")
 _QUIET: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None}
 _LONGEST = (2.0, 30.0)
 
@@ -51,7 +51,7 @@ def build() -> TapesPart:
                 files = gr.File(
                     label="Recordings from this browser",
                     file_count="multiple",
-                    file_types=list(_AUDIO),
+                    file_types=list(AUDIO),
                     height=120,
                     elem_id="tapes-files",
                 )
@@ -155,7 +155,7 @@ def _digest(path: Path) -> str:
 
 def _places(studio: Studio, files: Any, path: str, ending: str) -> tuple[Path, Path]:
     """Return what to cut, and the folder of its clips."""
-    uploaded = [Path(file) for file in files or [] if Path(file).suffix.lower() in _AUDIO]
+    uploaded = [Path(file) for file in files or [] if Path(file).suffix.lower() in AUDIO]
     if uploaded:
         facts = sorted((file.name, _digest(file)) for file in uploaded)
         name = hashlib.blake2b(repr(facts).encode(), digest_size=6).hexdigest()

@@ -67,7 +67,7 @@ def build() -> TrialsPart:
     with gr.Accordion("What this machine should tick, and why", open=False):
         purposes = [(PRESETS[name].label, name) for name in PURPOSES]
         purpose = gr.Radio(purposes, value="balanced", label="What for", elem_id="purpose")
-        advice = gr.HTML(elem_id="advice")
+        advice = gr.HTML(apply_default_css=False, elem_id="advice")
         follow = gr.Button("Tick these", size="sm", elem_id="follow-advice")
     with gr.Accordion("Try out before training", open=False, elem_id="trials"):
         with gr.Row():
@@ -77,7 +77,7 @@ def build() -> TrialsPart:
             minutes = gr.Number(
                 10, label="Minutes to measure", minimum=1, maximum=120, elem_id="measure-minutes"
             )
-        levels = gr.HTML(elem_id="levels")
+        levels = gr.HTML(apply_default_css=False, elem_id="levels")
         rates = gr.HTML(apply_default_css=False, js_on_load=mount("mountRates"), elem_id="rates")
         measured = gr.HTML(
             apply_default_css=False, js_on_load=mount("mountMeasure"), elem_id="measured"
