@@ -11,7 +11,7 @@ from _browser import Starter, needs_chromium, open_page, stop_run, watch_run
 from _clips import write_list, write_tone
 from _page_server import PageServer
 from _words import is_word
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import Browser, BrowserContext, Page, Route
 
 from trainer import Run, RunConfig
 from trainer.alerts import Alerts
@@ -41,6 +41,10 @@ DRAWN = """Object.fromEntries([...document.querySelectorAll('#live .tile')].map(
     return [tile.firstChild.textContent, Boolean(ink)];
 }))"""
 UNSAID = "[...timbre.unsaid]"
+OPEN_TABS = """[...document.querySelectorAll('[role=tab][aria-selected=true]')]
+    .map((tab) => tab.dataset.tabId)"""
+AFTER_FRAMES = """async () => { for (let frame = 0; frame < 70; frame++)
+    await new Promise(requestAnimationFrame); }"""
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +131,31 @@ def test_every_tab_can_be_read_and_pressed_by_all_in_both_colours_and_on_a_phone
 
     assert {place: wrong for place, wrong in found.items() if wrong} == {}
     assert len(found) >= 18
+
+
+def test_the_tab_pressed_last_stays_open_however_late_the_page_answers(
+    context: BrowserContext, server: PageServer
+) -> None:
+    page = context.new_page()
+    late: list[Route] = []
+    page.route("**/gradio_api/queue/**", lambda route: late.append(route))
+    page.goto(server.url + "?tab=data")
+    page.wait_for_function("window.timbre && timbre.answeredAt > 0")
+    page.wait_for_selector("#tab-data", state="visible")
+
+    page.evaluate("timbre.openTab('runs'); timbre.openTab('race'); timbre.openTab('train');")
+    page.wait_for_selector("#tab-train", state="visible")
+    page.evaluate(AFTER_FRAMES)
+    for route in late:
+        route.continue_()
+    page.unroute("**/gradio_api/queue/**")
+    page.wait_for_timeout(500)
+
+    assert page.evaluate(OPEN_TABS) == ["train"]
+    page.click("#tab-listen-button")
+    page.evaluate("timbre.openLinkedTab()")
+    page.evaluate(AFTER_FRAMES)
+    assert page.evaluate(OPEN_TABS) == ["listen"]
 
 
 def test_start_and_stop_are_as_wide_as_a_phone_and_stand_apart(

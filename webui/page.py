@@ -7,12 +7,11 @@ import gradio as gr
 from trainer.device import list_devices
 from webui.api import add_endpoints
 from webui.refusals import FieldWatch
-from webui.scripts import mount
+from webui.scripts import mount, queued
 from webui.studio import Studio
 from webui.tabs import data, listen, live, race, runs, start, train
 
 _LANGUAGES = {"en": "English", "ko": "한국어", "am": "አማርኛ", "fa": "فارسی"}
-_TAB_NAMES = ("start", "data", "train", "live", "listen", "runs", "race")
 
 
 def build_page(studio: Studio) -> gr.Blocks:
@@ -36,7 +35,7 @@ def build_page(studio: Studio) -> gr.Blocks:
         runs.wire(runs_tab, studio)
         train.wire_copy(train_tab, data_form, studio, runs_tab.table, tabs)
         train.wire_race(train_tab, race_tab, data_form, studio, tabs)
-        page.load(_open_link, None, tabs, show_progress="hidden", api_visibility="private")
+        page.load(None, None, None, js=f"() => {{ {queued('openLinkedTab')} }}")
         add_endpoints(studio)
     return page
 
@@ -63,8 +62,3 @@ def _header() -> str:
         '<button type="button" class="theme-switch" '
         'aria-label="Switch between light and dark">Light / dark</button></div>'
     )
-
-
-def _open_link(request: gr.Request) -> gr.Tabs:
-    wanted = request.query_params.get("tab", "")
-    return gr.Tabs(selected=wanted) if wanted in _TAB_NAMES else gr.Tabs()

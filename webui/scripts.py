@@ -45,5 +45,10 @@ def bundle() -> str:
 
 def mount(function: str) -> str:
     """Return the `js_on_load` that lets a function of our script fill an element."""
-    call = f'["{function}", element, trigger]'
-    return f"(window.timbreQueue = window.timbreQueue || []).push({call});"
+    return queued(function, "element", "trigger")
+
+
+def queued(function: str, *given: str) -> str:
+    """Return the line that calls a function of our script once the script is there."""
+    call = ", ".join([f'"{function}"', *given])
+    return f"(window.timbreQueue = window.timbreQueue || []).push([{call}]);"

@@ -2,6 +2,8 @@
 (function () {
   "use strict";
   const t = window.timbre;
+  const linkedTab = new URLSearchParams(location.search).get("tab");
+  let wantedTab = "";
 
   /* Make an element. Text children become text nodes, so nothing foreign is ever parsed as HTML. */
   t.h = function (tag, attributes, ...children) {
@@ -74,7 +76,12 @@
   };
 
   /* Press a tab: Gradio gives its button the tab's id, or moves it into a menu where it is narrow. */
-  t.openTab = function (name, tries = 60) {
+  t.openTab = function (name) {
+    wantedTab = name;
+    pressTab(name, 60);
+  };
+
+  function pressTab(name, tries) {
     const hidden = [...document.querySelectorAll("#tabs .overflow-dropdown button")]
       .find((button) => t.meant(button).trim().toLowerCase() === name);
     const button = document.getElementById("tab-" + name + "-button") || hidden;
@@ -82,13 +89,20 @@
     // While the window changes its width, the buttons move between the row and the menu.
     requestAnimationFrame(() => {
       const panel = document.getElementById("tab-" + name);
-      if (tries && panel && !panel.offsetParent) t.openTab(name, tries - 1);
+      // Another tab may have been pressed by now; two that pressed in turn would never agree.
+      if (tries && wantedTab === name && panel && !panel.offsetParent) pressTab(name, tries - 1);
     });
+  }
+
+  /* Open the tab of the address the page was opened with, unless something was pressed since. */
+  t.openLinkedTab = function () {
+    if (linkedTab && !wantedTab) t.openTab(linkedTab);
   };
 
   /* The address names the open tab, so that a reload comes back to it. */
   document.addEventListener("click", (event) => {
     const tab = event.target.closest && event.target.closest("#tabs [data-tab-id]");
+    if (event.isTrusted) wantedTab = tab ? tab.dataset.tabId : wantedTab || "the first";
     if (!tab) return;
     const address = new URL(location.href);
     address.searchParams.set("tab", tab.dataset.tabId);
