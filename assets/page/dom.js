@@ -102,7 +102,7 @@
   /* The address names the open tab, so that a reload comes back to it. */
   document.addEventListener("click", (event) => {
     const tab = event.target.closest && event.target.closest("#tabs [data-tab-id]");
-    if (event.isTrusted) wantedTab = tab ? tab.dataset.tabId : wantedTab || "the first";
+    if (event.isTrusted) wantedTab = tab ? tab.dataset.tabId : wantedTab || "-";
     if (!tab) return;
     const address = new URL(location.href);
     address.searchParams.set("tab", tab.dataset.tabId);
