@@ -12,16 +12,19 @@ def collection_by_hand() -> Iterator[None]:
     """Leave all that exists now out of the search for cycles, and let `sweep` alone search.
 
     A corpus is hundreds of thousands of objects; looking through them halts a step, and on a GPU
-    that is waited for, every time.
+    that is waited for, every time. Where the program around it has left out its own objects
+    already, that stays as it is.
     """
-    was_enabled = gc.isenabled()
+    was_enabled, was_frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.collect()
-    gc.freeze()
+    if not was_frozen:
+        gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not was_frozen:
+            gc.unfreeze()
         if was_enabled:
             gc.enable()
 
