@@ -26,6 +26,8 @@ FLAGS = [
     "--autoplay-policy=no-user-gesture-required", "--enable-precise-memory-info",
 ]  # fmt: skip
 Starter = Callable[..., Run]
+PATIENCE_MS = 60_000
+"""How long a page may take: a busy machine is no error, and only a failing test waits as long."""
 
 
 @pytest.fixture(scope="session")
@@ -49,11 +51,10 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
     """A fresh profile; an error on any of its pages, or a request elsewhere, fails the test."""
-    context = browser.new_context(
-        viewport={"width": 1280, "height": 900}, locale="en-US", timezone_id="UTC",
+    context = new_context(
+        browser, viewport={"width": 1280, "height": 900}, locale="en-US", timezone_id="UTC",
         reduced_motion="reduce",
     )  # fmt: skip
-    context.set_default_timeout(20_000)
     wrong: list[str] = []
     context.on("weberror", lambda error: wrong.append(str(error.error)))
     context.on("console", lambda message: _note(message, wrong))
@@ -61,6 +62,13 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
     yield context
     context.close()
     assert not wrong, wrong
+
+
+def new_context(browser: Browser, **wishes: Any) -> BrowserContext:
+    """Return a fresh profile whose waits are as patient as those of `context`."""
+    context = browser.new_context(**wishes)
+    context.set_default_timeout(PATIENCE_MS)
+    return context
 
 
 def _note(message: Any, wrong: list[str]) -> None:

@@ -37,7 +37,7 @@ class PageServer:
     def stop(self) -> None:
         """End the server as Ctrl+C does."""
         self.process.send_signal(signal.SIGINT)
-        self.process.communicate(timeout=20)
+        self.process.communicate(timeout=60)
 
 
 def start_page(runs: Path, *words: str, port: int = 0, token: bool = False) -> PageServer:

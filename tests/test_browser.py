@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
-from _browser import Starter, needs_chromium, open_page, stop_run, watch_run
+from _browser import Starter, needs_chromium, new_context, open_page, stop_run, watch_run
 from _clips import write_list, write_tone
 from _page_server import DEMO_STEPS, PageServer
 from playwright.sync_api import Browser, BrowserContext, Page
@@ -45,8 +45,8 @@ def test_a_newcomer_trains_the_demo_and_hears_it(
     page = open_page(context, server)
 
     page.click("#demo-button")
-    page.wait_for_function("timbre.step > 5", timeout=90_000)
-    page.wait_for_function("timbre.state === 'finished'", timeout=90_000)
+    page.wait_for_function("timbre.step > 5", timeout=180_000)
+    page.wait_for_function("timbre.state === 'finished'", timeout=180_000)
     audio = page.locator("#live-previews audio").first
     audio.evaluate("audio => audio.play()")
     page.wait_for_function("document.querySelector('#live-previews audio').currentTime > 0.2")
@@ -63,7 +63,7 @@ def test_a_newcomer_trains_the_demo_and_hears_it(
     row = page.locator("details.more-links").first
     row.locator("summary").click()
     row.get_by_role("button", name="Export voice", exact=True).click()
-    page.wait_for_selector("#exported a", timeout=60_000)
+    page.wait_for_selector("#exported a")
     exported = server.runs / "demo-voice" / "exports"
     assert [path.name for path in exported.glob("*/model.safetensors")]
 
@@ -100,7 +100,7 @@ def test_runs_that_end_badly_say_why_and_what_to_do(
     for end in ends:
         start(f"ends-{end}", 1000, end)
     # A context of its own: the browser logs the 404 of the run that is not there as an error.
-    page = open_page(browser.new_context(), server, "?tab=live&run=nobody")
+    page = open_page(new_context(browser), server, "?tab=live&run=nobody")
     page.wait_for_selector("#live-empty >> text=no run named 'nobody'")
 
     shown = {}
@@ -298,7 +298,7 @@ def test_real_training_survives_a_killed_server_stops_goes_on_and_speaks(
     page.fill("#run-name input, #run-name textarea", "real-demo")
     page.fill("#training-steps input, #training-steps textarea", "100000")
     page.click("#start-training")
-    page.wait_for_function("timbre.run === 'real-demo' && timbre.step > 5", timeout=90_000)
+    page.wait_for_function("timbre.run === 'real-demo' && timbre.step > 5", timeout=180_000)
     run = Run.open(server.runs / "real-demo")
     RunLibrary(server.runs).enqueue("heir", RunConfig(training=TrainingConfig(steps=5)))
 
@@ -311,23 +311,23 @@ def test_real_training_survives_a_killed_server_stops_goes_on_and_speaks(
     page.wait_for_function(f"timbre.step > {before + 10}")
     page.wait_for_selector("#strip .notice", state="hidden")
     page.click("#live-stop")
-    page.wait_for_function("timbre.state === 'stopped'", timeout=60_000)
+    page.wait_for_function("timbre.state === 'stopped'")
     stopped_at = page.evaluate("timbre.step")
     page.evaluate("timbre.show('heir')")
     page.wait_for_function("timbre.run === 'heir' && timbre.state === 'finished'")
     page.goto(server.url + "?tab=live&run=real-demo")
     page.wait_for_function("window.timbre && timbre.updates > 3")
     page.click("#live-resume")
-    page.wait_for_function(f"timbre.step > {stopped_at + 2}", timeout=90_000)
+    page.wait_for_function(f"timbre.step > {stopped_at + 2}", timeout=180_000)
     page.click("#live-stop")
-    page.wait_for_function("timbre.state === 'stopped'", timeout=60_000)
+    page.wait_for_function("timbre.state === 'stopped'")
     steps = page.evaluate("timbre.series.steps.get('step')")
     starts = page.evaluate("timbre.series.markedAs('started').length")
     page.evaluate("timbre.openTab('listen')")
     page.wait_for_function("document.querySelector('#listen-run input').value === 'real-demo'")
     page.fill("#listen-text textarea", "Good morning.")
     page.click("#speak-now")
-    page.wait_for_function("timbre.speech.state === 'ended'", timeout=60_000)
+    page.wait_for_function("timbre.speech.state === 'ended'")
 
     assert "the training goes on" in notice
     assert steps == list(range(1, steps[-1] + 1))

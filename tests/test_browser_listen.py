@@ -2,7 +2,7 @@
 
 import json
 
-from _browser import needs_chromium, open_page
+from _browser import needs_chromium, new_context, open_page
 from _clips import write_tone
 from _page_server import PageServer
 from playwright.sync_api import Browser, BrowserContext
@@ -68,7 +68,7 @@ def test_the_tab_says_what_its_previews_are_and_speaks_by_keyboard(
     browser: Browser, server: PageServer
 ) -> None:
     # A context of its own: the browser logs the refusal at the end as an error.
-    context = browser.new_context()
+    context = new_context(browser)
     runs = {ending: Run.create(server.runs / f"kind-{ending}", RunConfig()) for ending in KINDS}
     for ending, run in runs.items():
         (run.folder / "previews").mkdir(exist_ok=True)

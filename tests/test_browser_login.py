@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _browser import needs_chromium
+from _browser import needs_chromium, new_context
 from _page_server import PageServer, start_page
 from playwright.sync_api import Browser, Page
 
@@ -35,8 +35,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., PageServer]]:
 
 
 def _open(browser: Browser, url: str, **about: Any) -> Page:
-    page = browser.new_context(**about).new_page()
-    page.set_default_timeout(20_000)
+    page = new_context(browser, **about).new_page()
     page.goto(url)
     return page
 

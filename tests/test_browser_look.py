@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _browser import Starter, needs_chromium, open_page, stop_run, watch_run
+from _browser import Starter, needs_chromium, new_context, open_page, stop_run, watch_run
 from _clips import write_list, write_tone
 from _page_server import PageServer
 from _words import is_word
@@ -162,7 +162,7 @@ def test_start_and_stop_are_as_wide_as_a_phone_and_stand_apart(
     browser: Browser, server: PageServer, start: Starter
 ) -> None:
     run = start("thumb", 100_000)
-    context = browser.new_context(viewport=PHONE)  # type: ignore[arg-type]
+    context = new_context(browser, viewport=PHONE)
     page = watch_run(context, server, run)
 
     page.wait_for_selector("#live-stop", state="visible")
@@ -184,8 +184,7 @@ def test_start_and_stop_are_as_wide_as_a_phone_and_stand_apart(
 def test_the_page_speaks_the_language_of_the_browser_and_leaves_what_people_wrote(
     browser: Browser, server: PageServer, rich: Run, listed: Path
 ) -> None:
-    context = browser.new_context(locale="fa-IR", viewport=DESK)  # type: ignore[arg-type]
-    context.set_default_timeout(20_000)
+    context = new_context(browser, locale="fa-IR", viewport=DESK)
     page = open_page(context, server)
     page.wait_for_function("timbre.language === 'fa'")
 
@@ -232,7 +231,7 @@ def test_the_page_speaks_the_language_of_the_browser_and_leaves_what_people_wrot
 def test_a_choice_is_shown_and_found_in_the_language_of_the_page(
     browser: Browser, server: PageServer
 ) -> None:
-    context = browser.new_context(locale="fa-IR")
+    context = new_context(browser, locale="fa-IR")
     page = open_page(context, server, "?tab=train")
     shown = "document.querySelector('#schedule-choice input')?.value"
 

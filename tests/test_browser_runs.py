@@ -1,6 +1,6 @@
 """Runs in a real browser: the queue, more steps, the trash and its undo, copies and comparisons."""
 
-from _browser import Starter, needs_chromium, open_page, stop_run, watch_run
+from _browser import Starter, needs_chromium, new_context, open_page, stop_run, watch_run
 from _page_server import PageServer
 from playwright.sync_api import Browser, BrowserContext, Page
 
@@ -91,7 +91,7 @@ def test_a_run_is_discarded_while_it_trains_and_taken_back(
     browser: Browser, server: PageServer, start: Starter
 ) -> None:
     run = start("thrown", 100_000)
-    page = watch_run(browser.new_context(), server, run)
+    page = watch_run(new_context(browser), server, run)
     page.wait_for_function("timbre.step > 5")
 
     page.click("#live-discard")

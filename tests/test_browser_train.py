@@ -64,7 +64,7 @@ def test_a_found_rate_is_taken_over_and_measurements_are_shown(
     page.wait_for_selector("#measure-rows >> text=SDPA alone")
     page.click("text=What this machine should tick")
     page.wait_for_selector("#advice >> text=2.00x as fast, memory -25 %")
-    page.wait_for_selector("#estimate >> text=The largest step takes about", timeout=60_000)
+    page.wait_for_selector("#estimate >> text=The largest step takes about")
 
     assert "2x as fast" in page.inner_text("#measure-rows")
     assert "sdpa on" in page.inner_text("#measure-rows")

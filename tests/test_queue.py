@@ -40,7 +40,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunLibr
     (library.folder / "wait").unlink(missing_ok=True)
     for thread in threading.enumerate():
         if thread.name.startswith("trainer-"):
-            thread.join(timeout=20)
+            thread.join(timeout=60)
 
 
 def _wait(is_so: Callable[[], bool]) -> None:

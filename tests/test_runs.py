@@ -178,7 +178,7 @@ def test_the_trainer_thread_explains_a_process_that_ended_without_a_word(run: Ru
     thread = TrainerThread(dying, dying.series(), start_process=True)
 
     thread.start()
-    thread.join(timeout=20)
+    thread.join(timeout=60)
     status = run.status()
 
     assert status.state == "failed"
