@@ -107,6 +107,15 @@ def test_told_columns_are_believed(tmp_path: Path) -> None:
     assert [row[1] for row in _texts(done.path)] == ["Hello there.", "Good day."]
 
 
+def test_a_title_above_a_list_of_told_columns_is_a_problem_and_no_crash(tmp_path: Path) -> None:
+    rows = ["My clips", "ann|Hello there.|a.wav", "bob|Good day.|b.wav"]
+
+    found = _manifest(tmp_path, *rows, columns="audio=3,text=2,speaker=1")
+
+    assert [clip.text for clip in found.clips] == ["Hello there.", "Good day."]
+    assert [problem.line for problem in found.problems] == [1]
+
+
 @pytest.mark.parametrize(
     ("columns", "said"),
     [

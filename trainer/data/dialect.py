@@ -153,12 +153,10 @@ def _as_told(rows: Rows, told: dict[str, str]) -> Dialect:
     audio = roles["audio"]
     body = [row.cells for row in rows.rows[1:_SAMPLE] if len(row.cells) == rows.width]
     named = sum(looks_like_audio(cells[audio]) for cells in body)
+    # A row that is too short is told of, not taken for a header.
+    is_other = audio < len(first) and not looks_like_audio(first[audio])
     is_named = any(column in first for column in told.values())
-    has_header = (
-        is_named
-        or is_header(first)
-        or (not looks_like_audio(first[audio]) and named * 2 > len(body))
-    )
+    has_header = is_named or is_header(first) or (is_other and named * 2 > len(body))
     columns = tuple(first) if has_header else ()
     return Dialect(
         "columns as told", width=rows.width, has_header=has_header, columns=columns, **roles

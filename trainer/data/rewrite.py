@@ -51,7 +51,8 @@ def rewrite_list(
         raise DataError(f"{path.name} holds JSON lines; only tables can be edited here.")
     target = (folder or path.parent).absolute()
     rows, lost = _read_rows(path, columns, language)
-    kept = {line: row for line, row in rows.items() if line not in set(left_out)}
+    gone = set(left_out)
+    kept = {line: row for line, row in rows.items() if line not in gone}
     finder = AudioFinder(path.parent)
     is_near = target == path.parent.absolute()
     cells = [
