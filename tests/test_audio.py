@@ -1,5 +1,6 @@
 """Audio of any usual kind becomes one mono wave; faults become sentences."""
 
+import os
 import struct
 from pathlib import Path
 
@@ -241,6 +242,13 @@ def test_a_wave_that_is_not_finite_is_not_written(tmp_path: Path) -> None:
         write_wav(tmp_path / "a.wav", np.array([0.0, np.nan]), 16000)
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wave_that_the_disk_refuses_says_why(tmp_path: Path) -> None:
+    (tmp_path / f".a.wav.{os.getpid()}.part").symlink_to("/dev/full")
+
+    with pytest.raises(OSError, match="No space left"):
+        write_wav(tmp_path / "a.wav", make_tone(), 16000)
 
 
 @pytest.mark.fault("D10")

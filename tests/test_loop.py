@@ -97,6 +97,19 @@ def test_validation_saving_and_previews_come_at_their_cadence_and_at_the_end(
     assert {4, 8, 10} <= {e.step for e in events if isinstance(e, CheckpointSaved)}
 
 
+def test_a_disk_that_takes_no_preview_ends_no_run(tmp_path: Path) -> None:
+    setup = make_setup(tmp_path, steps=10)
+    setup.preview_every = Cadence(5)
+    (tmp_path / "previews").rmdir()
+    (tmp_path / "previews").touch()  # As good as full: no file can be written there.
+
+    outcome, events = _train(setup)
+
+    told = [event for event in events if isinstance(event, Notice)]
+    assert outcome == "finished"
+    assert [event.step for event in told if "No preview was made" in event.text] == [5, 10]
+
+
 def test_a_stop_request_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
     setup = make_setup(tmp_path, steps=100)
     (tmp_path / "control" / "stop").touch()

@@ -95,20 +95,23 @@ def validate(setup: Setup) -> dict[str, float]:
 def make_previews(setup: Setup, step: int) -> Iterator[Event]:
     """Yield the picture and the sound of a step, as far as the family has them, or why not."""
     family = setup.family
-    if family.illustrate is not None and setup.val_batches is not None:
-        yield make_picture(setup, step)
+    has_picture = family.illustrate is not None and setup.val_batches is not None
     silence = family.silent(setup.model) if family.silent is not None else ""
-    if silence:
-        if family.illustrate is None or setup.val_batches is None:
-            yield Notice("info", f"No preview was made: {silence}", "", step)
-        return
     try:
-        yield make_preview(setup, step)
+        if has_picture:
+            yield make_picture(setup, step)
+        if not silence:
+            yield make_preview(setup, step)
+        elif not has_picture:
+            yield Notice("info", f"No preview was made: {silence}", "", step)
     except DataError as error:
         remedy = "Choose another preview sentence for the next run."
         yield Notice("warning", f"No preview was made: {error}", remedy, step)
     except CheckpointError as error:
         yield Notice("warning", f"No preview was made: {error}", "", step)
+    except OSError as error:
+        remedy = f"Free space on the disk that holds {setup.folder}. Training goes on."
+        yield Notice("warning", f"No preview was made: {error}.", remedy, step)
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """Audio: files -> mono float32 waves at one sample rate, and back; faults become sentences."""
 
+import io
 import math
 import os
 from functools import cache
@@ -135,13 +136,17 @@ def write_wav(path: Path | str, wave: np.ndarray, sample_rate: int) -> None:
 
     Raises:
         AudioError: the wave is not finite.
+        OSError: the disk is full or refuses the file.
     """
     path = Path(path)
     samples = to_samples(wave, path.name)
+    # The library calls a full disk a "System error", so it writes into memory.
+    content = io.BytesIO()
+    soundfile.write(content, samples, sample_rate, format="WAV", subtype="PCM_16")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        soundfile.write(str(partial), samples, sample_rate, format="WAV", subtype="PCM_16")
+        partial.write_bytes(content.getbuffer())
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
