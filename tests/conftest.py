@@ -25,11 +25,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.path.name.startswith(_LONG))
 
 
-def pytest_collection_finish() -> None:
-    """Leave modules and collected tests out of the search for garbage.
+@pytest.fixture(scope="module", autouse=True)
+def little_garbage() -> None:
+    """Leave all that exists before a file's tests out of the search for garbage.
 
-    A run searches once before its first step, and hundreds of runs in one process, each through
-    all that pytest holds, cost more than their training.
+    A run searches at its start and in every pause. Hundreds of runs in one process, each through all
+    that pytest and the tests before have loaded, cost more than their training.
     """
     gc.collect()
     gc.freeze()
