@@ -29,8 +29,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def little_garbage() -> None:
     """Leave all that exists before a file's tests out of the search for garbage.
 
-    A run searches at its start and in every pause. Hundreds of runs in one process, each through all
-    that pytest and the tests before have loaded, cost more than their training.
+    A run searches at its start and in every pause. Hundreds of runs in one process, each through
+    all that pytest and the tests before have loaded, cost more than their training.
     """
     gc.collect()
     gc.freeze()
