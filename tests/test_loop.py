@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests._toy import OPTIMIZERS, make_setup
+from trainer.assemble import seed_everything
 from trainer.checkpoints import newest_checkpoint, restore_checkpoint
 from trainer.data.types import Batch
 from trainer.divergence import LossNotFinite
@@ -235,6 +236,15 @@ def test_a_run_of_its_own_size_draws_as_it_always_did(tmp_path: Path, size: int)
     seed_step(setup, 5)
 
     assert torch.initial_seed() == (7 * 1_000_003 + 5) * size + size - 1
+
+
+@pytest.mark.parametrize("seed", [20260101_120000, 2**70])
+def test_a_seed_may_be_a_date_and_time_or_longer(tmp_path: Path, seed: int) -> None:
+    setup = make_setup(tmp_path, steps=2, seed=seed)
+
+    seed_everything(seed)
+
+    assert _train(setup)[0] == "finished"
 
 
 def test_micro_steps_add_up_to_the_large_batch(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def _clips_a_step(setup: Setup) -> int:
 
 def seed_everything(seed: int) -> None:
     """Seed the global generators of torch, numpy and Python."""
-    torch.manual_seed(seed)
+    torch.manual_seed(seed % 2**64)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 

@@ -108,7 +108,7 @@ def seed_step(setup: Setup, step: int) -> None:
     """
     training, world = setup.config.training, setup.world
     most = max(training.num_processes, world.size)
-    torch.manual_seed((training.seed * 1_000_003 + step) * most + world.rank)
+    torch.manual_seed(((training.seed * 1_000_003 + step) * most + world.rank) % 2**64)
 
 
 def _emit_preview(setup: Setup, step: int, emit: Emit) -> None:

@@ -112,7 +112,7 @@ def parse_value(info: OptionInfo, value: Any) -> Any:
     )
     try:
         parsed = _convert(info.kind, value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ConfigError(wrong) from None
     too_low = info.min is not None and parsed < info.min
     too_high = info.max is not None and parsed > info.max
@@ -145,6 +145,9 @@ def _convert(kind: type, value: Any) -> Any:
     if kind in (int, float) and isinstance(value, bool):
         raise ValueError
     if kind is int:
+        # A float holds no whole number beyond 2**53 exactly.
+        if isinstance(value, int) or (isinstance(value, str) and value.strip().isdecimal()):
+            return int(value)
         number = float(value)
         if not number.is_integer():
             raise ValueError
