@@ -74,7 +74,7 @@ def test_no_votes_make_no_ranking() -> None:
 
 def test_votes_are_kept_line_by_line_and_torn_ones_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "listening" / "votes.jsonl"
-    votes = [Vote("a", "b", FIRST, "Hello.", 1.0), Vote("a", "b", SAME, "\uc548\ub155", 2.0)]
+    votes = [Vote("a", "b", FIRST, "Hello.\u2028", 1.0), Vote("a", "b", SAME, "\uc548\ub155", 2.0)]
 
     for vote in votes:
         append_vote(path, vote)

@@ -178,7 +178,7 @@ def _open_notes(out: Path, cutting: Cutting) -> _Notes:
         notes.add(settings=settings)
         return notes
     text = notes.path.read_text(encoding="utf-8", errors="replace")
-    for line in text.splitlines():
+    for line in text.split("\n"):  # Not splitlines: a text may hold U+2028.
         try:
             notes.take(json.loads(line))
         except ValueError:

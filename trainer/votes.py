@@ -58,11 +58,11 @@ def append_vote(path: Path, vote: Vote) -> None:
 def read_votes(path: Path) -> list[Vote]:
     """Read the votes of a file; a torn or foreign line is passed over, no file is no votes."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
     found = []
-    for line in lines:
+    for line in text.split("\n"):  # Not splitlines: a text may hold U+2028.
         try:
             vote = Vote(**json.loads(line))
         except (ValueError, TypeError):

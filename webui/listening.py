@@ -52,10 +52,10 @@ def read_takes(run: Run) -> list[Take]:
     """Return the takes of a run whose sound is there, oldest first."""
     found: dict[str, Take] = {}
     try:
-        lines = (_folder(run) / "takes.jsonl").read_text(encoding="utf-8").splitlines()
+        text = (_folder(run) / "takes.jsonl").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
-    for line in lines:
+    for line in text.split("\n"):  # Not splitlines: a text may hold U+2028.
         try:
             take = Take(**json.loads(line))
         except (ValueError, TypeError):
