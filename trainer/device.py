@@ -3,8 +3,10 @@
 import os
 import platform
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -13,13 +15,18 @@ _GIB = 1024**3
 
 @dataclass(frozen=True)
 class Device:
-    """One place to train on. `kind` is `cpu` or `cuda`; `capability` is (0, 0) on a CPU."""
+    """One place to train on. `kind` is `cpu` or `cuda`; `capability` is (0, 0) on a CPU.
+
+    `index` is torch's where torch named it, and `uuid` then tells the driver which GPU is meant:
+    CUDA_VISIBLE_DEVICES hides some from torch, and the driver counts them all.
+    """
 
     kind: str
     index: int
     name: str
     memory_gib: float
     capability: tuple[int, int] = (0, 0)
+    uuid: str = ""
 
     @property
     def torch_name(self) -> str:
@@ -71,18 +78,47 @@ def describe_cpu() -> Device:
 def read_use(device: Device) -> DeviceUse:
     """Read memory, utilisation and temperature of a device."""
     if device.kind == "cpu":
-        memory = psutil.virtual_memory()
-        used = (memory.total - memory.available) / _GIB
-        return DeviceUse(used, memory.total / _GIB, psutil.cpu_percent(interval=None))
+        return DeviceUse(*_host_memory(), psutil.cpu_percent(interval=None))
+    import pynvml
+
+    handle = _handle_of(device)
+    utilisation = temperature = None
+    # A part of a GPU (MIG) tells neither.
+    with suppress(pynvml.NVMLError):
+        utilisation = float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+    with suppress(pynvml.NVMLError):
+        sensor = pynvml.NVML_TEMPERATURE_GPU
+        temperature = float(pynvml.nvmlDeviceGetTemperature(handle, sensor))
+    return DeviceUse(*_memory_of(handle), utilisation, temperature)
+
+
+def _handle_of(device: Device) -> Any:
+    """Return what the driver knows a GPU by."""
     import pynvml
 
     pynvml.nvmlInit()
-    handle = pynvml.nvmlDeviceGetHandleByIndex(device.index)
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
-    temperature = pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
-    used, total = float(memory.used) / _GIB, float(memory.total) / _GIB
-    return DeviceUse(used, total, float(rates.gpu), float(temperature))
+    for kind in ("GPU", "MIG") if device.uuid else ():
+        with suppress(pynvml.NVMLError):
+            return pynvml.nvmlDeviceGetHandleByUUID(f"{kind}-{device.uuid}")
+    return pynvml.nvmlDeviceGetHandleByIndex(device.index)
+
+
+def _memory_of(handle: Any) -> tuple[float, float]:
+    """Return the GiB of a GPU that are used, and all of them; it may share the host's memory."""
+    import pynvml
+
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    except pynvml.NVMLError as error:
+        if getattr(error, "value", None) != pynvml.NVML_ERROR_NOT_SUPPORTED:
+            raise
+        return _host_memory()
+    return float(memory.used) / _GIB, float(memory.total) / _GIB
+
+
+def _host_memory() -> tuple[float, float]:
+    memory = psutil.virtual_memory()
+    return (memory.total - memory.available) / _GIB, memory.total / _GIB
 
 
 def glance_at(device: Device) -> DeviceUse | None:
@@ -111,8 +147,7 @@ def list_holders(device: Device) -> list[Holder]:
     except ImportError:
         return []
     try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(device.index)
+        handle = _handle_of(device)
         found = [
             *pynvml.nvmlDeviceGetComputeRunningProcesses(handle),
             *pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle),
@@ -153,12 +188,19 @@ def _list_gpus() -> list[Device]:
         return []
     gpus = []
     for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        name = pynvml.nvmlDeviceGetName(handle)
-        total = float(pynvml.nvmlDeviceGetMemoryInfo(handle).total) / _GIB
-        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-        gpus.append(Device("cuda", index, str(name), total, (int(major), int(minor))))
+        # One that is lost must not hide the others.
+        with suppress(pynvml.NVMLError):
+            gpus.append(_describe_gpu(index))
     return gpus
+
+
+def _describe_gpu(index: int) -> Device:
+    import pynvml
+
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    name, (_, total) = pynvml.nvmlDeviceGetName(handle), _memory_of(handle)
+    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+    return Device("cuda", index, str(name), total, (int(major), int(minor)))
 
 
 def _cpu_model() -> str:

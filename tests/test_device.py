@@ -1,0 +1,91 @@
+"""What the driver tells of GPUs, whichever numbers torch gives them and whatever it keeps back."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from trainer.device import Device, DeviceUse, glance_at, list_devices, list_holders
+
+_GIB = 2**30
+
+
+class NVMLError(Exception):
+    """The driver's refusal, with its number."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__(str(value))
+        self.value = value
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A driver with two GPUs, known by their numbers and as GPU-first and MIG-second."""
+    handles = {"GPU-first": 0, "MIG-second": 1}
+
+    def by_uuid(uuid: str) -> int:
+        if uuid not in handles:
+            raise NVMLError(6)
+        return handles[uuid]
+
+    fake: Any = ModuleType("pynvml")
+    fake.NVMLError, fake.NVML_ERROR_NOT_SUPPORTED, fake.NVML_TEMPERATURE_GPU = NVMLError, 3, 0
+    fake.nvmlInit = lambda: None
+    fake.nvmlDeviceGetCount = lambda: 2
+    fake.nvmlDeviceGetHandleByIndex = lambda index: index
+    fake.nvmlDeviceGetHandleByUUID = by_uuid
+    fake.nvmlDeviceGetName = lambda handle: f"GPU {handle}"
+    fake.nvmlDeviceGetCudaComputeCapability = lambda handle: (8, 9)
+    fake.nvmlDeviceGetMemoryInfo = lambda handle: SimpleNamespace(
+        used=(handle + 1) * _GIB, total=24 * _GIB
+    )
+    fake.nvmlDeviceGetUtilizationRates = lambda handle: SimpleNamespace(gpu=50 + handle)
+    fake.nvmlDeviceGetTemperature = lambda handle, sensor: 60 + handle
+    fake.nvmlDeviceGetComputeRunningProcesses = lambda handle: [
+        SimpleNamespace(pid=2**22 + handle, usedGpuMemory=_GIB)
+    ]
+    fake.nvmlDeviceGetGraphicsRunningProcesses = lambda handle: []
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    return fake
+
+
+def _refuse(value: int) -> Any:
+    def refuse(*args: Any) -> None:
+        raise NVMLError(value)
+
+    return refuse
+
+
+@pytest.mark.parametrize(("uuid", "number"), [("first", 0), ("second", 1), ("gone", 0), ("", 0)])
+def test_the_gpu_that_torch_means_is_asked(driver: Any, uuid: str, number: int) -> None:
+    seen_as_first = Device("cuda", 0, "a GPU", 24.0, (8, 9), uuid)
+
+    use, holders = glance_at(seen_as_first), list_holders(seen_as_first)
+
+    assert use == DeviceUse(number + 1.0, 24.0, 50.0 + number, 60.0 + number)
+    assert [holder.pid for holder in holders] == [2**22 + number]
+
+
+def test_what_a_part_of_a_gpu_does_not_tell_hides_nothing_else(driver: Any) -> None:
+    driver.nvmlDeviceGetUtilizationRates = driver.nvmlDeviceGetTemperature = _refuse(3)
+
+    assert glance_at(Device("cuda", 1, "a GPU", 24.0)) == DeviceUse(2.0, 24.0)
+
+
+def test_a_gpu_without_memory_of_its_own_has_the_hosts(driver: Any) -> None:
+    driver.nvmlDeviceGetMemoryInfo = _refuse(3)
+
+    found = list_devices()
+
+    assert [device.torch_name for device in found] == ["cuda:0", "cuda:1", "cpu"]
+    assert found[0].memory_gib == psutil.virtual_memory().total / _GIB
+
+
+def test_a_lost_gpu_hides_no_other(driver: Any) -> None:
+    known = driver.nvmlDeviceGetHandleByIndex
+    driver.nvmlDeviceGetHandleByIndex = lambda index: known(index) if index else _refuse(15)()
+
+    assert [device.torch_name for device in list_devices()] == ["cuda:1", "cpu"]
+    assert glance_at(Device("cuda", 0, "a GPU", 24.0)) is None
