@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tests._toy import make_setup
+from trainer.data.types import Batch
 from trainer.device import Device
 from trainer.events import Event, Notice, PhaseChanged
 from trainer.loop import train_step
@@ -196,6 +197,45 @@ def test_a_compiler_that_fails_costs_the_gain_and_not_the_run(
     assert "goes on without compiling" in notice.remedy
     assert losses[0] == losses[1]
     assert not _state(broken).on
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("no kernel image"), OSError("cannot load"), torch.OutOfMemoryError("too large")],
+)
+def test_kernels_that_fail_when_they_first_run_cost_the_gain_too(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def compile_graph(graph: Any, inputs: list[Any], **how: Any) -> Any:
+        def run(*args: Any) -> Any:
+            raise error
+
+        return run
+
+    monkeypatch.setattr(_program, "compile_with_inductor", compile_graph)
+    setup = _setup(tmp_path)
+
+    notice = _notice(_settle(setup, when="always"))
+
+    assert notice.level == "warning"
+    assert str(error) in notice.text
+    train_step(setup, 1)
+    assert not _state(setup).on
+
+
+def test_a_first_batch_that_is_too_large_is_left_to_who_makes_room(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(setup: Setup, batch: Batch) -> float:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(box, "_time_pass", fail)
+    setup = _setup(tmp_path)
+
+    notice = _notice(_settle(setup))
+
+    assert "does not fit into memory as it is" in notice.text
+    assert "does not fit into memory" in _state(setup).detail
 
 
 def test_settling_leaves_no_trace_in_weights_and_gradients(tmp_path: Path) -> None:

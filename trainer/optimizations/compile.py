@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import shutil
+import subprocess
 import time
 import types
 from collections.abc import Callable
@@ -139,7 +140,13 @@ def settle(setup: Setup, options: Options, emit: Callable[[Event], None]) -> Non
     if not programs or not batches:
         return
     emit(PhaseChanged("Compiling the model"))
-    emit(_try_out(setup, options, batches, programs))
+    try:
+        emit(_try_out(setup, options, batches, programs))
+    except torch.OutOfMemoryError:
+        # What makes room for such batches comes after this.
+        reason = "the first batch does not fit into memory as it is"
+        _rest_all(programs, reason)
+        emit(Notice("warning", f"The model is not compiled: {reason}.", "Lower the batch size."))
 
 
 @dataclass(frozen=True)
@@ -224,15 +231,25 @@ def _compile_and_time(
         compiled_s = _time_pass(setup, batch)
     except TorchDynamoException as error:
         failure = explain(error)
-    except RuntimeError as error:
-        # Recording runs when the blocks do, so its errors are those of any CUDA call.
-        if not any(program.records for program in programs):
-            raise
-        failure = f"they could not be recorded: {' '.join(str(error).split())[:200]}"
+    except _errors_of_kernels() as error:
+        # The pass before this one ran as it is written, so it is the compiled form that fails.
+        is_recording = any(program.records for program in programs)
+        said = " ".join(str(error).split())[:200]
+        failure = f"they could not be recorded: {said}" if is_recording else explain(error)
     failure = failure or next((one.resting for one in programs if one.resting), "")
     if failure:
         _rest_all(programs, failure)
     return max(0.0, first_s - compiled_s), compiled_s, failure
+
+
+def _errors_of_kernels() -> tuple[type[Exception], ...]:
+    """Return how kernels fail that are built, loaded, timed or recorded when blocks first run."""
+    kinds = (RuntimeError, OSError, subprocess.SubprocessError)
+    try:
+        from triton.errors import TritonError  # type: ignore[import-not-found]
+    except ImportError:
+        return kinds
+    return (*kinds, TritonError)
 
 
 def _time_pass(setup: Setup, batch: Batch) -> float:
