@@ -6,8 +6,17 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
-from trainer.device import Device, DeviceUse, glance_at, list_devices, list_holders
+from trainer.assemble import _tell_unseen_gpu, take_device
+from trainer.device import (
+    Device,
+    DeviceUse,
+    describe_cpu,
+    glance_at,
+    list_devices,
+    list_holders,
+)
 
 _GIB = 2**30
 
@@ -89,3 +98,32 @@ def test_a_lost_gpu_hides_no_other(driver: Any) -> None:
 
     assert [device.torch_name for device in list_devices()] == ["cuda:1", "cpu"]
     assert glance_at(Device("cuda", 0, "a GPU", 24.0)) is None
+
+
+@pytest.mark.parametrize(("wanted", "rank", "current"), [("cuda:1", 0, [1]), ("auto", 1, [1])])
+def test_what_a_run_trains_on_is_torchs_current_gpu(
+    wanted: str, rank: int, current: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+    gpus = [Device("cuda", index, "a GPU", 24.0, (8, 9)) for index in range(2)]
+    monkeypatch.setattr("trainer.assemble._torch_gpus", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+
+    assert take_device(wanted, rank) == gpus[1]
+    assert take_device("cpu").kind == "cpu"
+    assert taken == current
+
+
+@pytest.mark.parametrize(("cuda", "word"), [("13.0", "newer driver"), (None, "without CUDA")])
+def test_a_gpu_that_torch_does_not_see_is_told(
+    driver: Any, cuda: str | None, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+
+    _tell_unseen_gpu("auto", describe_cpu(), told.append)
+    _tell_unseen_gpu("cpu", describe_cpu(), told.append)
+
+    assert [event.level for event in told] == ["warning"]
+    assert "does not see the GPU 0." in told[0].text
+    assert word in told[0].remedy

@@ -19,7 +19,7 @@ from trainer.checkpoints import (
 )
 from trainer.config import RunConfig, parse_interval
 from trainer.dataset import Dataset, Emit, make_batches, prepare_dataset
-from trainer.device import Device, describe_cpu
+from trainer.device import Device, describe_cpu, list_devices
 from trainer.distributed import in_turn
 from trainer.entries import (
     Entries,
@@ -64,6 +64,17 @@ def choose_device(wanted: str, local_rank: int = 0) -> Device:
     return gpus[index]
 
 
+def take_device(wanted: str, local_rank: int = 0) -> Device:
+    """As `choose_device`, for this process to work on: a GPU becomes torch's current one.
+
+    Tensors know where they lie, but events and what names no number belong to the current GPU.
+    """
+    machine = choose_device(wanted, local_rank)
+    if machine.kind == "cuda":
+        torch.cuda.set_device(machine.index)
+    return machine
+
+
 def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Setup:
     """Build the Setup of a run folder, restored from its newest checkpoint if it has one.
 
@@ -71,7 +82,8 @@ def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Se
         TimbreError: anything a person can mend, in a sentence.
     """
     entries = resolve(config)
-    machine = choose_device(config.training.device, world.local_rank)
+    machine = take_device(config.training.device, world.local_rank)
+    _tell_unseen_gpu(config.training.device, machine, emit)
     _refuse_unavailable(entries, machine)
     seed_everything(config.training.seed)
     family, options = entries.family, entries.family_options
@@ -111,6 +123,20 @@ def _restore(setup: Setup, checkpoint: Path, emit: Emit) -> None:
     setup.first_step = step + 1
     for notice in tell_differences(differences, step):
         emit(notice)
+
+
+def _tell_unseen_gpu(wanted: str, machine: Device, emit: Emit) -> None:
+    """Say so if the driver knows a GPU that torch does not see: a run would be slow for it."""
+    if wanted != "auto" or machine.kind == "cuda":
+        return
+    gpus = [device for device in list_devices() if device.kind == "cuda"]
+    if not gpus:
+        return
+    text = f"This run uses the CPU: torch {torch.__version__} does not see the {gpus[0].name}."
+    built = "was built without CUDA; install one with it (pytorch.org tells the command)"
+    asks = "needs a newer driver, or CUDA_VISIBLE_DEVICES hides the GPU"
+    remedy = f"This torch {asks if torch.version.cuda else built}."
+    emit(Notice("warning", text, remedy))
 
 
 def _tell_terms(config: RunConfig, entries: Entries, emit: Emit) -> None:
@@ -201,8 +227,8 @@ def _torch_gpus() -> list[Device]:
     gpus = []
     for index in range(count):
         facts = torch.cuda.get_device_properties(index)
-        memory_gib = facts.total_memory / 2**30
-        gpus.append(Device("cuda", index, facts.name, memory_gib, (facts.major, facts.minor)))
+        memory_gib, capability = facts.total_memory / 2**30, (facts.major, facts.minor)
+        gpus.append(Device("cuda", index, facts.name, memory_gib, capability, str(facts.uuid)))
     return gpus
 
 

@@ -19,9 +19,9 @@ import torch
 from trainer.assemble import (
     build_setup,
     check_before_start,
-    choose_device,
     describe_start,
     seed_everything,
+    take_device,
 )
 from trainer.config import RunConfig
 from trainer.data.types import Batch
@@ -137,7 +137,7 @@ def _make_dataset(job: Job, config: RunConfig, entries: Entries, folder: Path) -
 def _make_setup(
     config: RunConfig, entries: Entries, dataset: Dataset, folder: Path, row: Row
 ) -> Setup:
-    machine = choose_device(config.training.device)
+    machine = take_device(config.training.device)
     base = Path(config.base) if config.base else None
     model = entries.family.load(base, entries.family_options, dataset.corpus.facts)
     model = model.to(torch.device(machine.torch_name))
