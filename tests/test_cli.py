@@ -3,11 +3,13 @@
 import json
 import os
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from trainer import Run, RunConfig
+from tests._clips import write_list, write_tone
+from trainer import Run, RunConfig, cli
 from trainer.__main__ import leave_a_core
 from trainer.cli import main
 from trainer.config import Choice, DataConfig, TrainingConfig
@@ -90,6 +92,42 @@ def test_flags_win_over_the_file_and_the_file_over_the_preset(tmp_path: Path) ->
 
     assert config.training.batch_size == 4
     assert config.training.seed == 5
+
+
+def test_a_file_takes_nothing_from_a_preset_that_it_does_not_name(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps({"training": {"batch_size": 3}, "optimizations": ["sdpa"]}))
+    preset = apply_preset(RunConfig(), "low-memory")
+
+    config = _parse("--preset", "low-memory", "--config", str(path))
+
+    assert config.training == replace(preset.training, batch_size=3)
+    assert (config.optimizer, config.family) == (preset.optimizer, preset.family)
+    path.write_text(json.dumps({"training": {"steps": 50}}))
+    training = _parse("--preset", "low-memory", "--config", str(path)).training
+    assert (training.steps, training.epochs) == (50, None)
+
+
+def test_check_counts_only_what_the_family_can_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "abc":
+        write_tone(tmp_path / f"{name}.wav")
+    rows = [f"{name}.wav|Hello there {name}." for name in "abc"]
+    path = write_list(tmp_path / "list.csv", *rows)
+    monkeypatch.setattr(cli, "_alphabet_for", lambda *_: {})
+    monkeypatch.setattr(
+        cli, "_judge_for", lambda *given: ({clip.id: "Too long." for clip in given[2][:2]}, [])
+    )
+    words = ["check", "--train-csv", str(path), "--eval-fraction", "0"]
+
+    main(words)
+    whole = capsys.readouterr().out
+    main([*words, "--family", "xtts"])
+    told = capsys.readouterr().out
+
+    assert "3 clips can be used (0.1 minutes, 3 train, 0 val), 0 rows" in whole
+    assert "1 clips can be used (0.0 minutes, 1 train, 0 val), 2 rows" in told
 
 
 def test_a_preset_gives_way_to_flags() -> None:

@@ -161,7 +161,7 @@ def test_seeds_that_are_no_numbers_are_refused() -> None:
 def test_an_errand_outlives_the_page_and_is_found_by_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = 'import time; print(\'{"done": 1, "total": 2}\', flush=True); time.sleep(60)'
+    program = 'import time; print(\'{"done": 1, "total": 2}\', flush=True); time.sleep(600)'
     monkeypatch.setattr(errands, "trainer_command", lambda words: [sys.executable, "-c", *words])
     first = Errand(tmp_path / "errand")
     first.start([program], {"out": "1"})
@@ -283,17 +283,26 @@ def test_a_small_card_is_told_to_compute_again_and_a_large_one_is_not() -> None:
     assert roomy["mixed_precision"]
 
 
-def test_settings_that_do_not_fit_are_mended_with_the_same_effective_batch() -> None:
-    config = RunConfig(training=TrainingConfig(batch_size=32, steps=10))
+@pytest.mark.parametrize("batch_size", [32, 35])
+def test_settings_that_do_not_fit_are_mended_with_the_same_effective_batch(batch_size: int) -> None:
+    config = RunConfig(training=TrainingConfig(batch_size=batch_size, steps=10))
     tiny = replace(choose_device("cpu"), memory_gib=0.2)
 
     fix = find_fix(config, tiny)
 
     assert fix is not None
     training = fix["config"]["training"]
-    assert training["batch_size"] < 32
-    assert training["batch_size"] * training["accumulate"] == 32
+    assert training["batch_size"] < batch_size
+    assert training["batch_size"] * training["accumulate"] == batch_size
     assert fix["peak_gib"] <= 0.9 * 0.2
+
+
+def test_settings_that_nothing_mends_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["estimate", "--preset", "xtts-tiny", "--device", "cpu", "--batch-size", "2"]
+
+    assert main([*words, "--gpu-memory", "0.001", "--fix"]) == 1
+
+    assert "Nothing here that saves memory" in capsys.readouterr().out
 
 
 def test_every_level_of_checkpointing_is_foreseen_in_memory_and_work(

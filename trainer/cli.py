@@ -118,10 +118,12 @@ def _check(argv: list[str]) -> int:
     for letter in alphabet.get("letters", []):
         where = f"{letter['clips']} clips, {letter['minutes']:.1f} minutes"
         print(f"Unknown letter: {letter['letter']} ({letter['name']}), in {where}")
-    kept = len(manifest.clips) - len(unusable)
+    kept = [clip for clip in manifest.clips if clip.id not in unusable]
+    minutes = sum(clip.duration_s for clip in kept) / 60
     print(
-        f"{kept} clips can be used ({manifest.minutes:.1f} minutes, {len(manifest.train)} train, "
-        f"{len(manifest.val)} val), {len(manifest.problems) + len(unusable)} rows have problems."
+        f"{len(kept)} clips can be used ({minutes:.1f} minutes, {len(usable)} train, "
+        f"{len(kept) - len(usable)} val), {len(manifest.problems) + len(unusable)} rows have "
+        "problems."
     )
     return 0 if usable else 1
 

@@ -266,6 +266,15 @@ def read_config(path: Path) -> RunConfig:
     Raises:
         ConfigError: the file is absent, not JSON, or not a configuration.
     """
+    return RunConfig.from_json(read_values(path))
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """Read the JSON values that a file gives of a RunConfig; what it leaves out stays out.
+
+    Raises:
+        ConfigError: the file is absent, not JSON, or not a configuration.
+    """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -278,7 +287,14 @@ def read_config(path: Path) -> RunConfig:
         raise ConfigError(
             f"{path} holds {type(values).__name__}; a configuration is a JSON object."
         )
-    return RunConfig.from_json(values)
+    whole = RunConfig.from_json(values).to_json()
+    return {
+        key: {name: whole[key][name] for name in value}
+        if key in ("data", "training")
+        else whole[key]
+        for key, value in values.items()
+        if key in _READERS
+    }
 
 
 def merge_values(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

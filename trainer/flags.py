@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.catalog import discover
-from trainer.config import DataConfig, RunConfig, TrainingConfig, merge_values, read_config
+from trainer.config import DataConfig, RunConfig, TrainingConfig, merge_values, read_values
 from trainer.entries import find_family, find_optimizer, find_schedule
 from trainer.errors import ConfigError, FieldProblem
 from trainer.options import OptionInfo, build_options, describe, parse_value
@@ -150,7 +150,10 @@ def _starting_config(chosen: argparse.Namespace) -> RunConfig:
         config = apply_preset(config, chosen.preset)
     values = config.to_json()
     if hasattr(chosen, "config"):
-        values = merge_values(values, read_config(Path(chosen.config)).to_json())
+        given = read_values(Path(chosen.config))
+        if {"steps", "epochs"} & given.get("training", {}).keys():
+            values["training"] |= {"steps": None, "epochs": None}
+        values = merge_values(values, given)
     for part in ("family", "optimizer", "schedule"):
         name = getattr(chosen, part, None)
         if name is not None and name != values[part]["name"]:

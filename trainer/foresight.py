@@ -124,7 +124,7 @@ def foresee_levels(config: RunConfig, device: Device, *, size: str = "") -> list
 
 def _clips_of(config: RunConfig) -> Sequence[Clip]:
     has_list = config.data.train_csv or config.data.train_data
-    return read_manifest(config.data).train if has_list else ()
+    return read_manifest(config.data, seed=config.training.seed).train if has_list else ()
 
 
 def find_fix(config: RunConfig, device: Device, *, size: str = "") -> dict[str, Any] | None:
@@ -139,7 +139,7 @@ def find_fix(config: RunConfig, device: Device, *, size: str = "") -> dict[str, 
         config = changed
         found = foresee(config, device, clips=clips, size=size)
         if found["fits"]:
-            # A halving that follows another one says all that both do.
+            # The last of several batch sizes says what all of them do.
             words = [one for one in measures if not one.startswith("batch")]
             words += [one for one in measures if one.startswith("batch")][-1:]
             return {"words": words, "config": config.to_json(), "peak_gib": found["peak_gib"]}
@@ -155,12 +155,12 @@ def _measures(config: RunConfig, device: Device) -> Iterator[tuple[str, RunConfi
             optimizations = config.optimizations | {name: options}
             config = config.with_values(optimizations=optimizations)
             yield boxes[name].label, config
-    while config.training.batch_size > 1:
-        half = config.training.batch_size // 2
-        parts = round(config.training.accumulate * config.training.batch_size / half)
-        training = replace(config.training, batch_size=half, accumulate=parts)
+    whole = config.training.batch_size * config.training.accumulate
+    while (size := config.training.batch_size) > 1:
+        size = next(fewer for fewer in range(size // 2, 0, -1) if whole % fewer == 0)
+        training = replace(config.training, batch_size=size, accumulate=whole // size)
         config = config.with_values(training=training)
-        yield f"batch size {half} x {parts}", config
+        yield f"batch size {size} x {whole // size}", config
 
 
 def _describe_level(row: dict[str, Any]) -> str:
@@ -177,6 +177,8 @@ def _describe(found: dict[str, Any], tell: Tell) -> None:
     if found.get("fix"):
         words = ", ".join(found["fix"]["words"])
         tell(f"With {words} it needs {found['fix']['peak_gib']:.2f} GiB and fits.")
+    elif not found["fits"] and "fix" in found:
+        tell("Nothing here that saves memory, down to batch size 1, makes it fit.")
     if found["left_out"]:
         tell(f"Not reckoned in, it may need less: {', '.join(found['left_out'])}.")
     if found["s_per_step"] is None:
