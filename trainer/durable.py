@@ -4,6 +4,13 @@ import os
 from pathlib import Path
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Give a file this text at once: who reads it meanwhile finds the old one or the new one."""
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
 def write_durably(path: Path, text: str) -> None:
     """Give a file this text at once: written beside it, forced to the disk, then renamed."""
     partial = path.with_name(path.name + ".part")

@@ -88,9 +88,11 @@ class RunLibrary:
 
     def names(self) -> list[str]:
         """List the run names, newest first."""
-        found = [path.parent for path in self.folder.glob("*/run.json")]
-        found.sort(key=lambda folder: (folder / "run.json").stat().st_mtime, reverse=True)
-        return [folder.name for folder in found]
+        found: list[tuple[float, str]] = []
+        for path in self.folder.glob("*/run.json"):
+            with contextlib.suppress(FileNotFoundError):  # moved to the trash at this moment
+                found.append((path.stat().st_mtime, path.parent.name))
+        return [name for _, name in sorted(found, key=lambda each: each[0], reverse=True)]
 
     def get(self, name: str) -> Run:
         """Open a run by name.

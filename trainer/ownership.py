@@ -85,18 +85,22 @@ def kill_tree(identity: Identity) -> None:
 def take_lock(path: Path, *, timeout_s: float = 0.0) -> filelock.BaseFileLock | None:
     """Take the exclusive lock, or return None when another process keeps it for `timeout_s`."""
     lock = filelock.FileLock(path, timeout=timeout_s, thread_local=False)
-    try:
-        lock.acquire(poll_interval=0.01)
-    except filelock.Timeout:
-        return None
-    return lock
+    while True:
+        try:
+            lock.acquire(poll_interval=0.01)
+        except filelock.Timeout:
+            # Somebody who only asked, as pages do all the time, keeps nobody out.
+            if fcntl is None or is_locked(path):
+                return None
+        else:
+            return lock
 
 
 def is_locked(path: Path) -> bool:
     """Tell whether some process holds the exclusive lock; asking never disturbs the holder.
 
-    Askers take a shared lock for an instant, so that two of them do not see each other; an owner
-    that starts in that instant retries (`timeout_s`).
+    Askers take a shared lock for an instant, so that two of them do not see each other; who takes
+    the lock in that instant tries again.
     """
     if fcntl is None:
         lock = take_lock(path)

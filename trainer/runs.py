@@ -15,7 +15,7 @@ import psutil
 
 from trainer.config import RunConfig, merge_values, read_config
 from trainer.device import free_disk_gib
-from trainer.durable import sync, write_durably
+from trainer.durable import replace_text, sync, write_durably
 from trainer.errors import RunError, RunExists, RunNotFound, RunOwned
 from trainer.events import EventLog, LoggedEvent, OptionsChanged
 from trainer.heartbeat import read_pulses
@@ -182,7 +182,7 @@ class Run:
         """Leave word of who owns the run; the lock decides, this only explains."""
         identity = Identity.of(os.getpid())
         values = asdict(identity) if identity is not None else {}
-        (self.folder / "owner.json").write_text(json.dumps(values), encoding="utf-8")
+        replace_text(self.folder / "owner.json", json.dumps(values))
 
     def owner(self) -> Identity | None:
         """Return the process that owns the run, or None: a left word is not taken for its owner."""
@@ -321,7 +321,7 @@ class Run:
             steps_per_epoch=started.steps_per_epoch if started else 0,
             reason=reason,
             remedy=remedy,
-            created_at=(self.folder / "run.json").stat().st_mtime,
+            created_at=self._created_at(),
             updated_at=series.updated_at,
             optimizations=started.optimizations if started else {},
             facts=started.facts if started else {},
@@ -384,7 +384,7 @@ class Run:
                 cwd=self.folder,
             )
         values = {"pid": process.pid, "started_at": time.time()}
-        (self.folder / "control" / "spawned.json").write_text(json.dumps(values), encoding="utf-8")
+        replace_text(self.folder / "control" / "spawned.json", json.dumps(values))
         return process
 
     def wait(self, poll_s: float = 0.2) -> RunStatus:
@@ -416,6 +416,8 @@ class Run:
             is_full = free_disk_gib(self.folder) < _LEAST_DISK_GIB
             reason, remedy = _FULL_DISK if is_full else ("", "")
             return ("running" if has_begun else "starting"), reason, remedy
+        # The process may have said its last words and let go since the series was read.
+        series.update()
         if self._was_just_spawned(series):
             return "starting", "", ""
         finished = series.finished
@@ -427,6 +429,12 @@ class Run:
             return "created", "", ""
         reason = "The training process ended without a word (killed, or the machine went down)."
         return "interrupted", reason, RESUME
+
+    def _created_at(self) -> float:
+        try:
+            return (self.folder / "run.json").stat().st_mtime
+        except FileNotFoundError:
+            raise RunNotFound(f"The run {self.name} was moved away at this moment.") from None
 
     def _stall(self) -> str:
         """Say which training process shows no sign of life, or nothing."""

@@ -62,6 +62,8 @@ class Overview:
             series = self._library.series(name)
             status = run.status(series)
             row = _row(status, series, run.config)
+        except RunNotFound:
+            raise
         except TimbreError as error:
             return _unreadable(name, str(error))
         with self._lock:
@@ -90,8 +92,10 @@ def _version(run: Run) -> tuple[int, int]:
         facts = run.events.path.stat()
     except FileNotFoundError:
         return 0, 0
-    spawned = run.folder / "control" / "spawned.json"
-    spawned_at = spawned.stat().st_mtime_ns if spawned.exists() else 0
+    try:
+        spawned_at = (run.folder / "control" / "spawned.json").stat().st_mtime_ns
+    except FileNotFoundError:
+        spawned_at = 0
     return facts.st_size, facts.st_mtime_ns + spawned_at
 
 

@@ -52,11 +52,18 @@
     async show(names) {
       this.names = names;
       this.element.hidden = names.length < 2;
-      if (names.length < 2) return;
+      // Two that read the same rows would draw them twice; this one goes on with what is chosen then.
+      if (names.length < 2 || this.isReading) return;
+      this.isReading = true;
       try {
         await Promise.all(names.map((name) => this.read(name)));
-      } catch (error) { return; /* one was discarded, or the server is away: the next look mends it */ }
-      if (names === this.names) this.draw();
+      } catch (error) {
+        return; /* one was discarded, or the server is away: the next look mends it */
+      } finally {
+        this.isReading = false;
+      }
+      if (names.join("\n") === this.names.join("\n")) this.draw();
+      else this.show(this.names);
     }
 
     async read(name) {

@@ -11,6 +11,11 @@
     if (t.listened) court.choose(t.listened);
   };
 
+  /* A vote was kept: a ranking on show counts it, also when it was asked for before that. */
+  t.countVote = function () {
+    if (court && court.ballot.hidden) court.read();
+  };
+
   const listenTo = t.listenTo;
   t.listenTo = function (run) {
     t.listened = run;

@@ -38,14 +38,17 @@
     clearTimeout(timer);
     if (isAsking) return;
     isAsking = true;
+    const asked = t.series;
     try {
       if (!document.hidden) await ask();
       if (failures) tell(true);
       failures = 0;
     } catch (error) {
       if (error.status === 401) leave();
-      else if (error.status === 404 && t.run) forget(error.message);
-      else {
+      else if (error.status === 404 && t.run) {
+        // Another run may be on show by now.
+        if (asked === t.series) forget(error.message);
+      } else {
         failures += 1;
         tell(false);
       }

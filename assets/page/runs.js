@@ -37,6 +37,7 @@
       this.runs = [];
       this.chosen = new Set();
       this.rows = new Map();
+      this.asked = this.answered = 0;
       this.filter = t.h("input", { type: "search", placeholder: "Filter", id: "runs-filter",
         "aria-label": "Filter by name, state, clips, model or optimizer", oninput: () => this.draw() });
       this.words = t.h("span", { class: "quiet", role: "status" });
@@ -55,7 +56,11 @@
     }
 
     async refresh() {
+      const turn = this.asked += 1;
       const answer = await t.getJson("studio/runs");
+      // Several may be under way; one that comes late tells of what was before.
+      if (turn < this.answered) return;
+      this.answered = turn;
       this.runs = answer.runs;
       const names = this.runs.map((run) => run.name);
       for (const name of this.chosen) if (!names.includes(name)) this.chosen.delete(name);
@@ -92,7 +97,8 @@
       const place = (this.waiting || []).indexOf(run.name);
       const facts = JSON.stringify([run, place]);
       const known = this.rows.get(run.name);
-      if (known && known.facts === facts) return known.element;
+      // A button that asks "sure?" stays under the hand that is about to press it again.
+      if (known && (known.facts === facts || known.element.querySelector(".sure"))) return known.element;
       const element = this.makeRow(run, place, known);
       this.rows.set(run.name, { facts, element });
       return element;

@@ -1,12 +1,15 @@
 """Local: this machine, in a process that outlives whoever started it; torchrun for several GPUs."""
 
 import threading
+import time
 from dataclasses import asdict
 
 from trainer.errors import ConfigError
 from trainer.launchers._launcher import Handle, Launcher, Resources
 from trainer.ownership import Identity
 from trainer.runs import Run
+
+_POLL_S = 0.05
 
 
 def submit(run: Run, resources: Resources) -> Handle:
@@ -38,8 +41,10 @@ def cancel(run: Run, handle: Handle) -> None:
 
 
 def attach(run: Run, handle: Handle) -> None:
-    """Wait until no process trains the run."""
+    """Wait until no process trains the run, and the one that was sent is gone."""
     run.wait()
+    while status(run, handle) == "running":
+        time.sleep(_POLL_S)
 
 
 LAUNCHER = Launcher("local", "This machine", submit, status, cancel, attach)

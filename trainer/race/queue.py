@@ -246,7 +246,8 @@ def train_in_child(run: Run, wants_stop: Stopped) -> str:
     """Train a run in a process of its own, again if it is killed; return its state at the end."""
     for _ in range(_MOST_STARTS):
         process = None if run.status().is_active else run.start()
-        while process.poll() is None if process else run.status().is_active:
+        # Ours ends at once where another one trains the run already: that one is waited for.
+        while (process is not None and process.poll() is None) or run.status().is_active:
             if wants_stop():
                 run.request("stop")
             time.sleep(_POLL_S)
