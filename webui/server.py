@@ -44,6 +44,9 @@ def serve(args: argparse.Namespace, scratch: Path, home: Path, port: int) -> Non
         share=False,
         show_error=False,
         ssr_mode=False,
+        # All this skips is one more request of Gradio's to the page, and an end after 3 s without
+        # an answer, which a busy machine may take.
+        _frontend=False,
         pwa=False,
         run_history=False,
         enable_monitoring=False,
