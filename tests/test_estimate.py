@@ -184,6 +184,17 @@ def test_a_gpu_of_another_machine_gets_fused_attention_despite_dropout() -> None
     assert there.working < 0.85 * here.working
 
 
+def test_a_gpu_is_reckoned_without_touching_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = _config("xtts", "", boxes={"sdpa": {}})
+    usual = estimate(config, clips=make_up_clips([1.0]), device=GPU)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    found = estimate(config, clips=make_up_clips([1.0]), device=GPU)
+    assert found.working == usual.working
+    assert found.peak == pytest.approx(usual.peak, rel=1e-3)
+
+
 def test_norms_are_in_fp32_where_cuda_has_them_so() -> None:
     norm, hidden = nn.LayerNorm(8), torch.ones(2, 8, dtype=torch.bfloat16)
 

@@ -86,9 +86,12 @@ def estimate(
 def count_step(
     config: RunConfig, entries: Entries, dataset: Dataset, batch: Batch, device: Device
 ) -> Estimate:
-    """Run a micro-step (two, if gradients accumulate) on tensors without contents and count it."""
-    is_here = device.kind == "cpu" or torch.cuda.is_available()
-    machine = device if is_here else replace(device, kind="cpu")
+    """Run a micro-step (two, if gradients accumulate) on tensors without contents and count it.
+
+    A GPU is reckoned on the host, also where there is one: torch would take half a GiB of it even
+    for tensors without contents, perhaps from a run that needs it.
+    """
+    machine = replace(device, kind="cpu")
     live, counter = LiveMemory(), FlopCount()
     seen = [pair for pair in entries.optimizations if pair[0].stage not in _UNSEEN_STAGES]
     left_out = [pair[0].name for pair in entries.optimizations if pair[0].stage in _UNSEEN_STAGES]
@@ -103,7 +106,7 @@ def count_step(
         held = [*setup.model.parameters(), *setup.model.buffers(), *(setup.average or {}).values()]
         held += setup.masters.values()
         with ExitStack() as stack:
-            if not is_here:
+            if device.kind == "cuda":
                 is_autocast = setup.precision.autocast_dtype is not None
                 stack.enter_context(CudaLike(is_autocast=is_autocast))
             stack.enter_context(live)
