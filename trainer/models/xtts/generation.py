@@ -158,7 +158,10 @@ def adjust(logits: Tensor, seen: Tensor, sampling: Sampling) -> Tensor:
         scores = scores.masked_fill(scores < least, -torch.inf)
     if sampling.top_p < 1:
         ascending, order = scores.sort()
-        is_tail = ascending.softmax(dim=0).cumsum(dim=0) <= 1 - sampling.top_p
+        # On the host, for a GPU has no reproducible sum of this kind, and `reproducible` forbids
+        # any other; whoever draws waits for each code anyway.
+        shares = ascending.softmax(dim=0).cpu().cumsum(dim=0).to(scores.device)
+        is_tail = shares <= 1 - sampling.top_p
         is_tail[-1] = False  # the likeliest code always stays
         scores = scores.masked_fill(
             torch.empty_like(is_tail).scatter_(0, order, is_tail), -torch.inf
