@@ -109,8 +109,12 @@ def _clip_factors(table: Table, strength: float) -> list[Tensor]:
     for rows, (grads, last) in cut_rows([table.grads, table.column("last_grad")]):
         squares += lists.norm(_correct(grads, last, strength))
         owners += rows
-    # One sum a weight, in the order of its pieces.
-    sums = torch.zeros(len(table.weights), dtype=squares[0].dtype, device=squares[0].device)
-    where = torch.tensor(owners, device=sums.device)
-    sums.index_add_(0, where, torch.stack(squares).square_())
+    if squares[0].device.type != "cpu":
+        # Weights are whole there. Places sent to a GPU would wait for all that it still has to do.
+        ordered = sorted(zip(owners, squares, strict=True), key=lambda pair: pair[0])
+        sums = torch.stack([square for _, square in ordered]).square_()
+    else:
+        # One sum a weight, in the order of its pieces.
+        sums = torch.zeros(len(table.weights), dtype=squares[0].dtype)
+        sums.index_add_(0, torch.tensor(owners), torch.stack(squares).square_())
     return list(sums.sqrt_().clamp_(min=1).reciprocal_().unbind())

@@ -63,7 +63,7 @@ class Kron(TableOptimizer):
         state = {"momentum_buffer": torch.zeros_like(matrix)}
         for name, size in zip(("left", "right"), matrix.shape, strict=False):
             is_diagonal = matrix.dim() < 2 or size > group["max_size"] or size == 1
-            state[name] = matrix.new_ones(size) if is_diagonal else torch.eye(size).to(matrix)
+            state[name] = matrix.new_ones(size) if is_diagonal else _eye(matrix, size)
         return state
 
     def update(self, tables: list[Table]) -> None:
@@ -86,6 +86,11 @@ class Kron(TableOptimizer):
                     if due:
                         _refit(state, mean, table.group["factor_lr"], noise_seed)
                     _apply(weight, _precondition(state, mean), table.group)
+
+
+def _eye(like: Tensor, size: int) -> Tensor:
+    """Return the matrix of one, (size, size), of the type and on the device of a tensor."""
+    return torch.eye(size, dtype=like.dtype, device=like.device)
 
 
 def refit_share(count: int, group: dict[str, Any]) -> float:
