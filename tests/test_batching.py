@@ -325,7 +325,7 @@ def test_the_next_step_is_made_in_the_background_before_it_is_asked_for() -> Non
 
     batches.of_step(1)
 
-    assert second_made.wait(timeout=10)
+    assert second_made.wait(timeout=120)
     assert threading.main_thread() not in made
     batches.close()
     assert not any(thread.is_alive() for thread in made)

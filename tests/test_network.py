@@ -20,6 +20,7 @@ from webui.limits import MAX_FORM_BYTES, Allowance, Limits
 from webui.routes import build_routes
 
 CANARY = "canary-3f9ab1"
+_PATIENCE_S = 120
 _ROUTES = [
     "/", "/config", "/theme.css", "/manifest.json", "/gradio_api/info", "/gradio_api/queue/data",
     "/gradio_api/file=x", "/gradio_api/heartbeat/x", "/login", "/assets/x.js",
@@ -51,14 +52,15 @@ def token(page: PageServer) -> str:
 @pytest.fixture
 def stranger(address: str) -> Iterator[httpx.Client]:
     """A browser that has never seen the token."""
-    with httpx.Client(base_url=address) as client:
+    with httpx.Client(base_url=address, timeout=_PATIENCE_S) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def owner(address: str, token: str) -> Iterator[httpx.Client]:
     """A browser that has opened the printed address."""
-    with httpx.Client(base_url=address, follow_redirects=True) as client:
+    given = {"follow_redirects": True, "timeout": _PATIENCE_S}
+    with httpx.Client(base_url=address, **given) as client:
         assert client.get("/", params={"token": token}).status_code == 200
         yield client
 

@@ -12,6 +12,7 @@ from trainer import Run, RunConfig
 from trainer.errors import RunError, RunOwned
 from trainer.events import RunStarted, StepDone
 from trainer.library import RunLibrary
+from trainer.ownership import is_locked
 from trainer.queue import RunQueue
 
 _TRAINER = """
@@ -40,11 +41,11 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunLibr
     (library.folder / "wait").unlink(missing_ok=True)
     for thread in threading.enumerate():
         if thread.name.startswith("trainer-"):
-            thread.join(timeout=60)
+            thread.join(timeout=300)
 
 
 def _wait(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -113,7 +114,7 @@ def test_a_run_that_began_before_its_server_was_killed_is_not_begun_again(
 def test_only_one_of_two_servers_keeps_a_queue(library: RunLibrary) -> None:
     begun: list[str] = []
     keepers = [library.keep_queue(poll_s=0.01)]
-    _wait(lambda: (library.folder / ".queue.keeper").exists())
+    _wait(lambda: is_locked(library.folder / ".queue.keeper"))
     other = RunLibrary(library.folder)
     other.start_next = lambda: begun.append("other")  # type: ignore[method-assign]
     keepers.append(other.keep_queue(poll_s=0.01))

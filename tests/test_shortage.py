@@ -51,8 +51,9 @@ def say(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Let time pass at once; the list takes what would have been slept."""
     slept: list[float] = []
-    monkeypatch.setattr(shortage.time, "sleep", slept.append)
-    monkeypatch.setattr(shortage.time, "monotonic", lambda: sum(slept))
+    # Not in the module `time` itself, by which other threads of this process sleep.
+    clock = SimpleNamespace(sleep=slept.append, monotonic=lambda: sum(slept))
+    monkeypatch.setattr(shortage, "time", clock)
     return slept
 
 

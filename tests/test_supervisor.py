@@ -89,7 +89,7 @@ def _notices(run: Run) -> list[str]:
 
 def _later(deed: Callable[[], None], is_time: Callable[[], bool]) -> threading.Thread:
     def wait() -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while not is_time() and time.monotonic() < deadline:
             time.sleep(0.01)
         deed()
@@ -204,7 +204,7 @@ def test_a_signal_is_a_stop_and_a_second_one_ends_at_once(run: Run, number: int)
 
     def send() -> None:
         os.kill(os.getpid(), number)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while "stop" not in run.requests() and time.monotonic() < deadline:
             time.sleep(0.01)
         if is_deaf:
@@ -275,7 +275,7 @@ def test_a_left_word_of_an_owner_is_not_taken_for_the_owner(run: Run) -> None:
 @pytest.fixture
 def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
     """A process that only sleeps."""
-    process = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
+    process = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
     yield process
     with contextlib.suppress(ProcessLookupError):
         process.kill()
@@ -297,7 +297,7 @@ def test_only_processes_of_an_earlier_start_are_orphans(
     ended = end_orphans(run.folder, later)
 
     assert (spared, lives, ended) == (0, True, 1)
-    assert sleeper.wait(timeout=10) == -signal.SIGKILL
+    assert sleeper.wait(timeout=120) == -signal.SIGKILL
 
 
 @pytest.mark.fault("A6")
@@ -311,7 +311,7 @@ def test_a_run_whose_process_does_not_move_is_stalled(
     assert identity is not None
     Heartbeat(run.folder, identity).look()
     before = run.status().state
-    long_ago = time.time() - 700
+    long_ago = time.time() - 7000
     os.utime(run.folder / "control" / "heartbeat-0", (long_ago, long_ago))
     stalled = run.status()
     lock.release()
@@ -342,7 +342,7 @@ def test_signs_of_life_come_while_the_main_thread_moves_or_events_come(run: Run)
     by_event = signs()
     at_rest_again = signs()
     gate.set()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     moved = False
     while not moved and time.monotonic() < deadline:
         moved = signs()
@@ -436,7 +436,7 @@ def test_a_training_process_answers_signals_and_leaves_a_trace_of_a_crash(run: R
         assert process.stdout.readline() == "ready\n"
         run.answer("stop")
         process.send_signal(number)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while not run.requests() and time.monotonic() < deadline:
             time.sleep(0.01)
         heard.append(run.requests())
@@ -444,7 +444,7 @@ def test_a_training_process_answers_signals_and_leaves_a_trace_of_a_crash(run: R
         process.stdin.flush()
 
     process.send_signal(signal.SIGUSR1)
-    process.communicate("crash\n", timeout=20)
+    process.communicate("crash\n", timeout=120)
 
     log = (run.folder / "log.txt").read_text()
     assert heard == [{"stop"}] * 3
@@ -464,7 +464,7 @@ def test_a_trained_process_ends_with_its_supervisor(run: Run) -> None:
         "RestartPolicy()).run()\n"
     )
     supervisor = subprocess.Popen([sys.executable, "-c", source, str(run.folder)])
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while run.series().last_step != 7 and time.monotonic() < deadline:
         time.sleep(0.01)
     (child,) = psutil.Process(supervisor.pid).children()
@@ -472,7 +472,7 @@ def test_a_trained_process_ends_with_its_supervisor(run: Run) -> None:
     supervisor.kill()
     supervisor.wait()
 
-    gone, alive = psutil.wait_procs([child], timeout=10)
+    gone, alive = psutil.wait_procs([child], timeout=120)
     assert (gone, alive) == ([child], [])
 
 

@@ -87,10 +87,10 @@ def test_discarding_a_run_that_trains_stops_it_first(library: RunLibrary, run: R
 
         done_at_once = library.discard("voice")
         state = run.status().state
-        process.communicate("end\n", timeout=60)
+        process.communicate("end\n", timeout=300)
     for thread in threading.enumerate():
         if thread.name == "trainer-voice":
-            thread.join(timeout=60)
+            thread.join(timeout=300)
 
     assert (done_at_once, state) == (False, "stopping")
     assert library.names() == []

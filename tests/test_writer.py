@@ -35,7 +35,7 @@ class Gate:
             self.now += 1
             self.most = max(self.most, self.now)
             self.entered.set()
-            assert self.is_open.wait(timeout=30)
+            assert self.is_open.wait(timeout=120)
             export(*arguments)  # type: ignore[arg-type]
             self.now -= 1
 
@@ -104,7 +104,7 @@ def test_a_save_is_told_when_it_is_published_and_not_before(tmp_path: Path) -> N
 
     with CheckpointWriter(setup, events.append) as saving:
         saving.save(1, best=False)
-        assert gate.entered.wait(timeout=30)
+        assert gate.entered.wait(timeout=120)
         saving.tell()
         before = list(events), newest_checkpoint(tmp_path / "checkpoints")
         gate.is_open.set()
