@@ -26,7 +26,7 @@ FLAGS = [
     "--autoplay-policy=no-user-gesture-required", "--enable-precise-memory-info",
 ]  # fmt: skip
 Starter = Callable[..., Run]
-PATIENCE_MS = 60_000
+PATIENCE_MS = 180_000
 """How long a page may take: a busy machine is no error, and only a failing test waits as long."""
 
 

@@ -1,7 +1,8 @@
 """Stands in for `python -m trainer synthesize --stream`: a tone whose second half waits.
 
 The text says what goes wrong: `refuse` before any sound, `break` after the first half, `wait`
-before any sound. Otherwise the second half comes once a file `go-on` lies in the run folder.
+before any sound. Otherwise the second half comes once a file `go-on` lies in the run folder; until
+then "On and on." is never silent.
 """
 
 import array
@@ -30,8 +31,15 @@ def main(words: list[str]) -> int:
     if text == "break":
         print("Error: The voice broke.", file=sys.stderr)
         return 1
+    spoken_s = 3.0
+    while text == "On and on." and not (run / "go-on").exists():
+        sys.stdout.buffer.write(_tone(0.5))
+        sys.stdout.buffer.flush()
+        spoken_s += 0.5
+        time.sleep(0.4)
     _wait_until((run / "go-on").exists)
     sys.stdout.buffer.write(_tone(1.0))
+    (run / "spoken-s").write_text(str(spoken_s), encoding="utf-8")
     return 0
 
 

@@ -1,5 +1,10 @@
-"""The page in a process of its own; runs named `real...` and the demo are real, others fake it."""
+"""The page in a process of its own; runs named `real...` and the demo are real, others fake it.
 
+The demo is a small one, and memory and time are estimated but once: each takes a process of torch.
+"""
+
+import contextlib
+import itertools
 import os
 import re
 import signal
@@ -9,10 +14,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainer.config import DataConfig
 
 PROJECT = Path(__file__).resolve().parent.parent
 DEMO_STEPS = 40
 """Of the demo, which trains for real here, only not as long."""
+DEMO_CLIPS = {"train_csv": 24, "eval_csv": 6}
+"""Of the demo: so few that no processes are started to compute their features."""
+_STARTS = itertools.count()
 _STARTED = re.compile(r"Timbre runs at (http://\S+)")
 
 
@@ -37,7 +49,7 @@ class PageServer:
     def stop(self) -> None:
         """End the server as Ctrl+C does."""
         self.process.send_signal(signal.SIGINT)
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=300)
 
 
 def start_page(runs: Path, *words: str, port: int = 0, token: bool = False) -> PageServer:
@@ -66,18 +78,26 @@ def start_page(runs: Path, *words: str, port: int = 0, token: bool = False) -> P
 
 
 def _any_port() -> int:
-    with socket.socket() as candidate:
-        candidate.bind(("127.0.0.1", 0))
-        return candidate.getsockname()[1]
+    """Return a free port that no connection takes as its own end, even while nobody listens there.
+
+    The system takes those from 32768 on (Linux); a server that is killed and started again would
+    find its port taken now and then. Processes begin at places of their own.
+    """
+    places = range(10_000, 32_000)
+    for attempt in itertools.count(os.getpid() * 20 + next(_STARTS)):
+        with socket.socket() as candidate, contextlib.suppress(OSError):
+            candidate.bind(("127.0.0.1", places[attempt % len(places)]))
+            return candidate.getsockname()[1]
+    raise AssertionError
 
 
 def _serve() -> None:
     import app
     from trainer.config import RunConfig
     from trainer.runs import Run
-    from webui import speaking
+    from webui import speaking, studio
     from webui.studio import demo_config
-    from webui.tabs import start
+    from webui.tabs import start, train, trials
 
     real_command = Run.command
 
@@ -95,11 +115,33 @@ def _serve() -> None:
         config = demo_config()
         return replace(config, training=replace(config.training, steps=DEMO_STEPS))
 
+    def foresee_once(*asked: Any) -> dict[str, Any]:
+        if not estimates:
+            estimates.append(real_foresee(*asked))
+        return estimates[0]
+
+    estimates: list[dict[str, Any]] = []
+    real_foresee, trials._foresee = trials._foresee, foresee_once
+    demo = _small_demo(Path.cwd() / "demo", studio.demo_data())
+    studio.demo_data = train.demo_data = lambda: demo
     start.demo_config = shorter_demo
     real_speak = speaking.trainer_command
     Run.command = command  # type: ignore[method-assign]
     speaking.trainer_command = speak
     app.main()
+
+
+def _small_demo(folder: Path, whole: "DataConfig") -> "DataConfig":
+    """Write lists of the first clips of the demo into a folder and return the data they name."""
+    folder.mkdir(exist_ok=True)
+    lists = {}
+    for field, count in DEMO_CLIPS.items():
+        source = Path(getattr(whole, field))
+        head, *rows = source.read_text(encoding="utf-8").splitlines()
+        lines = [head, *(f"{source.parent}/{row}" for row in rows[:count])]
+        lists[field] = str(folder / source.name)
+        Path(lists[field]).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return replace(whole, **lists)
 
 
 if __name__ == "__main__":

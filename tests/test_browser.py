@@ -12,7 +12,7 @@ import psutil
 import pytest
 from _browser import Starter, needs_chromium, new_context, open_page, stop_run, watch_run
 from _clips import write_list, write_tone
-from _page_server import DEMO_STEPS, PageServer
+from _page_server import DEMO_CLIPS, DEMO_STEPS, PageServer
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from trainer import Run, RunConfig
@@ -36,6 +36,16 @@ OTHERS = (
     "perf/temperature_c",
 )  # fmt: skip
 """What a run on a GPU tells of every step besides its loss."""
+LINES = """() => {
+    const pen = CanvasRenderingContext2D.prototype, lineTo = pen.lineTo;
+    let count = 0;
+    pen.lineTo = function (...place) { count += 1; return lineTo.apply(this, place); };
+    const chart = [...document.querySelectorAll('#live .chart canvas')].find((e) => e.offsetParent);
+    chart.dispatchEvent(new PointerEvent('pointermove', {clientX: 400}));
+    pen.lineTo = lineTo;
+    return count;
+}"""
+"""Counts the lines that are drawn when the pointer moves over a chart."""
 PLACES = "[timbre.run, timbre.cursor, timbre.step, timbre.points]"
 
 
@@ -45,8 +55,8 @@ def test_a_newcomer_trains_the_demo_and_hears_it(
     page = open_page(context, server)
 
     page.click("#demo-button")
-    page.wait_for_function("timbre.step > 5", timeout=180_000)
-    page.wait_for_function("timbre.state === 'finished'", timeout=180_000)
+    page.wait_for_function("timbre.step > 5")
+    page.wait_for_function("timbre.state === 'finished'")
     audio = page.locator("#live-previews audio").first
     audio.evaluate("audio => audio.play()")
     page.wait_for_function("document.querySelector('#live-previews audio').currentTime > 0.2")
@@ -130,20 +140,17 @@ def test_a_hundred_thousand_points_stay_light(context: BrowserContext, server: P
     page.wait_for_function("timbre.updates > 5")
     lock.release()
 
+    context.new_cdp_session(page).send("HeapProfiler.collectGarbage")
     heap = page.evaluate("performance.memory.usedJSHeapSize") / 2**20
-    draw_ms = page.evaluate(
-        "(() => { const from = performance.now(); timbre.wake();"
-        " const chart = document.querySelector('#live canvas');"
-        " chart.dispatchEvent(new PointerEvent('pointermove', {offsetX: 200}));"
-        " return performance.now() - from; })()"
-    )
+    drawn = page.evaluate(LINES)
     assert page.evaluate("Math.max(...timbre.series.steps.get('train/loss'))") == 99
     assert len(page.evaluate("Object.keys(timbre.series.steps.columns)")) == 20
     assert sizes[0] < 120_000
     assert max(sizes[1:]) < 5_000
     assert min(sizes[1:]) < 2_000
     assert heap < 60
-    assert draw_ms < 250
+    # 17 lines of at most 4000 points each, not of 100 000; a busy machine takes longer for them.
+    assert 0 < drawn < 70_000
 
 
 def _note_size(answer: Any, sizes: list[int]) -> None:
@@ -166,16 +173,15 @@ def _write_history(run: Run, last: int, first: int = 1) -> None:
 
 
 @pytest.mark.fault("F1")
-def test_eight_tabs_of_one_browser_all_load(
-    context: BrowserContext, server: PageServer, start: Starter
-) -> None:
-    run = start("eight", 100_000)
+def test_eight_tabs_of_one_browser_all_load(context: BrowserContext, server: PageServer) -> None:
+    run = Run.create(server.runs / "eight", RunConfig())
+    _write_history(run, 5)
 
     pages = [watch_run(context, server, run) for _ in range(8)]
+    _write_history(run, 9, first=6)
     for page in pages:
-        page.wait_for_function("timbre.step > 5")
+        page.wait_for_function("timbre.step === 9")
 
-    stop_run(run)
     assert len(pages) == 8
 
 
@@ -255,14 +261,15 @@ def test_a_sentence_sounds_before_it_is_whole_or_says_why_not_and_can_be_stopped
     browser: Browser, server: PageServer
 ) -> None:
     run = Run.create(server.runs / "talker", RunConfig())
-    page = _listen(browser.new_page(), server, run)
+    page = _listen(new_context(browser).new_page(), server, run)
 
     page.fill("#listen-text textarea", "Good morning.")
     page.click("#speak-now")
     page.wait_for_function("timbre.speech.state === 'playing'")
     speaker = psutil.Process(int((run.folder / "speaker.pid").read_text(encoding="utf-8")))
     page.click("#speech >> text=Stop")
-    psutil.wait_procs([speaker], timeout=10)
+    psutil.wait_procs([speaker], timeout=120)
+    page.fill("#listen-text textarea", "On and on.")
     page.click("#speak-now")
     page.wait_for_function("timbre.speech.state === 'playing'")
     page.evaluate(TAP)
@@ -276,12 +283,13 @@ def test_a_sentence_sounds_before_it_is_whole_or_says_why_not_and_can_be_stopped
     page.fill("#listen-text textarea", "refuse")
     page.click("#speak-now")
     page.wait_for_selector("#speech .notice >> text=Nothing of this can be spoken.")
-    page.close()
+    page.context.close()
 
     assert not speaker.is_running()
     assert state == "playing"
     assert words.startswith("First sound after")
-    assert abs(length_s - 3) < 0.05
+    spoken_s = float((run.folder / "spoken-s").read_text(encoding="utf-8"))
+    assert abs(length_s - spoken_s) < 0.05
 
 
 def _listen(page: Page, server: PageServer, run: Run) -> Page:
@@ -298,7 +306,7 @@ def test_real_training_survives_a_killed_server_stops_goes_on_and_speaks(
     page.fill("#run-name input, #run-name textarea", "real-demo")
     page.fill("#training-steps input, #training-steps textarea", "100000")
     page.click("#start-training")
-    page.wait_for_function("timbre.run === 'real-demo' && timbre.step > 5", timeout=180_000)
+    page.wait_for_function("timbre.run === 'real-demo' && timbre.step > 5")
     run = Run.open(server.runs / "real-demo")
     RunLibrary(server.runs).enqueue("heir", RunConfig(training=TrainingConfig(steps=5)))
 
@@ -318,7 +326,7 @@ def test_real_training_survives_a_killed_server_stops_goes_on_and_speaks(
     page.goto(server.url + "?tab=live&run=real-demo")
     page.wait_for_function("window.timbre && timbre.updates > 3")
     page.click("#live-resume")
-    page.wait_for_function(f"timbre.step > {stopped_at + 2}", timeout=180_000)
+    page.wait_for_function(f"timbre.step > {stopped_at + 2}")
     page.click("#live-stop")
     page.wait_for_function("timbre.state === 'stopped'")
     steps = page.evaluate("timbre.series.steps.get('step')")
@@ -332,7 +340,7 @@ def test_real_training_survives_a_killed_server_stops_goes_on_and_speaks(
     assert "the training goes on" in notice
     assert steps == list(range(1, steps[-1] + 1))
     assert starts == 2
-    assert run.status().facts["train_clips"] == 218
+    assert run.status().facts["train_clips"] == DEMO_CLIPS["train_csv"]
 
 
 def _wait_for_step(run: Run, step: int) -> None:
