@@ -1,4 +1,4 @@
-"""What the driver tells of GPUs, whichever numbers torch gives them and whatever it keeps back."""
+"""What driver and torch tell of GPUs, whichever numbers they give them and whatever they lack."""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -7,6 +7,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainer.assemble import _tell_unseen_gpu, take_device
 from trainer.device import (
@@ -17,6 +18,8 @@ from trainer.device import (
     list_devices,
     list_holders,
 )
+from trainer.process import explain_failure
+from trainer.staging import Staging
 
 _GIB = 2**30
 
@@ -127,3 +130,36 @@ def test_a_gpu_that_torch_does_not_see_is_told(
     assert [event.level for event in told] == ["warning"]
     assert "does not see the GPU 0." in told[0].text
     assert word in told[0].remedy
+
+
+def test_a_gpu_that_torch_has_no_code_for_needs_a_person() -> None:
+    error = RuntimeError("CUDA error: no kernel image is available for execution on the device")
+
+    reason, remedy, code = explain_failure(error)
+
+    assert code == 20
+    assert "has no code for the GPU" in reason
+    assert "Install a PyTorch" in remedy
+
+
+def test_where_no_memory_can_be_locked_usual_memory_takes_the_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[bool] = []
+    plainly = torch.empty_like
+
+    def refuse(value: torch.Tensor, *, device: str, pin_memory: bool = False) -> torch.Tensor:
+        asked.append(pin_memory)
+        if pin_memory:
+            raise torch.AcceleratorError("CUDA error: out of memory")
+        return plainly(value, device="meta")
+
+    monkeypatch.setattr(torch, "empty_like", refuse)
+    staging = Staging(torch.device("cuda"))
+    with FakeTensorMode():
+        values = [torch.ones(2, device="cuda"), torch.ones(3, device="cuda")]
+
+        made = [staging._make_buffer(value) for value in values]
+
+    assert [value.shape for value in made] == [(2,), (3,)]
+    assert asked == [True, False, False]

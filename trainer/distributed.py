@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import TypeVar
 
 import torch
@@ -12,6 +13,9 @@ from trainer.setup import World
 
 Result = TypeVar("Result")
 _BUCKET_VALUES = 8 * 1024 * 1024
+_PATIENCE = timedelta(days=1)
+"""How long a rank waits for another: rank 0 computes the features of hours of speech while the
+others wait, for which the usual ten minutes are too short. A lost rank is noticed without this."""
 
 
 def join_world(device_kind: str) -> World:
@@ -23,7 +27,8 @@ def join_world(device_kind: str) -> World:
     if device_kind == "cuda":
         torch.cuda.set_device(local_rank)  # what NCCL sends from and receives on
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if device_kind == "cuda" else "gloo")
+        backend = "nccl" if device_kind == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=_PATIENCE)
     return World(int(os.environ["RANK"]), size, local_rank)
 
 

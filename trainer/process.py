@@ -159,6 +159,9 @@ def explain_failure(error: Exception) -> tuple[str, str, int]:
     if name == "OutOfMemoryError" or "out of memory" in first.lower():
         remedy = "Halve the batch size and double the accumulation, or tick gradient checkpointing."
         return f"The device ran out of memory: {first}", remedy, NEEDS_PERSON
+    if "no kernel image" in first:
+        remedy = "Install a PyTorch that has code for this GPU (pytorch.org), or choose device cpu."
+        return f"This torch has no code for the GPU: {first}", remedy, NEEDS_PERSON
     if name == "AcceleratorError" or any(word in first for word in _STICKY):
         # Such an error stays for the life of the process: torch cannot reset the device.
         return f"The GPU failed: {first}", RESUME, RESTARTABLE

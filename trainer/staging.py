@@ -14,7 +14,7 @@ class Staging:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._is_cuda = device.type == "cuda"
+        self._is_cuda = self._is_locked = device.type == "cuda"
         self._buffers: dict[tuple[Any, ...], Tensor] = {}
 
     def copy(self, value: Any, *path: Any) -> Any:
@@ -44,7 +44,15 @@ class Staging:
             return value.to("cpu", copy=True)
         buffer = self._buffers.get(path)
         if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:
-            is_pinned = self._is_cuda and value.is_cuda
-            buffer = torch.empty_like(value, device="cpu", pin_memory=is_pinned)
-            self._buffers[path] = buffer
+            buffer = self._buffers[path] = self._make_buffer(value)
         return buffer.copy_(value, non_blocking=True)
+
+    def _make_buffer(self, value: Tensor) -> Tensor:
+        """Return host memory for a tensor of any shape, page-locked as long as there is such."""
+        if self._is_locked and value.is_cuda:
+            try:
+                return torch.empty_like(value, device="cpu", pin_memory=True)
+            except RuntimeError:
+                # A system may grant little of it; the copies then take longer, no more.
+                self._is_locked = False
+        return torch.empty_like(value, device="cpu")
