@@ -34,6 +34,8 @@ if __name__ == "__main__":
         sys.exit(supervise(sys.argv[1:]))
     leave_a_core()
     join_memory()
+    # As the driver numbers GPUs, whose numbers the page shows; by itself CUDA puts fast ones first.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     # Only now: who supervises needs nothing of what trains.
     from trainer.cli import main
 
