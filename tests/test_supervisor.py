@@ -35,7 +35,8 @@ with open(folder + "/starts", "a") as file:
     file.write("x")
 end = ends[min(os.path.getsize(folder + "/starts"), len(ends)) - 1]
 with os.fdopen(int(os.environ["TIMBRE_REPORT"]), "w") as pipe:
-    pipe.write(json.dumps({"folder": folder, "processes": int(sys.argv[3])}))
+    offset = os.path.getsize(folder + "/events.jsonl")
+    pipe.write(json.dumps({"folder": folder, "processes": int(sys.argv[3]), "offset": offset}))
 if end == "dump":
     faulthandler.register(signal.SIGUSR1, open(folder + "/log.txt", "w"))
     from trainer.heartbeat import Heartbeat
@@ -148,6 +149,19 @@ def test_an_error_that_sticks_to_the_device_asks_for_a_new_process(error: Except
     assert reason.startswith("The GPU failed")
 
 
+def test_the_reason_of_a_process_that_ended_before_it_was_met_is_kept(run: Run) -> None:
+    class Late(Supervisor):
+        def _meet(self, told: bytes | None) -> None:
+            with contextlib.suppress(ChildProcessError):  # its end was taken note of already
+                os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            super()._meet(told)
+
+    command = [sys.executable, "-S", "-c", _CHILD, str(run.folder), "20", "1"]
+    code = Late(command, _AT_ONCE).run()
+
+    assert (code, run.status().reason) == (20, "The GPU failed.")
+
+
 @pytest.mark.parametrize("end", ["20", "-15", "75"])
 def test_what_needs_a_person_is_not_started_again(run: Run, end: str) -> None:
     code = _supervise(run, end)
@@ -233,9 +247,10 @@ def test_one_lost_process_of_several_starts_all_again_and_a_word_of_one_counts(r
     (run.folder / "starts").unlink()
 
     class Leaving(Supervisor):
-        def _note_start(self, folder: Path) -> None:
-            super()._note_start(folder)
-            leave_ending(folder, leave, 1)
+        def _meet(self, told: bytes | None) -> None:
+            super()._meet(told)
+            if told:
+                leave_ending(run.folder, leave, 1)
 
     command = [sys.executable, "-S", "-c", _CHILD, str(run.folder), "1", "2"]
     told = Leaving(command, _AT_ONCE).run()

@@ -73,8 +73,15 @@ def report(folder: Path, processes: int) -> None:
         return
     os.environ[REPORT] = "told"
     die_with_parent()
+    log = folder / "events.jsonl"
+    told = {
+        "folder": str(folder),
+        "processes": processes,
+        # A process may end before its supervisor looks; its last words lie behind this place.
+        "offset": log.stat().st_size if log.exists() else 0,
+    }
     with contextlib.suppress(OSError), os.fdopen(int(number), "w", encoding="utf-8") as pipe:
-        pipe.write(json.dumps({"folder": str(folder), "processes": processes}))
+        pipe.write(json.dumps(told))
 
 
 def end_process(code: int) -> NoReturn:
@@ -171,10 +178,10 @@ class Supervisor:
         values = json.loads(told)
         self._folder, self._processes = Path(values["folder"]), values["processes"]
         self._lock = take_lock(self._folder / "control" / SUPERVISOR_LOCK)
-        self._note_start(self._folder)
+        self._offset = values["offset"]
 
     def _note_start(self, folder: Path) -> None:
-        """Remember where the words of a child begin that is about to train."""
+        """Remember where the words of a child begin that is about to be started."""
         take_ending(folder)
         self._offset = (folder / "events.jsonl").stat().st_size
 
