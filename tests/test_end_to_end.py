@@ -14,6 +14,7 @@ import pytest
 import soundfile
 from safetensors.torch import load_file
 
+from tests._holding import hold
 from trainer import Run
 
 DEMO = Path(__file__).parent.parent / "assets" / "demo"
@@ -55,11 +56,23 @@ def _files_with_secrets(folder: Path) -> list[Path]:
     return [path for path in files if b"canary71c2" in path.read_bytes()]
 
 
+def _start(
+    words: list[object], stdout: int = subprocess.DEVNULL, **environment: str
+) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "trainer", *map(str, words)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        stdout=stdout,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
 def _timbre(*words: object) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "trainer", *map(str, words)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        command, capture_output=True, text=True, env=environment, check=False, timeout=300
+        command, capture_output=True, text=True, env=environment, check=False, timeout=600
     )
 
 
@@ -96,34 +109,32 @@ def test_a_run_finishes_with_falling_loss_previews_and_checkpoints(whole: Run) -
 
 
 def test_stop_and_resume_give_the_losses_of_an_undisturbed_run(folder: Path, whole: Run) -> None:
-    words = _train_words(folder, "stopped")
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trainer", *map(str, words)],
-        env=environment,
-        stderr=subprocess.DEVNULL,
+    process, run, trainer = hold(
+        lambda: _start(_train_words(folder, "stopped")),
+        folder / "stopped",
+        lambda run: run.series().last_step > 0,
     )
-    run = _wait_for_step(folder / "stopped", 5)
 
-    assert _timbre("stop", run.folder, "--wait").returncode == 0
-    code = process.wait(timeout=60)
+    stopping = _start(["stop", run.folder, "--wait"])
+    while stopping.poll() is None and not run.requests():
+        time.sleep(0.01)
+    os.kill(trainer, signal.SIGCONT)
+    codes = [each.wait(timeout=300) for each in (stopping, process)]
     stopped_at = run.status().step
     assert _timbre("resume", run.folder).returncode == 0
 
-    assert code == 10
-    assert 5 <= stopped_at < STEPS
+    assert codes == [0, 10]
+    assert 0 < stopped_at < STEPS
     assert _losses(run) == _losses(whole)
 
 
 @pytest.mark.fault("A1")
 def test_a_killed_run_resumes_to_the_same_losses(folder: Path, whole: Run) -> None:
-    words = _train_words(folder, "killed")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trainer", *map(str, words)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stderr=subprocess.DEVNULL,
+    process, run, _ = hold(
+        lambda: _start(_train_words(folder, "killed")),
+        folder / "killed",
+        lambda run: bool(run.checkpoints()),
     )
-    run = _wait_for_step(folder / "killed", 6)
 
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -139,31 +150,23 @@ def test_a_killed_run_resumes_to_the_same_losses(folder: Path, whole: Run) -> No
 
 @pytest.mark.fault("A8", "F15")
 def test_a_crash_leaves_its_stack_in_the_log_and_no_secret(folder: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trainer", *map(str, _train_words(folder, "crashed"))],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "TIMBRE_RESTARTS": "0"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+    process, run, trainer = hold(
+        lambda: _start(
+            _train_words(folder, "crashed"), stdout=subprocess.PIPE, TIMBRE_RESTARTS="0"
+        ),
+        folder / "crashed",
+        lambda run: run.series().last_step > 0,
     )
-    run = _wait_for_step(folder / "crashed", 1)
 
-    os.kill(json.loads((run.folder / "owner.json").read_text(encoding="utf-8"))["pid"], 11)
-    said, _ = process.communicate(timeout=60)
+    for number in (signal.SIGSEGV, signal.SIGCONT):
+        os.kill(trainer, number)
+    said, _ = process.communicate(timeout=300)
 
     log = (run.folder / "log.txt").read_text(encoding="utf-8")
     assert process.returncode == 128 + 11
     assert "Segmentation fault" in log and "trainer/loop.py" in log
-    assert b"canary71c2" not in said
+    assert "canary71c2" not in said
     assert _files_with_secrets(folder) == []
-
-
-def _wait_for_step(folder: Path, step: int) -> Run:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        if (folder / "run.json").is_file() and Run.open(folder).series().last_step >= step:
-            return Run.open(folder)
-        time.sleep(0.05)
-    raise AssertionError(f"{folder.name} did not reach step {step}")
 
 
 def test_the_voice_speaks_and_travels(folder: Path, whole: Run) -> None:

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests._holding import hold
 from tests._toy import ToyModel, make_setup
 from trainer.config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.divergence import LossNotFinite
@@ -567,6 +567,20 @@ def test_steps_that_took_now_shorter_now_longer_are_told() -> None:
     assert told in "\n".join(make_report(plan, uneven).caveats)
 
 
+def test_a_run_that_failed_before_its_first_steps_hides_no_figure_of_the_others() -> None:
+    plan = _plan(_entrant("adamw", 1e-3), _entrant("adamw-2", 1e-3))
+    nothing = {"state": "failed", "s_per_step": math.nan, "peak_memory_gib": math.nan}
+    results = _ended(plan, lambda name, seed: 1.0)
+    results |= {"steps-adamw-seed1": replace(results["steps-adamw-seed1"], **nothing)}
+    usual = results["steps-adamw-seed2"]
+
+    report = make_report(plan, results)
+
+    row = next(row for row in report.rows if row.entrant == "adamw")
+    assert row.peak_memory_gib == usual.peak_memory_gib
+    assert "nan" not in "\n".join(report.caveats)
+
+
 def test_a_finished_race_publishes_its_table_and_picture(tmp_path: Path) -> None:
     entrants = (_entrant("adamw", 1e-2), _entrant("adamw-2", 1e-3, 1e-2))
     race = Race.create(tmp_path / "race", _plan(*entrants))
@@ -638,18 +652,17 @@ def test_a_race_killed_in_the_middle_of_a_run_goes_on_to_its_verdict(
     tmp_path: Path, words: list[str]
 ) -> None:
     folder = tmp_path / "race"
-    process = _race(
-        [
-            "--race", str(folder), *words, "--optimizers", "adamw:lr=1e-3,adamw:lr=1e-3",
-            "--seeds", "1,2", "--steps", "12", "--validations", "3",
-        ]
-    )  # fmt: skip
-    first = _wait_for_step(folder / "steps-adamw-seed1", 3)
-    owner = json.loads((first.folder / "owner.json").read_text())
+    asked = [
+        "--race", str(folder), *words, "--optimizers", "adamw:lr=1e-3,adamw:lr=1e-3",
+        "--seeds", "1,2", "--steps", "10", "--validations", "3",
+    ]  # fmt: skip
+    process, first, trainer = hold(
+        lambda: _race(asked), folder, lambda run: run.series().last_step > 0
+    )
     process.kill()
-    os.kill(owner["pid"], signal.SIGKILL)
     process.communicate()
     killed = Race.open(folder).status()
+    os.kill(trainer, signal.SIGKILL)
 
     told: list[str] = []
     code = race_command(_parser(), ["--race", str(folder)], told.append)
@@ -663,15 +676,6 @@ def test_a_race_killed_in_the_middle_of_a_run_goes_on_to_its_verdict(
     curves = {name: run["losses"] for name, run in results["runs"].items()}
     assert curves["steps-adamw-seed1"] == curves["steps-adamw-2-seed1"]
     assert curves["steps-adamw-seed1"] != curves["steps-adamw-seed2"]
-
-
-def _wait_for_step(folder: Path, step: int) -> Run:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        if (folder / "run.json").is_file() and Run.open(folder).series().last_step >= step:
-            return Run.open(folder)
-        time.sleep(0.02)
-    raise AssertionError(f"{folder.name} did not reach step {step}")
 
 
 def test_training_settings_of_a_run_come_from_the_common_configuration() -> None:
