@@ -4,24 +4,26 @@
 
 First the speed of a large product and what a whole step costs with each optimizer, as a ratio to
 AdamW in the same process; then the ladder of `python -m trainer measure` with the rows of the
-goals, and each goal with what was found. `--device cpu --size tiny --goals` tries the road without
+goals, and each goal with what was found. The file is written anew after every row. `--device cpu --size tiny --goals` tries the road without
 a GPU.
 """
 
 import argparse
 import json
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from trainer.assemble import build_setup, choose_device, seed_everything
+from trainer.assemble import build_setup, seed_everything, take_device
 from trainer.catalog import discover
 from trainer.config import Choice, RunConfig, TrainingConfig
 from trainer.entries import resolve
@@ -42,6 +44,8 @@ CYCLES = {"soap": 10, "kron": 3}
 """Steps that make up a whole cycle; the mean over one counts."""
 SHARE_OF_OPTIMIZERS = 0.3
 """The most of the time that the optimizers may take."""
+STUCK_S = 60
+"""No optimizer may take longer; one that hangs costs its own row."""
 
 
 def main() -> None:
@@ -52,39 +56,66 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--size", default="full", help="of XTTS: tiny, medium or full")
     parser.add_argument("--goals", action="store_true", default=None, help="also without a GPU")
-    parser.add_argument("--only-optimizers", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--only-optimizers", nargs="+", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.only_optimizers:
-        measure_optimizers(chosen.device, chosen.size, chosen.only_optimizers)
+        measure_optimizers(chosen.device, chosen.size, chosen.json, chosen.only_optimizers)
         return
     began = time.monotonic()
-    found = _optimizers_in_a_child(chosen.device, chosen.size, chosen.minutes)
+    chosen.json.parent.mkdir(parents=True, exist_ok=True)
+    command = " ".join(["python", "-m", "assets.measure_gpu", *sys.argv[1:]])
+    _write(chosen.json, {"command": command, "goals": [], "optimizers": {"rows": {}}})
+    report = measure_in_children(chosen.device, chosen.size, chosen.json, chosen.minutes)
+    found = report["optimizers"]
     left = chosen.minutes - (time.monotonic() - began) / 60
-    report = {"command": " ".join(["python", "-m", "assets.measure_gpu", *sys.argv[1:]])}
     for ladder in _measure_ladder(chosen, left):
         measurement = ladder.measurement
         report |= {
             "machine": measurement.machine,
             "seconds": round(time.monotonic() - began, 1),
             "goals": judge_goals(measurement, found.get("matmul_tflops")),
-            "optimizers": found,
             "ladder": measurement.to_json(),
         }
         # After every row, so that a call that is cut off leaves what it has.
-        chosen.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        _write(chosen.json, report)
     print(_as_table(report))
 
 
-def _optimizers_in_a_child(device: str, size: str, minutes: float) -> dict[str, Any]:
-    """Measure the optimizers in a process that leaves no memory behind and has to keep its time."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "optimizers.json"
-        words = ["--json", str(out), "--device", device, "--size", size]
-        command = [sys.executable, "-m", "assets.measure_gpu", *words]
-        limit_s = 60 * SHARE_OF_OPTIMIZERS * minutes
-        with suppress(subprocess.TimeoutExpired):
-            subprocess.run([*command, "--only-optimizers", str(out)], timeout=limit_s, check=False)
-        return json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
+def measure_in_children(device: str, size: str, path: Path, minutes: float) -> dict[str, Any]:
+    """Measure the optimizers in processes that leave no memory behind and have to keep their time.
+
+    One that dies loses the row it was at; another goes on with the rest. Returns the report.
+    """
+    ends_at = time.monotonic() + 60 * SHARE_OF_OPTIMIZERS * minutes
+    words = ["-m", "assets.measure_gpu", "--json", str(path), "--device", device, "--size", size]
+    while True:
+        report = _read(path)
+        rows, left_s = report["optimizers"]["rows"], ends_at - time.monotonic()
+        names = [name for name in OPTIMIZERS if name not in rows]
+        if not names or left_s <= 0:
+            return report
+        command = [sys.executable, *words, "--only-optimizers", *names]
+        try:
+            code = subprocess.run(command, timeout=left_s, check=False).returncode
+        except subprocess.TimeoutExpired:
+            return _read(path)
+        report = _read(path)
+        rows = report["optimizers"]["rows"]
+        lost = [name for name in OPTIMIZERS if name not in rows]
+        if lost:
+            rows[lost[0]] = {"failed": f"its process ended with {code}"}
+            _write(path, report)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _write(path: Path, report: dict[str, Any]) -> None:
+    """Write a report as a whole: who is cut off in between leaves the one before."""
+    partial = path.with_name(f".{path.name}.part")
+    partial.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    partial.replace(path)
 
 
 def _measure_ladder(chosen: argparse.Namespace, minutes: float) -> Any:
@@ -104,42 +135,54 @@ def make_config(device: str, boxes: dict[str, dict[str, Any]] | None = None) -> 
     return RunConfig(family=Choice("xtts"), training=training, optimizations=boxes or {})
 
 
-def measure_optimizers(device: str, size: str, out: Path) -> None:
-    """Write the seconds of whole steps of every optimizer, each beside AdamW's, as they come."""
-    machine = choose_device(device)
+def measure_optimizers(device: str, size: str, path: Path, names: Sequence[str]) -> None:
+    """Add what a whole step takes to a report, optimizer after optimizer, each beside AdamW's."""
+    machine = take_device(device)
     boxes: dict[str, dict[str, Any]] = {"sdpa": {}, "mixed_precision": {}}
-    if machine.kind == "cuda":
+    if machine.has_tf32:
         boxes["tf32"] = {}
-    config = make_config(device, boxes)
-    report: dict[str, Any] = {
-        "what": "whole steps of 8 of the longest clips, ratio of medians to AdamW's of just before",
-        "boxes": sorted(boxes),
-        "machine": describe_machine(machine),
-        "matmul_tflops": measure_matmul(torch.device(machine.torch_name), machine.kind == "cuda"),
-        "rows": {},
-    }
+    report = _read(path)
+    found = report["optimizers"]
+    found["what"] = "whole steps of 8 of the longest clips, ratio of medians to AdamW's just before"
+    found["boxes"], found["machine"] = sorted(boxes), describe_machine(machine)
+    if "matmul_tflops" not in found:
+        found["matmul_tflops"] = None
+        _write(path, report)
+        with suppress(RuntimeError):
+            is_gpu = machine.kind == "cuda"
+            found["matmul_tflops"] = measure_matmul(torch.device(machine.torch_name), is_gpu)
+    _write(path, report)
     with tempfile.TemporaryDirectory() as folder:
-        setup = make_setup(config, size, Path(folder))
-        for name in OPTIMIZERS:
-            usual_s = time_optimizer(setup, "adamw", 5)
+        setup = make_setup(make_config(device, boxes), size, Path(folder))
+        for name in names:
+            # Ends the process even where it hangs in the driver.
+            signal.alarm(STUCK_S)
             try:
-                seconds = time_optimizer(setup, name, CYCLES.get(name, 5))
+                found["rows"][name] = _row_of(setup, name)
             except (TimbreError, RuntimeError) as error:
-                report["rows"][name] = {"failed": str(error).splitlines()[0]}
-                continue
-            report["rows"][name] = {
-                "ratio": round(seconds / usual_s, 3),
-                "s_per_step": round(seconds, 5),
-                "adamw_s_per_step": round(usual_s, 5),
-            }
-            out.write_text(json.dumps(report), encoding="utf-8")
+                found["rows"][name] = {"failed": (str(error).splitlines() or ["no word"])[0]}
+                if isinstance(error, torch.AcceleratorError):
+                    raise  # it stays for the life of the process
+            finally:
+                signal.alarm(0)
+                _write(path, report)
         setup.train_batches.close()
+
+
+def _row_of(setup: Setup, name: str) -> dict[str, float]:
+    usual_s = time_optimizer(setup, "adamw", 5)
+    seconds = time_optimizer(setup, name, CYCLES.get(name, 5))
+    return {
+        "ratio": round(seconds / usual_s, 3),
+        "s_per_step": round(seconds, 5),
+        "adamw_s_per_step": round(usual_s, 5),
+    }
 
 
 def make_setup(config: RunConfig, size: str, folder: Path) -> Setup:
     """Return a Setup of a random network of a size on clips of the usual longest."""
     seed_everything(0)
-    entries, machine = resolve(config), choose_device(config.training.device)
+    entries, machine = resolve(config), take_device(config.training.device)
     clips = make_up_clips([rehearsal_of(entries).longest_s] * 2 * config.training.batch_size)
     dataset = imagine(config, entries, clips, size)
     model = entries.family.load(None, entries.family_options, dataset.corpus.facts)
