@@ -67,8 +67,11 @@ def survey(
     durations, failed = _align(fitting, encoded, features, symbols, options, progress)
     unusable |= failed
     kept = _usable(fitting, unusable)
+    numbered = {voice.name: (voice, number) for number, voice in enumerate(voices)}
     ready = {
-        clip.id: _prepare(features[clip.id], encoded[clip.id], durations[clip.id], clip, voices)
+        clip.id: _prepare(
+            features[clip.id], encoded[clip.id], durations[clip.id], *numbered[clip.speaker]
+        )
         for clip in kept
     }
     new_facts = _write_facts(options, sizes, symbols, voices)
@@ -89,11 +92,11 @@ def _extend_voices(
     known: Sequence[dict[str, Any]], clips: Sequence[Clip], features: dict[str, Features]
 ) -> list[_Voice]:
     """Measure each speaker of the train clips; the base's others keep their statistics."""
-    present = sorted({clip.speaker for clip in clips})
-    names = [voice["name"] for voice in known]
+    spoken: dict[str, list[Clip]] = {}
+    for clip in clips:
+        spoken.setdefault(clip.speaker, []).append(clip)
     voices = {voice["name"]: _Voice(**voice) for voice in known}
-    for name in present:
-        own = [clip for clip in clips if clip.speaker == name]
+    for name, own in sorted(spoken.items()):
         f0 = np.concatenate([features[clip.id]["f0"] for clip in own])
         energy = np.concatenate([features[clip.id]["energy"] for clip in own])
         log_f0 = np.log(f0[f0 > 0])
@@ -104,7 +107,7 @@ def _extend_voices(
         voices[name] = _Voice(
             name, own[0].language, pitch_mean, pitch_std, float(energy.mean()), energy_std
         )
-    return [voices[name] for name in [*names, *(name for name in present if name not in names)]]
+    return list(voices.values())
 
 
 def _find_unusable(
@@ -169,7 +172,8 @@ def _align(
             clips, numbers, mels, symbols, recogniser, is_trimmed=trimmed, progress=aligning
         )
     names = sorted({clip.speaker for clip in clips})
-    groups = [names.index(clip.speaker) for clip in clips]
+    numbers_of = {name: number for number, name in enumerate(names)}
+    groups = [numbers_of[clip.speaker] for clip in clips]
     if options.aligner == "neural":
         steps = options.aligner_steps
         found = neural_aligner.align_clips(mels, numbers, groups, progress, steps=steps)
@@ -180,11 +184,9 @@ def _align(
 
 
 def _prepare(
-    raw: Features, token: np.ndarray, durations: np.ndarray, clip: Clip, voices: Sequence[_Voice]
+    raw: Features, token: np.ndarray, durations: np.ndarray, voice: _Voice, number: int
 ) -> Features:
     """Average pitch and energy over each token, in the speaker's normal units."""
-    number = [voice.name for voice in voices].index(clip.speaker)
-    voice = voices[number]
     pitch = (interpolate_log_f0(raw["f0"], voice.pitch_mean) - voice.pitch_mean) / voice.pitch_std
     energy = (raw["energy"] - voice.energy_mean) / voice.energy_std
     starts = np.cumsum(durations) - durations

@@ -48,6 +48,9 @@ def survey(
     )
     used = [clip for clip in clips if clip.id in ready]
     names = number_speakers(used, ready)
+    spoken: dict[str, list[Clip]] = {}
+    for clip in used:
+        spoken.setdefault(clip.speaker, []).append(clip)
     sizes = _sizes_of(start, reader.tokenizer, options)
     gpt = sizes.gpt
     layout = [gpt.start_text, gpt.stop_text, gpt.start_audio, gpt.stop_audio, gpt.num_latents]
@@ -62,7 +65,7 @@ def survey(
         "amharic_g2p": options.amharic_g2p,
         "language_costs": [asdict(cost) for cost in extension.report],
         "config": start.config,
-        "speakers": [_describe_speaker(name, used) for name in names],
+        "speakers": [_describe_speaker(name, spoken[name]) for name in names],
         "sample_rate": OUTPUT_RATE,
         "licence": start.licence,
         "short_texts": _pick_short(used, ready),
@@ -150,9 +153,8 @@ def _sizes_of(start: Base, tokenizer: XttsTokenizer, options: Options) -> Sizes:
     return replace(start.sizes, gpt=gpt)
 
 
-def _describe_speaker(name: str, clips: Sequence[Clip]) -> dict[str, Any]:
+def _describe_speaker(name: str, own: Sequence[Clip]) -> dict[str, Any]:
     """Choose the train clips whose audio speaks for a voice: long ones, 12 s at most."""
-    own = [clip for clip in clips if clip.speaker == name]
     pool = [clip for clip in own if clip.split == "train"] or own
     chosen: list[Clip] = []
     length_s = 0.0
