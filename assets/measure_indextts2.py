@@ -39,7 +39,7 @@ def main() -> None:
         make_folder(args.work / "base", Sizes())
     report = {
         "command": "python -m assets.measure_indextts2 --work DIR"
-        + (f" --flags '{args.flags}'" if args.flags else ""),
+        + (f" --flags='{args.flags}'" if args.flags else ""),
         "machine": describe_machine(),
         "phases": measure_phases(args.work, args.flags.split()),
     }

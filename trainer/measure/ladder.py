@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -245,11 +246,13 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
     """End a child and all it started, such as the compiler's workers."""
     if child.poll() is not None:
         return
-    family = [*psutil.Process(child.pid).children(recursive=True)]
+    family = []
+    with suppress(psutil.Error):  # It may end by itself meanwhile.
+        family = psutil.Process(child.pid).children(recursive=True)
     child.kill()
     child.wait()
     for process in family:
-        if process.is_running():
+        with suppress(psutil.Error):
             process.kill()
 
 

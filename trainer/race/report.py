@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from statistics import mean, median
 from typing import Any
@@ -199,7 +199,7 @@ def _row(
         at_seconds=words.get("seconds", "baseline"),
         s_per_step=s_per_step,
         optimizer_share=spent / s_per_step if spent and s_per_step else None,
-        peak_memory_gib=max((result.peak_memory_gib for result in ended), default=None),
+        peak_memory_gib=max(_known(result.peak_memory_gib for result in ended), default=None),
         diverged=f"{len(lost)} of {len(ended)}",
         sweep_runs=len(sweep),
         sweep_s=sum(results[job.name].wall_s for job in sweep if job.name in results),
@@ -295,7 +295,7 @@ def _uneven_speeds(plan: RacePlan, results: Results) -> list[str]:
     uneven = []
     for entrant in plan.entrants:
         names = [name for name in runs_of(plan, entrant, "steps") if name in results]
-        spans = [results[name].s_per_step for name in names]
+        spans = _known(results[name].s_per_step for name in names)
         if spans and not is_equally_fast(max(spans) / min(spans)):
             uneven.append(f"{entrant.name} {min(spans):.3g} to {max(spans):.3g} s")
     if not uneven:
@@ -316,8 +316,13 @@ def _of_seed(plan: RacePlan, seed: int) -> list[str]:
 
 
 def _mean(values: Any) -> float | None:
-    finite = [value for value in values if math.isfinite(value)]
+    finite = _known(values)
     return mean(finite) if finite else None
+
+
+def _known(values: Iterable[float]) -> list[float]:
+    """Leave out what a run that failed before its first steps does not have."""
+    return [value for value in values if math.isfinite(value)]
 
 
 def _number(value: float | None) -> str:

@@ -92,8 +92,10 @@ def clip_audio(manifest: Manifest, clip_id: str) -> tuple[int, Any] | None:
     """Return a clip of the manifest as (sample rate, int16 (T_wav,) or (T_wav, channels))."""
     for clip in manifest.clips:
         if clip.id == clip_id and clip.audio_path:
-            wave, sample_rate = soundfile.read(clip.audio_path, dtype="int16")
-            return sample_rate, wave
+            # It may have been moved since the list was read.
+            with suppress(soundfile.LibsndfileError, OSError, RuntimeError):
+                wave, sample_rate = soundfile.read(clip.audio_path, dtype="int16")
+                return sample_rate, wave
     return None
 
 

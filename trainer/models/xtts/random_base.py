@@ -29,7 +29,6 @@ RANDOM_LICENCE = (
 )
 
 _NUM_LETTERS = 256
-_START_TEXT = 261
 
 
 def blank_vocab(size: int = 0) -> str:
