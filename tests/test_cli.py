@@ -108,6 +108,37 @@ def test_a_file_takes_nothing_from_a_preset_that_it_does_not_name(tmp_path: Path
     assert (training.steps, training.epochs) == (50, None)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["check", "--train-csv", "a" * 300], "File name too long"),
+        (["status", "a" * 300], "File name too long"),
+        (["estimate", "--config", "."], "Is a directory"),
+        (["train", "--run", "none", "--train-csv", "~nobody-here/x.csv"], "does not exist"),
+        (["train", "--run", "none", "--train-csv", "a" * 300], "does not exist"),
+    ],
+)
+def test_a_path_that_cannot_be_used_is_a_sentence(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) != 0
+
+    told = capsys.readouterr().err
+    assert told.startswith("Error: ") and said in told
+
+
+def test_a_full_disk_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setitem(cli._HANDLERS, "status", refuse)
+
+    assert main(["status", "run"]) == 1
+    assert capsys.readouterr().err.startswith("Error: No space left on device.")
+
+
 def test_check_counts_only_what_the_family_can_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,9 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from trainer.config import absolute_path
 from trainer.data.ledger import disarm
 from trainer.data.types import Clip
-from trainer.errors import TimbreError
+from trainer.errors import TimbreError, refusal_of_disk
 from trainer.events import Event, PhaseChanged, StepDone
 from trainer.lines import describe_event, shown_progress
 from trainer.runs import Run
@@ -52,6 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except BrokenPipeError:
         return 0
+    except OSError as error:  # A training process tells of its own failures and raises none.
+        if not (text := refusal_of_disk(error)):
+            raise
+        print(f"Error: {text}", file=sys.stderr)
+        return 1
 
 
 def _top_parser() -> argparse.ArgumentParser:
@@ -156,19 +162,20 @@ def _judge_for(
 ) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """Return what a family cannot use, by clip id, and what languages new to it cost."""
     from trainer.data.cache import FeatureCache, default_cache_folder
+    from trainer.data.listing import no_progress
     from trainer.dataset import loader_workers
     from trainer.entries import find_family
 
     family = find_family(family_name)
-    base = Path(base_name).expanduser().absolute() if base_name else None
+    base = Path(absolute_path(base_name)) if base_name else None
     featurizer = family.featurizer(base, family.options())
     cache = FeatureCache(default_cache_folder() / family.name)
     workers = loader_workers(None)
-    features, unusable = cache.collect(clips, featurizer, workers=workers, progress=_no_progress)
+    features, unusable = cache.collect(clips, featurizer, workers=workers, progress=no_progress)
     usable = [clip for clip in clips if clip.id in features]
     if not usable:
         return unusable, []
-    corpus = family.survey(features, usable, family.options(), base, _no_progress)
+    corpus = family.survey(features, usable, family.options(), base, no_progress)
     return unusable | corpus.unusable, corpus.facts.get("language_costs", [])
 
 
@@ -178,7 +185,7 @@ def _alphabet_for(family_name: str, base_name: str, clips: Sequence[Clip]) -> di
     from trainer.entries import find_family
 
     family = find_family(family_name)
-    base = Path(base_name).expanduser().absolute() if base_name else None
+    base = Path(absolute_path(base_name)) if base_name else None
     return describe_alphabet(family, base, family.options(), clips)
 
 
@@ -473,10 +480,6 @@ class _Printer:
 
 def _finite(column: Sequence[float]) -> list[float | None]:
     return [value if value == value else None for value in column]
-
-
-def _no_progress(phase: str, done: int, total: int) -> None:
-    return None
 
 
 _HANDLERS: dict[str, Callable[[list[str]], int]] = {

@@ -1,6 +1,7 @@
 """RunConfig: everything a person chose for a run; frozen, JSON in and out."""
 
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -248,11 +249,11 @@ class RunConfig:
     def with_absolute_paths(self) -> "RunConfig":
         """Return a copy whose paths hold from any working folder."""
         data = {
-            name: str(Path(getattr(self.data, name)).expanduser().absolute())
+            name: absolute_path(getattr(self.data, name))
             for name in ("train_csv", "eval_csv", "train_data")
             if getattr(self.data, name)
         }
-        base = str(Path(self.base).expanduser().absolute()) if self.base else ""
+        base = absolute_path(self.base) if self.base else ""
         return replace(self, data=replace(self.data, **data), base=base)
 
     def with_values(self, **parts: Any) -> "RunConfig":
@@ -295,6 +296,11 @@ def read_values(path: Path) -> dict[str, Any]:
         for key, value in values.items()
         if key in _READERS
     }
+
+
+def absolute_path(path: str) -> str:
+    """Return a path that holds from any working folder; a `~` of nobody's stays as it is."""
+    return str(Path(os.path.expanduser(path)).absolute())
 
 
 def merge_values(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

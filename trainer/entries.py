@@ -1,13 +1,13 @@
 """Entries: the catalog entries a RunConfig names, with their options built and checked."""
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from trainer.catalog import find
-from trainer.config import Choice, RunConfig
+from trainer.config import Choice, RunConfig, absolute_path
 from trainer.errors import ConfigError, FieldProblem, UnknownEntry, within
 from trainer.options import OptionInfo, build_options, describe, unknown_name
 from trainer.schedules import SCHEDULES
@@ -69,8 +69,7 @@ def with_absolute_paths(
     options = dict(config.family.options)
     for info in _path_options(config):
         if path := str(options.get(info.name) or "").strip():
-            full = absolute(path) if absolute else str(Path(path).expanduser().absolute())
-            options[info.name] = full
+            options[info.name] = (absolute or absolute_path)(path)
     return replace(config, family=replace(config.family, options=options)).with_absolute_paths()
 
 
@@ -89,11 +88,11 @@ def missing_files(config: RunConfig) -> list[FieldProblem]:
     absent = [
         FieldProblem(f"The {label} {path} does not exist. Give the path of one that does.", field)
         for field, (label, path) in named.items()
-        if path and not Path(path).exists()
+        if path and not os.path.exists(path)
     ]
     for info in _path_options(config):
         path = family.options.get(info.name)
-        if path and not Path(path).exists():
+        if path and not os.path.exists(path):
             text = (
                 f"The file {path} under {info.label} does not exist. Give the path of one that "
                 "does."

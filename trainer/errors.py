@@ -13,6 +13,7 @@ TimbreError
     `-- StopRequested      a person asked for a stop before the first step
 """
 
+import errno
 from collections.abc import Iterable, Sequence
 
 
@@ -35,6 +36,14 @@ def within(part: str, problems: Iterable[str]) -> list[str]:
         else problem
         for problem in problems
     ]
+
+
+def refusal_of_disk(error: OSError) -> str:
+    """Say which path cannot be used and why, or that the disk is full; empty for other faults."""
+    if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return ""
+    where = "" if error.filename is None else f"{error.filename}: "
+    return f"{where}{error.strerror}. Give another path, or mend this one."
 
 
 class TimbreError(Exception):

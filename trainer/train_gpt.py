@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.assemble import check_before_start
-from trainer.config import Choice, DataConfig, RunConfig, TrainingConfig
+from trainer.config import Choice, DataConfig, RunConfig, TrainingConfig, absolute_path
 from trainer.errors import CheckpointError, ConfigError, RunError
 from trainer.library import free_name
 from trainer.options import build_options, option
@@ -64,7 +64,7 @@ def train_gpt(**arguments: Any) -> Trained:
     chosen = build_options(Arguments, arguments, "train_gpt")
     config = run_config(chosen)
     check_before_start(config)
-    output = Path(chosen.output_path).expanduser().absolute()
+    output = Path(absolute_path(chosen.output_path))
     output.mkdir(parents=True, exist_ok=True)
     run = Run.create(output / free_name(output, "xtts"), config)
     process = run.start()

@@ -1,5 +1,6 @@
 """Studio: what every tab of the page needs: the runs, the folders and the demo."""
 
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -64,7 +65,7 @@ class Studio:
 
     def absolute(self, path: str) -> str:
         """Return a path a person typed as an absolute one; relative ones start at `home`."""
-        return str((self.home / Path(path.strip()).expanduser()).absolute())
+        return str((self.home / os.path.expanduser(path.strip())).absolute())
 
     def checked(self, config: RunConfig) -> RunConfig:
         """Return a configuration that can be started, with paths that hold from any folder.

@@ -129,7 +129,7 @@ def _choose_lists(data: DataConfig) -> list[tuple[Path, str]]:
     if not given:
         raise DataError("No clips are named. Give a train CSV or a data folder.")
     path = Path(given)
-    lists = find_lists(path) if data.train_data or path.is_dir() else [(path, "")]
+    lists = find_lists(path) if data.train_data or os.path.isdir(path) else [(path, "")]
     if not data.eval_csv:
         return lists
     return [(lists[0][0], "train"), (Path(data.eval_csv), "val")]
