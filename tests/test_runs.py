@@ -6,14 +6,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from trainer import Run, RunConfig
+from trainer import Run, RunConfig, restarts, runs
 from trainer.errors import RunError, RunExists, RunNotFound, RunOwned
 from trainer.events import RunFinished, RunStarted, StepDone
 from trainer.library import RunLibrary, TrainerThread, free_name
-from trainer.restarts import explain_exit
+from trainer.ownership import take_lock
+from trainer.restarts import SUPERVISOR_LOCK, explain_exit
 
 _OWNER = """
 import sys, time
@@ -68,6 +70,25 @@ def test_ownership_ends_with_the_process_that_holds_it(run: Run) -> None:
     assert owned_before
     assert not run.is_owned()
     run.take().release()
+
+
+def test_a_run_starts_again_once_the_supervisor_of_its_last_start_has_gone(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Run, "command", lambda run: [sys.executable, "-c", ""])
+    watched = take_lock(run.folder / "control" / SUPERVISOR_LOCK)
+    assert watched is not None
+
+    monkeypatch.setattr(runs, "_ENDING_S", 0.0)
+    with pytest.raises(RunOwned, match="trained already"):
+        run.start()
+
+    def wait_for_its_end(path: Path, *, timeout_s: float) -> Any:
+        watched.release()
+        return take_lock(path, timeout_s=timeout_s)
+
+    monkeypatch.setattr(restarts, "take_lock", wait_for_its_end)
+    assert run.start().wait() == 0
 
 
 @pytest.mark.fault("A1")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.ownership import is_locked
+from trainer.ownership import is_locked, take_lock
 
 FINISHED, FAILED, STOPPED, NEEDS_PERSON, RESTARTABLE, OWNED = 0, 1, 10, 20, 30, 75
 """Exit codes of a training process.
@@ -64,6 +64,16 @@ class Ending:
 def is_supervised(folder: Path) -> bool:
     """Whether a supervisor watches over a run, also while it waits to start it again."""
     return is_locked(folder / "control" / SUPERVISOR_LOCK)
+
+
+def stays_supervised(folder: Path, patience_s: float) -> bool:
+    """Whether a supervisor still watches over a run after so long: one that is ending goes by."""
+    if not is_supervised(folder):
+        return False
+    lock = take_lock(folder / "control" / SUPERVISOR_LOCK, timeout_s=patience_s)
+    if lock is not None:
+        lock.release()
+    return lock is None
 
 
 def explain_exit(code: int, log: str, memory_percent: float | None = None) -> tuple[str, str]:

@@ -21,13 +21,16 @@ from trainer.events import EventLog, LoggedEvent, OptionsChanged
 from trainer.heartbeat import read_pulses
 from trainer.ownership import Identity, is_locked, kill_tree, take_lock
 from trainer.requests import ask_for_steps, asked_steps, choose_processes, chosen_processes
-from trainer.restarts import RESUME, is_supervised
+from trainer.restarts import RESUME, is_supervised, stays_supervised
 from trainer.series import RunSeries
 
 REQUESTS = ("stop", "kill", "save", "preview", "discard")
 ACTIVE = ("starting", "running", "stalled", "stopping")
 _STARTING_GRACE_S = 60.0
 _CLOCK_SKEW_S = 2.0
+_ENDING_S = (
+    20.0  # A supervisor outlives its run's last word by what a busy machine needs to end it.
+)
 _LEAST_DISK_GIB = 0.02
 _FULL_DISK = (
     "The disk that holds this run is full. Training goes on; what it tells waits in memory, and it "
@@ -364,7 +367,7 @@ class Run:
         Raises:
             RunOwned: a process trains this run already.
         """
-        if self.is_owned() or self.is_supervised():
+        if self.is_owned() or stays_supervised(self.folder, _ENDING_S):
             raise RunOwned(f"The run {self.name} is being trained already{self._owner_note()}.")
         self.answer("stop")
         self.answer("kill")
