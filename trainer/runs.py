@@ -28,9 +28,8 @@ REQUESTS = ("stop", "kill", "save", "preview", "discard")
 ACTIVE = ("starting", "running", "stalled", "stopping")
 _STARTING_GRACE_S = 60.0
 _CLOCK_SKEW_S = 2.0
-_ENDING_S = (
-    20.0  # A supervisor outlives its run's last word by what a busy machine needs to end it.
-)
+# A supervisor outlives its run's last word by what a busy machine needs to end it.
+_ENDING_S = 20.0
 _LEAST_DISK_GIB = 0.02
 _FULL_DISK = (
     "The disk that holds this run is full. Training goes on; what it tells waits in memory, and it "
