@@ -121,7 +121,8 @@ def test_no_secret_reaches_a_file_but_the_one_of_the_token(
 ) -> None:
     config = {"data": {"train_csv": "/a.csv"}, "training": {"steps": 1}}
     body = {"data": [config, "secret"]}
-    owner.post("/gradio_api/call/start_run", json=body)
+    asked = owner.post("/gradio_api/call/start_run", json=body).json()
+    owner.get(f"/gradio_api/call/start_run/{asked['event_id']}")  # until it was done
     owner.get("/studio/runs?token=" + token)
     wrong = [
         owner.get("/studio/nothing"),

@@ -32,6 +32,11 @@ from webui.studio import demo_config
 from webui.tabs.listen import original_audio
 from webui.tabs.start import start_demo
 
+QUIET: dict[str, Any] = {
+    "verbose": False,
+    "analytics_enabled": False,
+    "httpx_kwargs": {"timeout": 120},
+}
 PUBLIC = {"/start_run", "/stop_run", "/list_runs", "/check_dataset", "/speak", "/export"}
 
 
@@ -44,7 +49,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
 
 @pytest.fixture(scope="module")
 def client(page: PageServer) -> Client:
-    return Client(page.url, verbose=False, analytics_enabled=False)
+    return Client(page.url, **QUIET)
 
 
 @pytest.fixture
@@ -219,7 +224,7 @@ def test_with_a_password_our_routes_ask_for_it_too(tmp_path: Path) -> None:
     try:
         with pytest.raises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(server.url + "studio/runs")
-        client = Client(server.url, auth=("ada", "secret"), verbose=False, analytics_enabled=False)
+        client = Client(server.url, auth=("ada", "secret"), **QUIET)
         cookies = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
         request = urllib.request.Request(server.url + "studio/runs", headers={"Cookie": cookies})
         with urllib.request.urlopen(request) as answer:

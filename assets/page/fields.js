@@ -5,7 +5,7 @@
 (function () {
   "use strict";
   const t = window.timbre;
-  const PAUSE_MS = 400, REPAIR_MS = 100, TRIES = 40;
+  const PAUSE_MS = 400, REPAIR_MS = 100, TRIES = 150;
   const CHECKED = ["data", "training", "family", "optimizer", "schedule", "optimization"]
     .map((part) => `[id^="${part}-"]`).join(", ") + ", #dataset";
   const CONTROLS = "input, textarea, select";

@@ -2,7 +2,8 @@
 (function () {
   "use strict";
   const t = window.timbre;
-  const SURE_MS = 5000;
+  /* How long a button asks. */
+  t.sureMs = 5000;
 
   /* A button that acts on the second press; it says so after the first, for a few seconds. */
   t.sureButton = function (label, question, deed, attributes) {
@@ -15,7 +16,7 @@
       }
       button.classList.add("sure");
       t.setText(button, question);
-      timer = setTimeout(rest, SURE_MS);
+      timer = setTimeout(rest, t.sureMs);
     } }, label);
     function rest() {
       clearTimeout(timer);
