@@ -297,6 +297,22 @@ def test_settings_that_do_not_fit_are_mended_with_the_same_effective_batch(batch
     assert fix["peak_gib"] <= 0.9 * 0.2
 
 
+def test_a_card_without_tensor_cores_is_not_told_of_them() -> None:
+    old = replace(GPU, capability=(6, 1))
+
+    words = {
+        (device.capability, purpose): next(
+            each for each in advise(device, "xtts", purpose) if each.name == "mixed_precision"
+        )
+        for device in (old, GPU)
+        for purpose in ("balanced", "low-memory")
+    }
+
+    assert [(each.tick, "no tensor cores" in each.why) for each in words.values()] == [
+        (False, True), (True, True), (True, False), (True, False)
+    ]  # fmt: skip
+
+
 def test_settings_that_nothing_mends_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["estimate", "--preset", "xtts-tiny", "--device", "cpu", "--batch-size", "2"]
 

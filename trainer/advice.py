@@ -14,6 +14,7 @@ PURPOSES = ("quick", "balanced", "quality", "low-memory")
 """What a run is for, by the names of the presets that suit every family."""
 
 _ROOMY_GIB, _TIGHT_GIB = 24.0, 12.0
+_TENSOR_CORES = (7, 0)  # the first compute capability that has them
 _WORTH_SPEED, _WORTH_MEMORY = 1.03, 0.9
 _BY_GPU = re.compile(r"-(\d+)gb$")
 
@@ -68,13 +69,7 @@ def _judge(entry: Optimization, device: Device, purpose: str) -> tuple[bool, dic
     generation = f"compute capability {device.capability[0]}.{device.capability[1]}"
     table: dict[str, tuple[bool, dict[str, Any], str]] = {
         "sdpa": (True, {}, "Computes the same with less memory, and faster on a GPU."),
-        "mixed_precision": (
-            is_gpu,
-            {},
-            f"{generation}: {'bf16' if device.has_bf16 else 'fp16'} runs on its tensor cores."
-            if is_gpu
-            else "A CPU gains little from it; measure it before you tick it.",
-        ),
+        "mixed_precision": _judge_mixed_precision(device, generation, saves),
         "tf32": (is_gpu, {}, f"{generation} multiplies matrices in TF32, about as exactly."),
         "cudnn_benchmark": (
             is_gpu,
@@ -86,7 +81,9 @@ def _judge(entry: Optimization, device: Device, purpose: str) -> tuple[bool, dic
             {"level": level},
             f"{gib:.0f} GB: keeps less for the way back, for about a fifth more time."
             if is_gpu and (saves or gib < _ROOMY_GIB)
-            else f"{gib:.0f} GB are roomy; computing again would only cost time.",
+            else f"{gib:.0f} GB are roomy; computing again would only cost time."
+            if is_gpu
+            else f"{gib:.0f} GB of the host: it costs time, so only where memory is short.",
         ),
         "compile": (
             is_gpu and purpose != "quick",
@@ -107,6 +104,17 @@ def _judge(entry: Optimization, device: Device, purpose: str) -> tuple[bool, dic
         ),
     }
     return table.get(entry.name, (False, {}, entry.help))
+
+
+def _judge_mixed_precision(
+    device: Device, generation: str, saves: bool
+) -> tuple[bool, dict[str, Any], str]:
+    if device.kind != "cuda":
+        return False, {}, "A CPU gains little from it; measure it before you tick it."
+    if device.capability < _TENSOR_CORES:
+        return saves, {}, f"{generation} has no tensor cores: fp16 saves memory, not time."
+    kind = "bf16" if device.has_bf16 else "fp16"
+    return True, {}, f"{generation}: {kind} runs on its tensor cores."
 
 
 def _by_measurement(row: Row, first: Row, made_at: str, purpose: str) -> tuple[bool, str]:
