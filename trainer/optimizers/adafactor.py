@@ -15,7 +15,7 @@ class Options:
     """The options of Adafactor."""
 
     lr: float | None = lr_field(
-        "Relative to the size of each weight, so not comparable with AdamW's; empty means 0.001."
+        "Empty: what suits the model family. In proportion to each weight's size, unlike AdamW's."
     )
     decay_power: float = option(
         -0.8,

@@ -27,7 +27,9 @@ _BALANCE_EVERY = 100
 class Options:
     """The options of Kron."""
 
-    lr: float | None = lr_field("Three times below AdamW's rate; empty: that for fine-tuning.")
+    lr: float | None = lr_field(
+        "Empty: what suits the model family; its authors advise a third of AdamW's."
+    )
     beta1: float = beta1_field()
     factor_lr: float = option(
         0.1, "Rate of the factors", "How fast factors are fitted.", min=1e-4, max=1.0, folded=True

@@ -28,7 +28,7 @@ from trainer.specs import OptimizerSpec
 class Options:
     """The options of MARS-AdamW."""
 
-    lr: float | None = lr_field("One rate for all weights; empty: AdamW's for fine-tuning.")
+    lr: float | None = lr_field("Empty: what suits the model family. One rate for all weights.")
     gamma: float = gamma_field()
     beta1: float = beta1_field(0.95)
     beta2: float = beta2_field(0.99)

@@ -22,7 +22,7 @@ from trainer.specs import OptimizerSpec
 class Options:
     """The options of MARS-Shampoo."""
 
-    lr: float | None = lr_field("One rate for all weights; empty: AdamW's for fine-tuning.")
+    lr: float | None = lr_field("Empty: what suits the model family. One rate for all weights.")
     gamma: float = gamma_field()
     beta1: float = beta1_field(0.95)
     scale: str = option(

@@ -34,7 +34,7 @@ from trainer.specs import OptimizerSpec
 class Options:
     """The options of Muon."""
 
-    lr: float | None = lr_field("One rate for all weights; empty: AdamW's for fine-tuning.")
+    lr: float | None = lr_field("Empty: what suits the model family. One rate for all weights.")
     momentum: float = option(
         0.95, "Momentum", "Memory of the direction of matrices.", min=0.0, max=0.9999
     )
