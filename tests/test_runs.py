@@ -1,6 +1,8 @@
 """Runs: folders that are never overwritten, one owner, states derived from what is there."""
 
+import fcntl
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trainer import Run, RunConfig, restarts, runs
+from trainer import Run, RunConfig, ownership, restarts, runs
 from trainer.errors import RunError, RunExists, RunNotFound, RunOwned
 from trainer.events import RunFinished, RunStarted, StepDone
 from trainer.library import RunLibrary, TrainerThread, free_name
@@ -247,6 +249,32 @@ def test_five_owners_at_once_leave_one(run: Run) -> None:
         process.communicate("\n")
 
     assert sorted(said) == ["owned\n", *["refused\n"] * 4]
+
+
+def test_who_asks_whether_a_run_is_owned_keeps_no_owner_out(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = run.folder / "owner.lock"
+    asking = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(asking, fcntl.LOCK_SH)
+    ask = ownership.is_locked
+
+    def ask_and_let_the_other_end(path: Path) -> bool:
+        answer = ask(path)
+        os.close(asking)
+        return answer
+
+    monkeypatch.setattr(ownership, "is_locked", ask_and_let_the_other_end)
+
+    run.take().release()
+
+
+def test_last_words_that_come_between_two_looks_count(run: Run) -> None:
+    series = run.series()
+    run.events.append(RunStarted(1, 10, 5))
+    run.events.append(RunFinished("finished", 10))
+
+    assert run.status(series).state == "finished"
 
 
 def test_requests_meant_for_an_earlier_process_are_dropped(run: Run) -> None:
