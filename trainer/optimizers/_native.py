@@ -79,13 +79,13 @@ extern "C" void run_float64(void** table, const int64_t* sizes, const int64_t* f
 """
 
 
-def compiled_field() -> Any:
+def compiled_field(hint: str = "") -> Any:
     """Declare the switch that compiles a rule for the CPU."""
     text = (
         "Do each step in one pass over the memory; compiled when the run starts, in about a "
         "second. Needs a CPU and g++ or clang++. Rounds differently."
     )
-    return option(False, "Compiled", text, folded=True)
+    return option(False, "Compiled", text + hint, folded=True)
 
 
 class NativeRule:

@@ -55,7 +55,7 @@ class Options:
     eps: float = eps_field()
     weight_decay: float = weight_decay_field()
     cautious: bool = cautious_field()
-    compiled: bool = compiled_field()
+    compiled: bool = compiled_field(" No effect with Cautious.")
 
 
 RULE = NativeRule(

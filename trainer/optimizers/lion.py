@@ -27,7 +27,7 @@ class Options:
     # Section 5 of the paper: rates 3 to 10 times smaller than AdamW's, decay as much larger.
     weight_decay: float = weight_decay_field(0.05, hint=" Five times AdamW's.")
     cautious: bool = cautious_field()
-    compiled: bool = compiled_field()
+    compiled: bool = compiled_field(" No effect with Cautious.")
 
 
 RULE = NativeRule(
