@@ -155,7 +155,8 @@
       this.drawMarks(pen);
       pen.save();
       pen.beginPath();
-      pen.rect(PAD.left, PAD.top - 2, this.frame.width, this.frame.height + 4);
+      // A dot at an end is drawn whole.
+      pen.rect(PAD.left - 4, PAD.top - 2, this.frame.width + 8, this.frame.height + 4);
       pen.clip();
       for (const line of this.lines) this.drawLine(pen, line);
       this.drawDrag(pen);

@@ -68,7 +68,7 @@ def build(studio: Studio) -> StartTab:
                 elem_id="demo-button",
             )
         cards = {}
-        with gr.Row(elem_classes="cards"):
+        with gr.Row(elem_classes="cards", equal_height=True):
             for tab, title, text in _CARDS:
                 with gr.Column(min_width=240, elem_classes="card"):
                     gr.Markdown(f"### {title}\n{text}")
