@@ -26,6 +26,7 @@ from webui.run_form import DataForm, RunForm
 from webui.studio import Studio
 from webui.tabs.data import store_upload
 from webui.tabs.start import machine_facts
+from webui.tabs.train import preset_shown, with_preset
 
 _ENTRIES = [
     *discover("trainer.models", ModelFamily).values(),
@@ -124,6 +125,22 @@ def test_every_preset_comes_back_from_the_form_as_it_went_in(
     read = run_form.config(_shown(run_form.components) | run_form.fill(config), DataConfig())
 
     assert _complete(read) == _complete(config)
+
+
+def test_the_form_tells_which_preset_it_shows(run_form: RunForm) -> None:
+    def shown(config: RunConfig, chosen: str) -> str:
+        return preset_shown(run_form, config, chosen)
+
+    untouched = run_form.config(_shown(run_form.components), DataConfig())
+    low_memory = apply_preset(untouched, "low-memory")
+    smaller = low_memory.with_values(training=replace(low_memory.training, batch_size=1))
+
+    assert shown(untouched, "quick") == "defaults"
+    assert shown(low_memory, "defaults") == "low-memory"
+    assert shown(smaller, "low-memory") == "own"
+    # What a preset leaves alone may be changed without leaving it.
+    assert shown(smaller, "balanced") == "balanced"
+    assert with_preset(smaller, "defaults") == untouched
 
 
 def _complete(config: RunConfig) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from webui.fitness import safe
 
 PAGE_ROWS = 200
 COLUMNS = {
-    "source": ("List", 110), "line": ("Line", 70), "text": ("Text", 300),
-    "duration_s": ("Seconds", 90), "status": ("Status", 110), "reason": ("Reason", 240),
+    "source": ("List", 90), "line": ("Line", 60), "text": ("Text", 260),
+    "duration_s": ("Seconds", 80), "status": ("Status", 80), "reason": ("Reason", 240),
     "remedy": ("What to do", 240), "audio_file": ("Audio file", 190), "speaker": ("Speaker", 110),
     "split": ("Split", 80), "clip_id": ("Clip", 150),
 }  # fmt: skip

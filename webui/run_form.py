@@ -18,10 +18,11 @@ _MAIN = ("steps", "epochs", "batch_size", "accumulate")
 
 
 class DataForm(OptionsForm):
-    """The fields of a DataConfig."""
+    """The fields of a DataConfig, and the report that a check of them fills."""
 
     def __init__(self) -> None:
         super().__init__(DataConfig, "data")
+        self.report: gr.HTML | None = None
 
     def config(self, values: Values) -> DataConfig:
         """Return the DataConfig.

@@ -113,6 +113,7 @@ def build(studio: Studio, watch: FieldWatch) -> DataForm:
                 check = gr.Button("Check the data", variant="primary", elem_id="check-data")
         recordings = tapes.build()
         ledger = build_ledger()
+        form.report = ledger.report
         fitness = _build_fitness()
     wiring = LedgerWiring(studio, form, ledger, watch)
     wiring.check_on(check.click)

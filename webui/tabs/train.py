@@ -40,6 +40,12 @@ _FAR = 10.0
 
 _DEMO, _OWN = "The demo voice", "The recordings under Data"
 
+_DEFAULTS, _OWN_SETTINGS = "defaults", "own"
+_FURTHER_PRESETS = (
+    ("Defaults: 30 passes over the clips, at least 300 steps.", _DEFAULTS),
+    ("Own settings: as the fields below are now.", _OWN_SETTINGS),
+)
+
 
 @dataclass(frozen=True)
 class TrainTab:
@@ -155,6 +161,29 @@ def describe_plan(studio: Studio, config: RunConfig) -> dict[str, str]:
     }
 
 
+def with_preset(config: RunConfig, name: str) -> RunConfig:
+    """Return a configuration with a choice of the preset list laid over it."""
+    if name == _DEFAULTS:
+        return RunConfig(data=config.data, base=config.base, family=config.family)
+    return apply_preset(config, name) if name in PRESETS else config
+
+
+def preset_shown(form: RunForm, config: RunConfig, chosen: str) -> str:
+    """Return the choice of the preset list that the form shows.
+
+    The chosen one holds as long as the fields it fills stay as it left them; any other one only
+    where nothing else was changed either.
+    """
+    shown = form.fill(config)
+    if chosen in PRESETS and form.fill(apply_preset(config, chosen)) == shown:
+        return chosen
+    defaults = with_preset(config, _DEFAULTS)
+    for name in (_DEFAULTS, *PRESETS):
+        if form.fill(with_preset(defaults, name)) == shown:
+            return name
+    return _OWN_SETTINGS
+
+
 def warn_of_rate(config: RunConfig, entries: Entries) -> list[str]:
     """Say that the peak rate is far from what the family usually gets, if it is."""
     optimizer = entries.optimizer
@@ -174,6 +203,7 @@ def warn_of_rate(config: RunConfig, entries: Entries) -> list[str]:
 def build(watch: FieldWatch) -> TrainTab:
     """Lay the tab out."""
     presets = [(f"{preset.label}: {preset.summary}", name) for name, preset in PRESETS.items()]
+    presets = [*_FURTHER_PRESETS, *presets]
     with gr.Tab("Train", id="train", elem_id="tab-train") as page:
         with gr.Row():
             dataset = gr.Radio(
@@ -183,8 +213,8 @@ def build(watch: FieldWatch) -> TrainTab:
                 "my-voice", label="Run name", interactive=True, max_lines=1, elem_id="run-name"
             )
         preset = gr.Dropdown(
-            presets, value=None, label="Preset", info="Fills the form; change anything after it.",
-            interactive=True, elem_id="preset",
+            presets, value=_DEFAULTS, label="Preset",
+            info="Fills the form; change anything after it.", interactive=True, elem_id="preset",
         )  # fmt: skip
         form = RunForm(demo_base())
         curve = gr.HTML(elem_id="lr-curve")
@@ -257,6 +287,7 @@ def wire(
         tab.queue.click(press_queue, fields, told, concurrency_limit=None, api_visibility="private")
     )
     _wire_plan(tab, data_form, studio, fields)
+    _wire_dataset(tab, data_form)
     _wire_settings(tab, data_form, studio, fields)
 
     def read(values: Values) -> RunConfig:
@@ -270,21 +301,28 @@ def wire(
 
 
 def _wire_plan(tab: TrainTab, data_form: DataForm, studio: Studio, fields: set[Any]) -> None:
-    drawn = [tab.form.effective_batch, tab.curve, tab.warnings, tab.watch.marks]
+    drawn = [tab.form.effective_batch, tab.curve, tab.warnings, tab.watch.marks, tab.preset]
+
+    def name_preset(values: Values) -> str:
+        try:
+            config = tab.form.config(values, demo_data())
+        except ConfigError:
+            return _OWN_SETTINGS
+        return preset_shown(tab.form, config, str(values[tab.preset]))
 
     def draw(values: Values) -> list[Any]:
-        wrong = marks(problems_in(tab, data_form, studio, values), fields)
+        wrong = [marks(problems_in(tab, data_form, studio, values), fields), name_preset(values)]
         try:
             config = read_config_of(tab, data_form, studio, values)
             parts = describe_plan(studio, config)
         except TimbreError as error:
-            return ["", "", as_list(problems_of(error)), wrong]
-        return [parts["batch"], parts["curve"], parts["warnings"], wrong]
+            return ["", "", as_list(problems_of(error)), *wrong]
+        return [parts["batch"], parts["curve"], parts["warnings"], *wrong]
 
     def take_preset(values: Values) -> dict[Any, Any]:
         with toasts():
-            config, preset = tab.form.config(values, demo_data()), values[tab.preset]
-            return tab.form.fill(apply_preset(config, preset) if preset else config)
+            config = tab.form.config(values, demo_data())
+            return tab.form.fill(with_preset(config, str(values[tab.preset])))
 
     quiet: dict[str, Any] = {
         "show_progress": "hidden",
@@ -292,9 +330,23 @@ def _wire_plan(tab: TrainTab, data_form: DataForm, studio: Studio, fields: set[A
         "api_visibility": "private",
     }
     filled = list(tab.form.components)
-    tab.watch.check_after(tab.preset.input(take_preset, fields | {tab.preset}, filled, **quiet))
+    asked: set[Any] = fields | {tab.preset}
+    tab.watch.check_after(tab.preset.input(take_preset, asked, filled, **quiet))
     triggers = [tab.page.select, *tab.watch.triggers(fields)]
-    tab.watch.show_after(gr.on(triggers, draw, fields, drawn, trigger_mode="always_last", **quiet))
+    tab.watch.show_after(gr.on(triggers, draw, asked, drawn, trigger_mode="always_last", **quiet))
+
+
+def _wire_dataset(tab: TrainTab, data_form: DataForm) -> None:
+    """Choose the recordings that were checked last: who checks their own means to train on them."""
+    train_csv = data_form.widgets["train_csv"]
+
+    def choose(path: str) -> str:
+        return _DEMO if path == demo_data().train_csv else _OWN
+
+    if data_form.report is not None:
+        data_form.report.change(
+            choose, train_csv, tab.dataset, show_progress="hidden", api_visibility="private"
+        )
 
 
 def _wire_settings(tab: TrainTab, data_form: DataForm, studio: Studio, fields: set[Any]) -> None:

@@ -60,7 +60,8 @@ class TrialsPart:
 def build() -> TrialsPart:
     """Lay the part out."""
     with gr.Row(equal_height=True):
-        estimate = gr.HTML(elem_id="estimate", min_height=0)
+        waiting = '<div class="notice">Estimating memory and time ...</div>'
+        estimate = gr.HTML(waiting, elem_id="estimate", min_height=0)
         fix = gr.Button("Make it fit", visible=False, elem_id="make-it-fit", scale=0, min_width=160)
     # No gr.State: it keeps a connection open, of which a browser allows six in all its tabs.
     fixed = gr.Textbox(visible=False)
@@ -169,6 +170,7 @@ def _wire_estimate(
         return [text, gr.Button(visible=fix is not None), json.dumps(fix["config"]) if fix else ""]
 
     slow = _QUIET | {"concurrency_limit": 1, "concurrency_id": "estimate"}
+    slow |= {"show_progress": "minimal", "show_progress_on": part.estimate}
     triggers = [page.select, *watch.triggers(fields)]
     gr.on(triggers, foresee, fields, outputs, trigger_mode="always_last", **slow)
 
