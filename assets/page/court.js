@@ -47,7 +47,7 @@
       this.ballot = t.h("div", { class: "ballot", id: "ballot" });
       this.ranking = t.h("div", { id: "ranking" });
       this.ballot.hidden = true;
-      this.element = t.h("section", { class: "court live" }, t.h("h3", {}, "Checkpoints side by side"),
+      this.element = t.h("section", { class: "court live", hidden: true }, t.h("h3", {}, "Checkpoints side by side"),
         this.entries, t.h("div", { class: "court-texts" }, this.sentences, this.own),
         t.h("div", { class: "toolbar" }, this.speakButton, this.blindButton, this.words),
         this.ballot, this.ranking, this.list);

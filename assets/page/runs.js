@@ -86,7 +86,8 @@
         rows.every((row, i) => row === this.body.children[i]);
       if (!isSame) this.body.replaceChildren(...rows);
       if (!rows.length) this.body.replaceChildren(t.h("tr", {}, t.h("td", { colspan: "10" },
-        this.runs.length ? "No run is like that." : "No runs yet.")));
+        this.runs.length ? "No run is like that."
+          : "No runs yet. The button under Start trains the demo voice; Train starts your own.")));
       const count = this.chosen.size;
       t.setText(this.words, count >= 6 ? "Six runs are compared, which is the most." :
         count === 1 ? "Tick one more run to compare the two." : "Tick two to six runs to compare them.");
@@ -132,6 +133,7 @@
       const file = (label, path) => t.h("a", { href: t.runUrl(run.name, path),
         download: run.name + "." + path.split(".").pop() }, label);
       return [t.h("span", { class: "links" }, openButton(run),
+        can("listen") ? button("Listen", () => listen(run)) : null,
         can("resume") && place < 0 ? button("Resume", () => resume(this.trigger, run)) : null),
       t.h("details", { class: "more-links", open: isOpen }, t.h("summary", {}, "More"),
         t.h("div", { class: "links" },

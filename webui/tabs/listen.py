@@ -13,6 +13,7 @@ from webui.api import speak_with
 from webui.listening import make_takes, read_clips, vote
 from webui.scripts import mount
 from webui.studio import Studio
+from webui.tabs.runs import export_files
 
 _MOST_CLIPS = 50
 
@@ -21,6 +22,7 @@ _MOST_CLIPS = 50
 class ListenTab:
     """The widgets of the tab."""
 
+    empty: gr.Markdown
     run: gr.Dropdown
     checkpoint: gr.Dropdown
     speaker: gr.Dropdown
@@ -28,6 +30,9 @@ class ListenTab:
     text: gr.Textbox
     speak_now: gr.Button
     speak: gr.Button
+    export: gr.Button
+    where: gr.Markdown
+    files: gr.File
     spoken: gr.Audio
     original: gr.Audio
     court: gr.HTML
@@ -54,6 +59,11 @@ def original_audio(run: Run, clip_id: str) -> tuple[int, Any]:
 def build(studio: Studio, shown: gr.Textbox) -> ListenTab:
     """Lay the tab out and connect it."""
     with gr.Tab("Listen", id="listen", elem_id="tab-listen") as page:
+        empty = gr.Markdown(
+            "Nothing can be heard yet: train a voice first. The button under Start trains the demo "
+            "voice.",
+            visible=False, elem_id="listen-empty", elem_classes="summary",
+        )  # fmt: skip
         with gr.Row():
             run = gr.Dropdown(
                 [], label="Run", interactive=True, allow_custom_value=True, elem_id="listen-run"
@@ -73,6 +83,9 @@ def build(studio: Studio, shown: gr.Textbox) -> ListenTab:
         with gr.Row():
             speak_now = gr.Button("Speak", variant="primary", elem_id="speak-now")
             speak = gr.Button("Speak into a file", elem_id="speak")
+            export = gr.Button("Export voice", elem_id="export-heard")
+        where = gr.Markdown(elem_classes="where")
+        files = gr.File(label="Exported voice", visible=False, elem_id="exported-heard")
         gr.HTML(apply_default_css=False, js_on_load=mount("mountSpeech"), elem_id="speech")
         with gr.Row():
             with gr.Column(min_width=300):
@@ -91,7 +104,10 @@ def build(studio: Studio, shown: gr.Textbox) -> ListenTab:
         gr.HTML(
             apply_default_css=False, js_on_load=mount("mountPreviews"), elem_id="listen-previews"
         )
-    tab = ListenTab(run, checkpoint, speaker, clip, text, speak_now, speak, spoken, original, court)
+    tab = ListenTab(
+        empty, run, checkpoint, speaker, clip, text, speak_now, speak, export, where, files,
+        spoken, original, court,
+    )  # fmt: skip
     _wire(tab, page, studio, shown)
     return tab
 
@@ -117,10 +133,14 @@ def _wire(tab: ListenTab, page: gr.Tab, studio: Studio, shown: gr.Textbox) -> No
     def show_runs(wanted: str) -> list[Any]:
         names = studio.library.names()
         chosen = wanted if wanted in names else (names[0] if names else None)
-        return [gr.Dropdown(names, value=chosen), *choices_of(studio, chosen)]
+        listed = gr.Dropdown(names, value=chosen)
+        return [gr.Markdown(visible=not names), listed, *choices_of(studio, chosen)]
 
     def show_choices(name: str | None) -> list[Any]:
         return choices_of(studio, name)
+
+    def hand_over(name: Any, checkpoint: Any) -> tuple[str, gr.File]:
+        return export_files(studio, str(name or ""), str(checkpoint or "best"))
 
     choices = [tab.checkpoint, tab.speaker, tab.clip]
     quiet: dict[str, Any] = {
@@ -131,12 +151,18 @@ def _wire(tab: ListenTab, page: gr.Tab, studio: Studio, shown: gr.Textbox) -> No
     page.select(
         show_runs,
         shown,
-        [tab.run, *choices],
+        [tab.empty, tab.run, *choices],
         js="(run) => timbre.run || run",
         **quiet,
     ).then(None, tab.run, None, js="(run) => { timbre.listenTo(run); }", **quiet)
     tab.run.input(show_choices, tab.run, choices, js="(run) => timbre.listenTo(run)", **quiet)
     _wire_sound(tab, studio)
+    tab.export.click(
+        hand_over,
+        [tab.run, tab.checkpoint],
+        [tab.where, tab.files],
+        **(quiet | {"concurrency_limit": 1, "concurrency_id": "speaking"}),
+    )
     _wire_court(tab.court, studio)
 
 

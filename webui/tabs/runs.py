@@ -24,10 +24,22 @@ class RunsTab:
 def build(studio: Studio) -> RunsTab:
     """Lay the tab out."""
     with gr.Tab("Runs", id="runs", elem_id="tab-runs"):
-        where = gr.Markdown(elem_id="export-where")
+        where = gr.Markdown(elem_classes="where")
         files = gr.File(label="Exported voice", visible=False, elem_id="exported")
         table = gr.HTML(apply_default_css=False, js_on_load=mount("mountRuns"), elem_id="runs")
     return RunsTab(table, where, files)
+
+
+def export_files(
+    studio: Studio, run: str, checkpoint: str, *, bf16: bool = False
+) -> tuple[str, gr.File]:
+    """Export a voice; return where it lies, in words, and the update that offers it as a ZIP."""
+    gr.Info("Exporting the voice; its file appears on this tab.", duration=4)
+    with toasts():
+        folder = export_run(studio, run, checkpoint, bf16=bf16)
+    name = f"{folder.parent.parent.name}-{folder.name}"
+    archive = shutil.make_archive(str(studio.scratch / name), "zip", folder)
+    return f"Exported to `{folder}`", gr.File(archive, visible=True)
 
 
 def wire(tab: RunsTab, studio: Studio) -> None:
@@ -35,11 +47,7 @@ def wire(tab: RunsTab, studio: Studio) -> None:
 
     def hand_over(event: gr.EventData) -> tuple[Any, Any]:
         bf16 = event_detail(event, "bf16") == "true"
-        with toasts():
-            folder = export_run(studio, event_detail(event, "run"), "best", bf16=bf16)
-        name = f"{folder.parent.parent.name}-{folder.name}"
-        archive = shutil.make_archive(str(studio.scratch / name), "zip", folder)
-        return f"Exported to `{folder}`", gr.File(archive, visible=True)
+        return export_files(studio, event_detail(event, "run"), "best", bf16=bf16)
 
     quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
     tab.table.click(answer_buttons(studio), concurrency_limit=None, **quiet)
