@@ -313,7 +313,7 @@
     showMarks(series) {
       for (const mark of series.marks.slice(this.shownMarks)) {
         if (mark.kind === "preview") this.addPreview(mark);
-        if (mark.kind === "notice") this.addNotice(mark);
+        if (mark.kind === "notice" && !isRepeated(mark, series)) this.addNotice(mark);
         if (mark.kind === "plan") this.addNotice({ step: mark.step, values: { level: "info",
           text: `The end of the run was moved to step ${mark.values.last_step}.` } });
         if (mark.kind === "started") this.showOptimizations(mark.values);
@@ -464,7 +464,8 @@
     axisMarks(series) {
       const saved = series.markedAs("checkpoint");
       const best = saved.filter((mark) => mark.values.best).pop();
-      const alerts = series.markedAs("notice").filter((mark) => mark.values.level !== "info");
+      const alerts = series.markedAs("notice").filter((mark) =>
+        mark.values.level !== "info" && !isRepeated(mark, series));
       const resumes = series.markedAs("started").filter((mark) => mark.step > 0);
       const marks = (found, colour) => found.map((mark) => ({ x: this.markX(mark, series), colour,
         strong: mark === best, words: `step ${mark.step}: ${t.describeMark(mark)}` }));
@@ -486,6 +487,13 @@
         if (!play.hidden) play.style.left = `${frame.px(x)}px`;
       }
     }
+  }
+
+  /* Whether a run said something again as it was resumed, such as which clips it leaves out. */
+  function isRepeated(mark, series) {
+    return series.markedAs("started").some((start) => start.step > 0 && start.step === mark.step) &&
+      series.markedAs("notice").some((other) =>
+        other.step < mark.step && other.values.text === mark.values.text);
   }
 
   function facts(series) {
@@ -528,10 +536,12 @@
   }
 
   function elapsedText(series) {
-    const started = series.started;
-    if (!started) return "";
-    if (!series.status.active) return "took " + t.duration(series.status.updated_at - started.time);
-    return t.duration(Date.now() / 1000 + series.clockSkew - started.time) + " so far";
+    const { status, started } = series, now = Date.now() / 1000 + series.clockSkew;
+    // Until the process speaks up, the wait counts from the press.
+    if (!started) return status.active ? t.duration(now - status.created_at) + " so far" : "";
+    const elapsed = t.duration((status.active ? now : status.updated_at) - started.time);
+    if (started.step > 0) return elapsed + " since it was resumed";
+    return status.active ? elapsed + " so far" : "took " + elapsed;
   }
 
   function clockText(seconds) {
