@@ -7,7 +7,10 @@ import pytest
 from _browser import browser, context, server, start
 
 __all__ = ["browser", "context", "server", "start"]
-_LONG = ("test_browser", "test_end_to_end", "test_network", "test_page", "test_race")
+_LONG = (
+    "test_browser", "test_distributed", "test_end_to_end", "test_network",
+    "test_optimizations_families", "test_page", "test_race", "test_xtts",
+)  # fmt: skip
 """Files that take longest start first, so that no worker ends long after the other."""
 
 
