@@ -137,8 +137,10 @@
   }
 
   function progressWords(race) {
-    const words = [`${race.done} of ${race.total} runs`];
-    if (race.state !== "finished" && !race.steps) words[0] += " known so far";
+    // Before the rates are found, nobody knows how many runs there will be.
+    const isKnown = race.state === "finished" || race.steps;
+    const words = [isKnown ? `${race.done} of ${race.total} runs`
+      : `${race.done} of at least ${race.total} runs`];
     const now = race.running;
     if (now) {
       words.push(`${now.entrant} ${t.number(now.value, 3)}, seed ${now.seed}: ${now.what}`,
