@@ -11,7 +11,7 @@ import gradio as gr
 
 from trainer.advice import PURPOSES, advise, advise_preset
 from trainer.config import RunConfig
-from trainer.device import Device, list_devices, read_use
+from trainer.device import Device, glance_at, list_devices
 from trainer.entries import resolve
 from trainer.errors import ConfigError, RunError, TimbreError
 from trainer.presets import PRESETS, apply_preset
@@ -136,8 +136,8 @@ def describe_estimate(found: dict[str, Any], steps: int, device: Device) -> str:
         )
         problem = f"This needs more than the {_gib(usable)} GB that a run may use here. {remedy}"
         return f'<div class="notice error">{words}<br>{problem}</div>'
-    use = read_use(device)
-    free = use.memory_total_gib - use.memory_used_gib
+    use = glance_at(device)
+    free = use.memory_total_gib - use.memory_used_gib if use else usable
     if peak > free:
         busy = f"Only {_gib(free)} GB are free now: other programs use the rest."
         return f'<div class="notice warning">{words}<br>{busy}</div>'
