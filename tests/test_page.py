@@ -123,6 +123,21 @@ def _send(page: PageServer, handler: int, data: list[Any], event: dict[str, Any]
         error.close()
 
 
+def test_a_press_counts_while_the_answer_to_the_one_before_is_on_its_way(page: PageServer) -> None:
+    with urllib.request.urlopen(page.url + "config") as answer:
+        config = json.load(answer)
+    names = {part["id"]: part["props"].get("elem_id") for part in config["components"]}
+
+    modes = {
+        names[target]: handler["trigger_mode"]
+        for handler in config["dependencies"]
+        for target, event in handler["targets"]
+        if event == "click" and names.get(target) in ("recent", "live", "court", "runs", "race")
+    }
+
+    assert modes == dict.fromkeys(("recent", "live", "court", "runs", "race"), "multiple")
+
+
 def test_a_name_that_is_taken_gets_a_number(client: Client) -> None:
     names = [client.predict(_config(1), "twice", api_name="/start_run")["run"] for _ in range(2)]
 

@@ -184,7 +184,7 @@ def _wire_court(court: gr.HTML, studio: Studio) -> None:
 
     quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
     court.apply(speak, concurrency_limit=1, concurrency_id="speaking", **quiet)
-    court.click(keep_vote, concurrency_limit=None, **quiet).then(
+    court.click(keep_vote, trigger_mode="multiple", concurrency_limit=None, **quiet).then(
         None, None, None, js="() => { timbre.countVote(); }", **quiet
     )
 

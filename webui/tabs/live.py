@@ -17,6 +17,8 @@ def wire(panel: gr.HTML, studio: Studio) -> None:
     """Connect the panel's buttons: stop, save, preview and resume."""
     panel.click(
         answer_buttons(studio),
+        # A press counts though the answer to the one before is still on its way.
+        trigger_mode="multiple",
         show_progress="hidden",
         concurrency_limit=None,
         api_visibility="private",

@@ -109,7 +109,8 @@ def wire(
     given: list[Any] = [tab.optimizers, tab.form.widgets["seeds"]]
     for field in given:
         field.change(promise_of, given, tab.promise, show_progress="hidden", **quiet)
-    tab.panel.click(_answer(studio), None, None, show_progress="hidden", **quiet)
+    presses: dict[str, Any] = {"trigger_mode": "multiple", "show_progress": "hidden"}
+    tab.panel.click(_answer(studio), None, None, **presses, **quiet)
 
 
 def read_choices(tab: RaceTab, values: Values) -> RaceChoices:

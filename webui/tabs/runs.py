@@ -50,7 +50,8 @@ def wire(tab: RunsTab, studio: Studio) -> None:
         return export_files(studio, event_detail(event, "run"), "best", bf16=bf16)
 
     quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-    tab.table.click(answer_buttons(studio), concurrency_limit=None, **quiet)
+    presses = {"trigger_mode": "multiple", "concurrency_limit": None}
+    tab.table.click(answer_buttons(studio), **presses, **quiet)
     tab.table.download(
         hand_over,
         None,

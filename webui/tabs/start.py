@@ -96,7 +96,8 @@ def wire(tab: StartTab, studio: Studio, shown: gr.Textbox, tabs: gr.Tabs) -> Non
         button.click(
             None, None, tabs, js=f"() => timbre.openTab('{name}')", api_visibility="private"
         )
-    tab.recent.click(answer_buttons(studio), show_progress="hidden", api_visibility="private")
+    presses: dict[str, Any] = {"trigger_mode": "multiple", "show_progress": "hidden"}
+    tab.recent.click(answer_buttons(studio), **presses, api_visibility="private")
 
 
 def show_run(
