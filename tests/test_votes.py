@@ -82,4 +82,6 @@ def test_votes_are_kept_line_by_line_and_torn_ones_passed_over(tmp_path: Path) -
         file.write('{"first": "a", "second": "a", "winner": "first"}\n{"winner": 3}\n{"first": "a"')
 
     assert read_votes(path) == votes
+    append_vote(path, votes[0])
+    assert read_votes(path) == [*votes, votes[0]]
     assert read_votes(tmp_path / "none.jsonl") == []

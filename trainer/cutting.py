@@ -17,7 +17,7 @@ from trainer.data.headers import AudioError, audio_facts
 from trainer.data.recordings import Recording, cut_recording, find_recordings
 from trainer.data.rewrite import as_table
 from trainer.data.slicing import Cutting
-from trainer.durable import write_durably
+from trainer.durable import append_line, write_durably
 from trainer.errors import DataError, RunExists
 from trainer.transcription import Transcriber, open_transcriber
 
@@ -39,8 +39,7 @@ class _Notes:
 
     def add(self, **note: Any) -> None:
         """Write a note down, and take it in."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(note, ensure_ascii=False) + "\n")
+        append_line(self.path, json.dumps(note, ensure_ascii=False))
         self.take(note)
 
     def take(self, note: dict[str, Any]) -> None:
@@ -183,9 +182,6 @@ def _open_notes(out: Path, cutting: Cutting) -> _Notes:
             notes.take(json.loads(line))
         except ValueError:
             continue  # The last line of a cut that was killed.
-    if not text.endswith("\n"):
-        with notes.path.open("a", encoding="utf-8") as file:
-            file.write("\n")
     if notes.settings != settings:
         raise RunExists(
             f"{out} was cut with other lengths ({notes.settings}). Give the same ones, or a folder "

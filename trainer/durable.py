@@ -1,4 +1,4 @@
-"""Durable: files that are whole after a power cut, the old one or the new one."""
+"""Durable: files that are whole after a power cut, and lines that a torn one cannot take along."""
 
 import os
 from pathlib import Path
@@ -18,6 +18,21 @@ def write_durably(path: Path, text: str) -> None:
     sync(partial)
     partial.replace(path)
     sync(path.parent)
+
+
+def append_line(path: Path, text: str) -> None:
+    """Write a line behind the others of a file; one that was torn there spoils only itself."""
+    with path.open("ab") as file:
+        file.write(line_end_if_torn(path) + text.encode() + b"\n")
+
+
+def line_end_if_torn(path: Path) -> bytes:
+    """Return the end that the last line of a file lacks, nothing where it has one."""
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return b""
+        file.seek(-1, os.SEEK_END)
+        return b"" if file.read(1) == b"\n" else b"\n"
 
 
 def sync(path: Path) -> None:

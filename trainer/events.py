@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainer.durable import line_end_if_torn
+
 
 @dataclass(frozen=True)
 class Event:
@@ -214,7 +216,7 @@ class EventLog:
     def _write_waiting(self) -> None:
         with self.path.open("ab", buffering=0) as file:
             if not self._tail_is_whole:
-                file.write(_line_end_if_torn(self.path))
+                file.write(line_end_if_torn(self.path))
                 self._tail_is_whole = True
             while self._waiting:
                 if file.write(self._waiting[0]) != len(self._waiting[0]):
@@ -224,14 +226,6 @@ class EventLog:
             if time.monotonic() - self._synced_at > 1.0:
                 os.fsync(file.fileno())
                 self._synced_at = time.monotonic()
-
-
-def _line_end_if_torn(path: Path) -> bytes:
-    with path.open("rb") as file:
-        if file.seek(0, os.SEEK_END) == 0:
-            return b""
-        file.seek(-1, os.SEEK_END)
-        return b"" if file.read(1) == b"\n" else b"\n"
 
 
 def _parse(line: bytes, offset: int) -> LoggedEvent | None:

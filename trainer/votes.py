@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from trainer.durable import append_line
+
 FIRST, SECOND, SAME = "first", "second", "same"
 WINNERS = (FIRST, SECOND, SAME)
 _RESAMPLES = 200
@@ -51,8 +53,7 @@ class Standing:
 def append_vote(path: Path, vote: Vote) -> None:
     """Write a vote behind the others, one JSON object a line."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(vote), ensure_ascii=False) + "\n")
+    append_line(path, json.dumps(asdict(vote), ensure_ascii=False))
 
 
 def read_votes(path: Path) -> list[Vote]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import soundfile
 
+from trainer.durable import append_line
 from trainer.errors import DataError, RunError
 from trainer.runs import Run
 from trainer.votes import WINNERS, Vote, append_vote, rank, read_votes
@@ -195,5 +196,5 @@ def _keep(run: Run, take: Take, file: Path) -> None:
     partial = folder / f".{take.id}.part"
     shutil.copyfile(file, partial)
     partial.replace(folder / f"{take.id}.wav")
-    with _LOCK, (folder / "takes.jsonl").open("a", encoding="utf-8") as index:
-        index.write(json.dumps(asdict(take), ensure_ascii=False) + "\n")
+    with _LOCK:
+        append_line(folder / "takes.jsonl", json.dumps(asdict(take), ensure_ascii=False))
