@@ -52,6 +52,7 @@
     async show(names) {
       this.names = names;
       this.element.hidden = names.length < 2;
+      this.offerFiles();
       // Two that read the same rows would draw them twice; this one goes on with what is chosen then.
       if (names.length < 2 || this.isReading) return;
       this.isReading = true;
@@ -79,7 +80,16 @@
       run.isWhole = !series.status.active;
     }
 
+    /* The pictures are drawn by the server: they can be had before the curves are here. */
+    offerFiles() {
+      const query = this.names.map((name) => "run=" + encodeURIComponent(name)).join("&");
+      this.files.forEach((link, i) => {
+        link.href = `studio/comparison.${["png", "svg"][i]}?${query}&metric=${encodeURIComponent(this.view.metric)}`;
+      });
+    }
+
     draw() {
+      this.offerFiles();
       const found = this.names.map((name) => ({ name, ...this.runs.get(name) }));
       if (found.length < 2 || found.some((run) => !run.series || !run.series.status)) return;
       const { metric } = this.view;
@@ -88,11 +98,6 @@
       this.chart.set(this.lines(found, metric));
       this.evals.element.hidden = metric === "val/loss";
       this.evals.set(this.lines(found, "val/loss"));
-      const query = this.names.map((name) => "run=" + encodeURIComponent(name)).join("&");
-      this.files.forEach((link) => {
-        const kind = link.textContent.toLowerCase();
-        link.href = `studio/comparison.${kind}?${query}&metric=${encodeURIComponent(metric)}`;
-      });
       this.drawPreviews(found);
       const facts = JSON.stringify(this.names);
       if (facts !== this.shown) this.settings.replaceChildren(differences(found));
