@@ -187,6 +187,11 @@ def test_the_voice_speaks_and_travels(
     assert {"model.safetensors", "config.json"} <= {p.name for p in (folder / "export").iterdir()}
     assert again == 1
     assert "exists already" in capsys.readouterr().err
+    words = ["synthesize", str(folder / "export"), "--text", "Hello there."]
+    assert main([*words, "--out", str(folder / "travelled.wav")]) == 0
+    assert soundfile.read(folder / "travelled.wav")[0].tolist() == wave.tolist()
+    assert main([*words, "--out", str(folder / "none.wav"), "--checkpoint", "last,4"]) == 1
+    assert "holds one checkpoint" in capsys.readouterr().err
 
 
 def test_a_voice_is_heard_while_it_speaks(

@@ -77,9 +77,9 @@ def _parser(command: str) -> argparse.ArgumentParser:
     )
 
 
-def _run_parser(command: str) -> argparse.ArgumentParser:
+def _run_parser(command: str, what: str = "the run folder") -> argparse.ArgumentParser:
     parser = _parser(command)
-    parser.add_argument("run", metavar="DIR", help="the run folder")
+    parser.add_argument("run", metavar="DIR", help=what)
     return parser
 
 
@@ -335,7 +335,7 @@ def _metrics(argv: list[str]) -> int:
 
 def _synthesize(argv: list[str]) -> int:
     started = time.monotonic()
-    parser = _run_parser("synthesize")
+    parser = _run_parser("synthesize", "the folder of a run, or of an exported FastSpeech 2")
     parser.add_argument("--text", required=True, action="append", help="what to say")
     one_each = "the WAV file to write; a folder for several texts or checkpoints"
     parser.add_argument("--out", required=True, metavar="X.wav", help=one_each)
@@ -357,12 +357,12 @@ def _synthesize(argv: list[str]) -> int:
         return _speak_takes(args)
     args.text = args.text[0]
     from trainer.data.audio import write_wav
-    from trainer.speaking import speak
+    from trainer.speaking import find_voice, speak
 
     if args.out == "-":
         parser.error("--out - writes to standard output as the sound comes; it needs --stream")
     chosen = {"speaker": args.speaker, "which": args.checkpoint, "device": args.device}
-    speech = speak(Run.open(args.run), args.text, **chosen)
+    speech = speak(find_voice(args.run), args.text, **chosen)
     write_wav(Path(args.out), speech.wave, speech.sample_rate)
     print(f"{args.out}: {len(speech.wave) / speech.sample_rate:.2f} s")
     return 0
@@ -371,12 +371,12 @@ def _synthesize(argv: list[str]) -> int:
 def _speak_takes(args: argparse.Namespace) -> int:
     """Speak every text with every checkpoint, into a folder: best-0.wav, best-1.wav, ..."""
     from trainer.data.audio import write_wav
-    from trainer.speaking import speak_takes
+    from trainer.speaking import find_voice, speak_takes
 
     folder, checkpoints = Path(args.out), args.checkpoint.split(",")
     folder.mkdir(parents=True, exist_ok=True)
-    run, chosen = Run.open(args.run), {"speaker": args.speaker, "device": args.device}
-    takes = speak_takes(run, args.text, checkpoints, **chosen)
+    voice, chosen = find_voice(args.run), {"speaker": args.speaker, "device": args.device}
+    takes = speak_takes(voice, args.text, checkpoints, **chosen)
     for checkpoint, number, speech in takes:
         path = folder / f"{checkpoint}-{number}.wav"
         write_wav(path, speech.wave, speech.sample_rate)
@@ -387,9 +387,9 @@ def _speak_takes(args: argparse.Namespace) -> int:
 def _stream(args: argparse.Namespace, started: float) -> int:
     """Write speech as it comes, and tell on stderr how soon that was."""
     from trainer.data.live_wav import write_live
-    from trainer.speaking import open_voice, place_voice, speak_pieces
+    from trainer.speaking import find_voice, open_voice, place_voice, speak_pieces
 
-    family, model, facts, _ = open_voice(Run.open(args.run), args.checkpoint)
+    family, model, facts, _ = open_voice(find_voice(args.run), args.checkpoint)
     place_voice(model, args.device)
     loaded = time.monotonic()
     pieces = speak_pieces(family, model, facts, args.text, args.speaker)

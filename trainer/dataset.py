@@ -226,9 +226,7 @@ def _tell_unusable(emit: Emit, clips: list[Clip], unusable: dict[str, str]) -> N
     for clip_id, reason in list(unusable.items())[:20]:
         clip = by_id[clip_id]
         where = f"Line {clip.line} of {Path(clip.source).name}"
-        emit(
-            Notice("warning", f"{where} is left out: {reason}", "Mend the clip or remove the row.")
-        )
+        emit(Notice("warning", f"{where} is left out: {reason}"))  # It says what to do.
     if len(unusable) > 20:
         emit(Notice("warning", f"{len(unusable) - 20} further clips are left out likewise."))
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from trainer.assemble import choose_device
 from trainer.checkpoints import newest_checkpoint, verify_checkpoint
-from trainer.config import RunConfig
+from trainer.config import Choice, RunConfig
 from trainer.device import glance_at, list_devices
 from trainer.entries import find_family
 from trainer.errors import CheckpointError, ConfigError, RunExists
@@ -23,14 +23,28 @@ Said = TypeVar("Said")
 _SPARE_GIB = 3.0
 
 
-def open_voice(run: Run, which: str = "best") -> tuple[ModelFamily, nn.Module, dict, Path]:
+def find_voice(folder: str | Path) -> Run | Path:
+    """Return the run of a folder, or the folder itself where it is an exported voice of ours.
+
+    Raises:
+        RunError: it is neither.
+    """
+    path = Path(folder)
+    has_voice = (path / "model.safetensors").is_file() and (path / "config.json").is_file()
+    return path if has_voice and not (path / "run.json").exists() else Run.open(folder)
+
+
+def open_voice(run: Run | Path, which: str = "best") -> tuple[ModelFamily, nn.Module, dict, Path]:
     """Load the model of a run's checkpoint: `best`, `last`, a step number, or `base`.
 
-    `base` is what the run started from: the base's weights with the run's speakers and symbols.
+    `base` is what the run started from: the base's weights with the run's speakers and symbols. An
+    exported folder holds one model.
 
     Raises:
         CheckpointError: there is no such checkpoint, or it is damaged; the run has no base.
     """
+    if isinstance(run, Path):
+        return (*_open_exported(run, which), run)
     if which == "base":
         folder = find_checkpoint(run, "last")
         return (*_open_base(folder, run), folder)
@@ -44,6 +58,20 @@ def open_export(folder: Path, config: RunConfig) -> tuple[ModelFamily, nn.Module
     options = build_options(family.options, config.family.options, family.name)
     facts = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     return family, family.load(folder, options, facts).eval(), facts
+
+
+def _open_exported(folder: Path, which: str) -> tuple[ModelFamily, nn.Module, dict]:
+    if which not in ("best", "last"):
+        raise CheckpointError(
+            f"{folder} is an exported voice, which holds one checkpoint. Leave '{which}' out."
+        )
+    try:
+        name = json.loads((folder / "config.json").read_text(encoding="utf-8"))["family"]
+    except (ValueError, KeyError, TypeError, OSError):
+        raise CheckpointError(
+            f"{folder}/config.json names no model family. Expected a folder that `export` wrote."
+        ) from None
+    return open_export(folder, RunConfig(family=Choice(name)))
 
 
 def _open_base(folder: Path, run: Run) -> tuple[ModelFamily, nn.Module, dict]:
@@ -114,9 +142,9 @@ def place_voice(model: nn.Module, device: str) -> None:
 
 @torch.inference_mode()
 def speak(
-    run: Run, text: str, *, speaker: str = "", which: str = "best", device: str = "auto"
+    run: Run | Path, text: str, *, speaker: str = "", which: str = "best", device: str = "auto"
 ) -> Speech:
-    """Synthesise a sentence with a checkpoint of a run.
+    """Synthesise a sentence with a checkpoint of a run, or with an exported voice.
 
     Raises:
         DataError: the text or the speaker cannot be spoken.
@@ -129,7 +157,7 @@ def speak(
 
 @torch.inference_mode()
 def speak_takes(
-    run: Run,
+    run: Run | Path,
     texts: Sequence[str],
     checkpoints: Sequence[str],
     *,
