@@ -44,6 +44,7 @@ def test_an_ordinary_clip_has_no_findings() -> None:
     ("wave", "kind"),
     [
         (np.concatenate([np.clip(5 * make_tone(1.0), -1, 1), SILENCE[:4000]]), "clipped"),
+        (0 * SILENCE, "silent"),
         (np.concatenate([0.002 * make_tone(1.0), SILENCE[:4000]]), "quiet"),
         (np.concatenate([SILENCE, SILENCE, make_tone(0.5), SILENCE[:4000]]), "mostly_silent"),
         (np.concatenate([make_tone(1.0), _hiss(0.5, 0.006)]), "noisy_tail"),

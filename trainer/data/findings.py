@@ -10,6 +10,7 @@ from trainer.data.types import Clip
 
 KINDS = {
     "clipped": ("Clipped", "Record it less loud, or leave it out."),
+    "silent": ("Silent", "A run leaves it out. Record it again or remove the row."),
     "quiet": ("Very quiet", "Record it louder, or leave it out."),
     "mostly_silent": ("Mostly silent", "Cut the silence off, or leave it out."),
     "noisy_tail": ("Noise after the last word", "Cut the end off, or leave it out."),
@@ -23,6 +24,8 @@ KINDS = {
 }
 """Kinds of findings: their heading and what to do."""
 
+_SILENT_DB = -70.0
+"""Below full scale; audio.py refuses what is quieter."""
 _FEWEST_FOR_PACE = 20
 _FAR = 4.0
 _FACTOR = 1.5
@@ -81,8 +84,10 @@ def _hear(quality: Quality) -> list[tuple[str, str]]:
     found = []
     if quality.clipped_s > 0.002:
         found.append(("clipped", f"{1000 * quality.clipped_s:.0f} ms are cut off at full scale"))
+    if quality.level_db < _SILENT_DB:
+        return [("silent", "nothing can be heard in it")]
     if quality.level_db < -42:
-        found.append(("quiet", f"its loud parts are {quality.level_db:.0f} dB below full scale"))
+        found.append(("quiet", f"its loud parts are {-quality.level_db:.0f} dB below full scale"))
     if quality.quiet_share > 0.6:
         found.append(("mostly_silent", f"{100 * quality.quiet_share:.0f} % of it is no speech"))
     if quality.tail_s >= 0.3 and quality.tail_db > -38:
