@@ -168,6 +168,29 @@ def test_evaluation_sees_fp32_weights_and_changes_nothing(updates: str, tmp_path
         assert value.dtype == same.dtype and torch.equal(value, same)
 
 
+def test_weights_are_rounded_as_before_when_memory_runs_out_on_the_way_to_fp32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = _half(tmp_path, "stochastic")
+    before = {name: value.clone() for name, value in setup.model.state_dict().items()}
+    room = [1, 1]
+
+    def widen(value: Tensor) -> Tensor:
+        if not room:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        room.pop()
+        return value.to(torch.float32)
+
+    with monkeypatch.context() as patched, pytest.raises(torch.OutOfMemoryError):
+        patched.setattr(Tensor, "float", widen)
+        with setup.in_full():
+            pass
+
+    after = setup.model.state_dict()
+    assert [value.dtype for value in after.values()] == [value.dtype for value in before.values()]
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
 def test_the_average_follows_the_masters(tmp_path: Path) -> None:
     setup = _half(tmp_path, ema_decay=0.9)
     setup.average = start_average(setup.model)

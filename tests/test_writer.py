@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -112,6 +113,25 @@ def test_a_save_is_told_when_it_is_published_and_not_before(tmp_path: Path) -> N
     assert before == ([], (None, []))
     assert [type(event) for event in events] == [CheckpointSaved]
     assert newest_checkpoint(tmp_path / "checkpoints")[0] is not None
+
+
+def test_memory_that_runs_out_while_the_state_is_copied_is_asked_for_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = make_setup(tmp_path, ema_decay=0.9)
+    events: list[Event] = []
+    full, real = [torch.OutOfMemoryError("CUDA out of memory.")], writer.take_snapshot
+
+    def take(*arguments: Any, **named: Any) -> checkpoints.Snapshot:
+        if full:
+            raise full.pop()
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(writer, "take_snapshot", take)
+    with CheckpointWriter(setup, events.append) as saving:
+        saving.save(1, best=False)
+
+    assert [type(event) for event in events] == [CheckpointSaved]
 
 
 def test_saves_come_one_at_a_time_and_all_of_them(tmp_path: Path) -> None:

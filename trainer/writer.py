@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
+import torch
 from safetensors import SafetensorError
 
 from trainer.adapting import MemoryInPieces
@@ -71,7 +72,12 @@ class CheckpointWriter:
         """
         began = time.monotonic()
         self._finish()
-        snapshot = take_snapshot(self._setup, step, best=best, staging=self._staging)
+        try:
+            snapshot = take_snapshot(self._setup, step, best=best, staging=self._staging)
+        except torch.OutOfMemoryError:
+            # Averages and weights in fp32 need room beside the others: what steps left in pieces.
+            torch.cuda.empty_cache()
+            snapshot = take_snapshot(self._setup, step, best=best, staging=self._staging)
         waited_s = time.monotonic() - began
         self._under_way = self._pool.submit(_write, self._setup, snapshot, waited_s)
         if wait and (outcome := self._finish()).failure:

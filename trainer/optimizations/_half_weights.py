@@ -90,13 +90,14 @@ class HalfWeights:
         """Let the model hold fp32 weights; what changes in them is taken over at the end."""
         lows = [*(pair.low for pair in self._pairs), *self._frozen]
         kept = [low.data for low in lows]
-        for pair in self._pairs:
-            if self._is_passing(pair):
-                pair.high.data = pair.low.data.float()
-            pair.low.data = pair.high.data
-        for low in self._frozen:
-            low.data = low.data.float()
         try:
+            # Memory may run out on the way; what is wide by then is taken back too.
+            for pair in self._pairs:
+                if self._is_passing(pair):
+                    pair.high.data = pair.low.data.float()
+                pair.low.data = pair.high.data
+            for low in self._frozen:
+                low.data = low.data.float()
             yield
         finally:
             for low, half in zip(lows, kept, strict=True):
