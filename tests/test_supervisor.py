@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -149,13 +150,23 @@ def test_an_error_that_sticks_to_the_device_asks_for_a_new_process(error: Except
     assert reason.startswith("The GPU failed")
 
 
-def test_the_reason_of_a_process_that_ended_before_it_was_met_is_kept(run: Run) -> None:
+def test_the_reason_of_a_process_that_ended_before_it_was_met_is_kept(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Noted(subprocess.Popen):
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            started.append(self)
+
     class Late(Supervisor):
         def _meet(self, told: bytes | None) -> None:
-            with contextlib.suppress(ChildProcessError):  # its end was taken note of already
-                os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            if started[0].returncode is None:  # Its end, not taken note of yet.
+                os.waitid(os.P_PID, started[0].pid, os.WEXITED | os.WNOWAIT)
             super()._meet(told)
 
+    monkeypatch.setattr(subprocess, "Popen", Noted)
     command = [sys.executable, "-S", "-c", _CHILD, str(run.folder), "20", "1"]
     code = Late(command, _AT_ONCE).run()
 
