@@ -100,7 +100,6 @@ def test_collection_is_as_it_was_after_a_run_that_fails(is_frozen_around: bool) 
     gc.unfreeze()
     if is_frozen_around:
         gc.freeze()
-    frozen = gc.get_freeze_count()
     assert gc.isenabled()
 
     with pytest.raises(ZeroDivisionError), collection_by_hand():
@@ -112,7 +111,7 @@ def test_collection_is_as_it_was_after_a_run_that_fails(is_frozen_around: bool) 
 
     assert gc.isenabled()
     assert left_out > 0
-    assert kept == frozen
+    assert (kept > 0) == is_frozen_around  # What is frozen may still end, so it is not counted.
 
 
 def test_a_pause_collects_what_is_old_too() -> None:
