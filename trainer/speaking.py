@@ -67,11 +67,11 @@ def _open_exported(folder: Path, which: str) -> tuple[ModelFamily, nn.Module, di
         )
     try:
         name = json.loads((folder / "config.json").read_text(encoding="utf-8"))["family"]
+        return open_export(folder, RunConfig(family=Choice(name)))
     except (ValueError, KeyError, TypeError, OSError):
         raise CheckpointError(
-            f"{folder}/config.json names no model family. Expected a folder that `export` wrote."
+            f"{folder}/config.json describes no voice. Expected a folder that `export` wrote."
         ) from None
-    return open_export(folder, RunConfig(family=Choice(name)))
 
 
 def _open_base(folder: Path, run: Run) -> tuple[ModelFamily, nn.Module, dict]:
