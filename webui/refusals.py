@@ -26,6 +26,8 @@ class FieldWatch:
     def __init__(self) -> None:
         self.panel = gr.HTML(js_on_load=mount("mountWatch"), elem_id="form-watch")
         self.marks = gr.Textbox(visible=False)
+        self.stamp = gr.Textbox("@stamp", visible=False)
+        """An input that the page's script replaces by the number of the request."""
 
     def triggers(self, fields: Iterable[Component]) -> list[Any]:
         """Return what tells that one of the fields changed; lists of choices tell it themselves."""
@@ -51,11 +53,13 @@ def as_list(problems: Sequence[str]) -> str:
     return "\n".join(f"- {as_shown(problem)}" for problem in problems)
 
 
-def marks(problems: Sequence[str], fields: Iterable[Component], *, pressed: bool = False) -> str:
+def marks(
+    problems: Sequence[str], fields: Iterable[Component], *, pressed: bool = False, **further: str
+) -> str:
     """Return the problems of fields as JSON for the page, in the order the fields stand in.
 
     A mark names its field, the tab and the folds the field lies in. `pressed`: somebody asked for
-    something that these problems forbid, so the first of them is opened.
+    something that these problems forbid, so the first of them is opened. `further` goes along.
     """
     by_name = {field.elem_id: field for field in fields}
     words: dict[Component, list[str]] = {}
@@ -68,7 +72,7 @@ def marks(problems: Sequence[str], fields: Iterable[Component], *, pressed: bool
         {"field": field.elem_id, "words": " ".join(words[field]), **_place(field)}
         for field in sorted(words, key=lambda field: field._id)
     ]
-    return json.dumps({"marks": found, "pressed": pressed})
+    return json.dumps({"marks": found, "pressed": pressed} | further)
 
 
 def _place(field: Component) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from trainer.specs import ModelFamily, Optimization, OptimizerSpec
 from webui.form import ChoiceForm, OptionsForm, Values
 
 _DEFAULTS = RunConfig()
+_LISTS = ("train_csv", "eval_csv", "train_data", "columns")
 _MAIN = ("steps", "epochs", "batch_size", "accumulate")
 
 
@@ -23,6 +24,15 @@ class DataForm(OptionsForm):
     def __init__(self) -> None:
         super().__init__(DataConfig, "data")
         self.report: gr.HTML | None = None
+
+    @property
+    def lists(self) -> list[Component]:
+        """The fields that name the clips and how their list is read."""
+        return [self.widgets[name] for name in _LISTS]
+
+    def show_lists(self, data: DataConfig) -> dict[Any, Any]:
+        """Return the values that show the lists of `data`, with their columns recognised."""
+        return {self.widgets[name]: getattr(data, name) for name in _LISTS}
 
     def config(self, values: Values) -> DataConfig:
         """Return the DataConfig.
@@ -108,10 +118,12 @@ class RunForm:
             elem_id="base",
         )
         self.bundled = base
-        self.family.choice.change(
-            self._fit_base,
+        # Not on the server: its answer would come after a base that was typed meanwhile.
+        self.family.choice.input(
+            None,
             [self.family.choice, self.base],
             self.base,
+            js="(family, base) => timbre.chooseFamily(family, base)",
             show_progress="hidden",
             api_visibility="private",
         )
@@ -170,12 +182,6 @@ class RunForm:
             raise ConfigError(problems)
         parts["training"] = parts.pop("main") | parts.pop("more")
         return RunConfig.from_json(parts).with_values(data=data)
-
-    def _fit_base(self, family: str, base: str) -> Any:
-        """Let go of the bundled checkpoint when another family is chosen, and take it back."""
-        if base and base != self.bundled:
-            return gr.skip()
-        return self.bundled if family == _DEFAULTS.family.name else ""
 
     def fill(self, config: RunConfig) -> dict[Component, Any]:
         """Return the update that shows a RunConfig."""

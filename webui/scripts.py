@@ -30,6 +30,7 @@ _PARTS = (
     "data.js",
     "cuts.js",
     "fields.js",
+    "form_fill.js",
     "spectrogram.js",
     "court.js",
     "mount.js",

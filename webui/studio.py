@@ -1,13 +1,15 @@
 """Studio: what every tab of the page needs: the runs, the folders and the demo."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from trainer.config import DataConfig, RunConfig
 from trainer.data.manifest import Manifest, Progress, no_progress, read_manifest
 from trainer.entries import resolve, with_absolute_paths
-from trainer.errors import DataError
+from trainer.errors import DataError, TimbreError
 from trainer.flags import refuse_missing_data
 from trainer.library import RunLibrary
 from trainer.measurements import list_kept
@@ -16,6 +18,9 @@ from trainer.runs import Run
 from webui.errands import Errand
 from webui.overview import Overview
 from webui.races import Races
+
+_RUNS_ASKED = 20
+"""So many of the newest runs are asked how long a step takes; reading a long log costs seconds."""
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 
@@ -58,6 +63,20 @@ class Studio:
     def measurements(self) -> list[Path]:
         """List what has been measured on this machine, newest first."""
         return [path for path, _ in list_kept()]
+
+    def s_per_step_like(self, config: RunConfig) -> float | None:
+        """Return the median seconds a step took in the newest run with the same kind of steps.
+
+        None if none of the newest `_RUNS_ASKED` runs on this machine did such steps.
+        """
+        wanted = _step_facts(config)
+        for row in self.overview.rows(_RUNS_ASKED):
+            if not row.get("median_s_per_step"):
+                continue
+            with suppress(TimbreError):
+                if _step_facts(self.library.get(row["name"]).config) == wanted:
+                    return row["median_s_per_step"]
+        return None
 
     def start(self, wanted_name: str, config: RunConfig) -> Run:
         """Start a run under the wanted name, or under the next free one like it."""
@@ -105,6 +124,14 @@ class Studio:
         return replace(
             data, **{name: self.absolute(path) if path else "" for name, path in given.items()}
         )
+
+
+def _step_facts(config: RunConfig) -> tuple[Any, ...]:
+    """Return what decides how long a step takes: the model, the clips, the batch, the options."""
+    training, data = config.training, config.data
+    parts = (config.family, config.optimizer, config.optimizations, config.base)
+    sizes = (training.batch_size, training.accumulate, training.num_processes, training.device)
+    return (*parts, *sizes, data.train_csv, data.train_data)
 
 
 def demo_data() -> DataConfig:

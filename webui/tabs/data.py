@@ -16,6 +16,7 @@ from trainer.data.folder import find_dataset
 from trainer.errors import DataError
 from trainer.specs import ModelFamily
 from webui.actions import as_shown, toasts
+from webui.field_updates import fill_fields
 from webui.fitness import describe_fitness, judge_for
 from webui.form import Values
 from webui.refusals import FieldWatch
@@ -115,10 +116,10 @@ def build(studio: Studio, watch: FieldWatch) -> DataForm:
         ledger = build_ledger()
         form.report = ledger.report
         fitness = _build_fitness()
-    wiring = LedgerWiring(studio, form, ledger, watch)
-    wiring.check_on(check.click)
-    _wire_sources(studio, form, sources, wiring, recordings)
-    _wire_fitness(studio, form, fitness)
+        wiring = LedgerWiring(studio, form, ledger, watch)
+        wiring.check_on(check.click)
+        _wire_sources(studio, form, sources, wiring, recordings)
+        _wire_fitness(studio, form, fitness)
     return form
 
 
@@ -174,31 +175,32 @@ def _wire_sources(
     studio: Studio, form: DataForm, sources: _Sources, wiring: LedgerWiring,
     recordings: tapes.TapesPart,
 ) -> None:  # fmt: skip
-    names = ("train_csv", "eval_csv", "train_data", "columns")
     draft = wiring.ledger.editor
-    lists = [*(form.widgets[name] for name in names), draft.draft, draft.box]
+    rest = [draft.draft, draft.box]
 
-    def show(data: DataConfig) -> list[Any]:
-        return [data.train_csv, data.eval_csv, data.train_data, "", "", gr.Group(visible=False)]
+    def show(data: DataConfig) -> dict[Any, Any]:
+        return form.show_lists(data) | {draft.draft: "", draft.box: gr.Group(visible=False)}
 
-    def take_upload(files: list[str] | None, audio_folder: str | None) -> list[Any]:
+    def take_upload(files: list[str] | None, audio_folder: str | None) -> dict[Any, Any]:
         with toasts():
             data = store_upload(studio, files or [], audio_folder or "")
         return show(data)
 
-    def take_demo() -> list[Any]:
+    def take_demo() -> dict[Any, Any]:
         return show(demo_data())
 
-    uploaded = sources.files.upload(
-        take_upload, [sources.files, sources.audio_folder], lists, **_QUIET
-    )
-    wiring.check_on(uploaded.success)
-    language = form.widgets["language"]
-    used = tapes.wire(
-        recordings, studio, language, lambda path: show(DataConfig(train_csv=path)), lists
-    )
-    wiring.check_on(used.success)
-    wiring.check_on(sources.use_demo.click(take_demo, None, lists, **_QUIET).success)
+    def take_clips() -> dict[Any, Any]:
+        return show(DataConfig(train_csv=tapes.list_of_clips(studio)))
+
+    tapes.wire(recordings, studio, form.widgets["language"])
+    given = [sources.files, sources.audio_folder]
+    for name, listen, take, inputs in (
+        ("upload", sources.files.upload, take_upload, given),
+        ("clips", recordings.panel.apply, take_clips, None),
+        ("demo", sources.use_demo.click, take_demo, None),
+    ):
+        filled = fill_fields(listen, take, inputs, form.lists, name=name, further=rest)
+        wiring.check_on(filled.success)
 
 
 def _wire_fitness(studio: Studio, form: DataForm, fitness: _Fitness) -> None:

@@ -18,6 +18,7 @@ from trainer.errors import ConfigError, DataError, TimbreError
 from webui.actions import as_shown, event_detail, toasts
 from webui.drafts import Draft, save_draft
 from webui.ear import Ear
+from webui.field_updates import asking, fill_fields
 from webui.form import Values, as_text
 from webui.ledger import (
     COLUMNS,
@@ -224,7 +225,7 @@ class LedgerWiring:
             ledger.report, ledger.findings, ledger.holder, ledger.page, ledger.kind,
             ledger.download, ledger.where, ledger.table, *self._editor_outputs, *columns,
         ]  # fmt: skip
-        checked = event(self.check, self.fields, first, **_QUIET)
+        checked = event(self.check, self.fields, first, js=asking("check"), **_QUIET)
         self._after_draft(checked)
         self.watch.show_after(checked.failure(self.refuse, self.fields, self.watch.marks, **_QUIET))
         checked.success(
@@ -339,20 +340,22 @@ class LedgerWiring:
                 values, replace(self._draft(values), texts={}, left_out=frozenset())
             )
 
-        def save(values: Values) -> list[Any]:
+        def save(values: Values) -> dict[Any, Any]:
             with toasts():
                 data = self.studio.absolute_data(self.form.config(values))
                 draft, folder = self._draft(values), str(values[editor.folder] or "")
                 data, told = save_draft(self.studio, self._manifest(values), draft, data, folder)
             gr.Info(as_shown(told), duration=10)
-            return [data.train_csv, data.eval_csv, "", "", "", gr.Group(visible=False)]
+            lists = self.form.show_lists(data)
+            return lists | {editor.draft: "", editor.box: gr.Group(visible=False)}
 
         for button, deed in ((editor.keep, keep), (editor.leave_out, leave_out)):
             self._after_draft(button.click(deed, fields, self._draft_outputs, **_QUIET))
         self._after_draft(editor.forget.click(forget, fields, self._draft_outputs, **_QUIET))
-        names = ("train_csv", "eval_csv", "train_data", "columns")
-        lists = [self.form.widgets[name] for name in names]
-        saved = editor.save.click(save, saving, [*lists, editor.draft, editor.box], **_QUIET)
+        saved = fill_fields(
+            editor.save.click, save, saving, self.form.lists, name="save",
+            further=[editor.draft, editor.box],
+        )  # fmt: skip
         self._after_draft(saved)
         self.check_on(saved.success)
 
@@ -375,33 +378,34 @@ class LedgerWiring:
                     raise DataError(f"No row is like that any more ({label_of(kind)}).")
             return self._show_draft(values, self._draft(values).without(places))
 
-        def change_limit(values: Values, event: gr.EventData) -> list[Any]:
+        def change_limit(values: Values, event: gr.EventData) -> dict[Any, Any]:
             with toasts():
                 kind = event_detail(event, "kind")
                 limit = limit_for(self._manifest(values), kind)
                 if limit is None:
                     raise DataError("No row is too long or too short any more.")
             gr.Info(f"The limit is {limit:g} s now.", duration=4)
-            shown = as_text(limit)
-            return [shown, gr.skip()] if kind == "too_short" else [gr.skip(), shown]
+            return {limits[0 if kind == "too_short" else 1]: as_text(limit)}
 
         rows = [ledger.table, ledger.where, ledger.kind, ledger.page, ledger.only_problems]
         ledger.findings.click(show, self.fields, rows, **_QUIET)
         left_out = ledger.findings.delete(leave_out, self.fields, self._draft_outputs, **_QUIET)
         self._after_draft(left_out)
-        limited = ledger.findings.apply(change_limit, self.fields, limits, **_QUIET)
+        limited = fill_fields(
+            ledger.findings.apply, change_limit, self.fields, limits, name="limit"
+        )
         self.check_on(limited.success)
 
     def _wire_columns(self) -> None:
         columns, told = self.ledger.columns, self.form.widgets["columns"]
 
-        def use(*chosen: str | None) -> str:
+        def use(*chosen: str | None) -> dict[Any, Any]:
             pairs = zip(_ROLES, chosen, strict=True)
-            return ", ".join(f"{role}={number}" for role, number in pairs if number)
+            return {told: ", ".join(f"{role}={number}" for role, number in pairs if number)}
 
-        used = columns.use.click(use, list(columns.roles.values()), told, **_QUIET)
-        self.check_on(used.success)
-        forgotten = columns.recognise.click(lambda: "", None, told, **_QUIET)
+        roles = list(columns.roles.values())
+        self.check_on(fill_fields(columns.use.click, use, roles, [told], name="columns").success)
+        forgotten = columns.recognise.click(None, None, told, js="() => ['']", **_QUIET)
         self.check_on(forgotten.success)
 
     @property

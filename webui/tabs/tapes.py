@@ -2,7 +2,6 @@
 
 import hashlib
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,11 +90,8 @@ def build() -> TapesPart:
     return TapesPart(files, path, speaker, longest, whisper, cut, panel)
 
 
-def wire(
-    part: TapesPart, studio: Studio, language: Any, take: Callable[[str], list[Any]],
-    outputs: list[Any],
-) -> Any:  # fmt: skip
-    """Connect the part; `take` fills `outputs` with a list. Returns the event that does it."""
+def wire(part: TapesPart, studio: Studio, language: Any) -> None:
+    """Connect the part; what its panel applies, the list of the clips, is the caller's to take."""
 
     def press(*asked: Any) -> None:
         with toasts():
@@ -106,18 +102,19 @@ def wire(
         if event_detail(event, "action") == "stop":
             studio.cutting.stop()
 
-    def use() -> list[Any]:
-        with toasts():
-            told = studio.cutting.lines()
-            if not told or "list" not in told[-1]:
-                raise RunError("No clips were cut yet.")
-            return take(str(told[-1]["list"]))
-
     part.cut.click(press, [*part.asked, language], None, **_QUIET).then(
         None, None, None, js="() => timbre.wakeCut()", api_visibility="private"
     )
     part.panel.click(act, None, None, **_QUIET)
-    return part.panel.apply(use, None, outputs, **_QUIET)
+
+
+def list_of_clips(studio: Studio) -> str:
+    """Return the list of the clips that were cut last, for a toast if there is none."""
+    with toasts():
+        told = studio.cutting.lines()
+        if not told or "list" not in told[-1]:
+            raise RunError("No clips were cut yet.")
+    return str(told[-1]["list"])
 
 
 def start_cut(

@@ -26,9 +26,13 @@ from trainer.presets import PRESETS, apply_preset
 from trainer.schedules import lr_curve, warnings_for
 from webui.actions import as_shown, event_detail, toasts
 from webui.curve import draw_lr_curve
+from webui.field_updates import asking, fill_fields
 from webui.form import Values
+from webui.preset_values import DEFAULTS, PresetValues, build_preset_values
 from webui.refusals import FieldWatch, about_lists, as_list, marks, problems_of
 from webui.run_form import DataForm, RunForm
+from webui.scripts import mount
+from webui.status import duration_text
 from webui.studio import Studio, demo_base, demo_data
 from webui.tabs import race as race_tab
 from webui.tabs import trials
@@ -40,9 +44,10 @@ _FAR = 10.0
 
 _DEMO, _OWN = "The demo voice", "The recordings under Data"
 
-_DEFAULTS, _OWN_SETTINGS = "defaults", "own"
+_START = "Start training"
+_OWN_SETTINGS = "own"
 _FURTHER_PRESETS = (
-    ("Defaults: 30 passes over the clips, at least 300 steps.", _DEFAULTS),
+    ("Defaults: 30 passes over the clips, at least 300 steps.", DEFAULTS),
     ("Own settings: as the fields below are now.", _OWN_SETTINGS),
 )
 
@@ -55,6 +60,8 @@ class TrainTab:
     dataset: gr.Radio
     name: gr.Textbox
     preset: gr.Dropdown
+    preset_values: PresetValues
+    plan: gr.HTML
     form: RunForm
     curve: gr.HTML
     warnings: gr.Markdown
@@ -136,8 +143,15 @@ def plan(studio: Studio, config: RunConfig) -> tuple[Entries, int, int]:
     return entries, per_epoch, count_steps(config, per_epoch)
 
 
+def describe_start(steps: int, s_per_step: float | None) -> str:
+    """Return what the Start button says: the steps, and the time where that is known."""
+    if s_per_step is None:
+        return f"Start: {steps:,} steps"
+    return f"Start: {steps:,} steps, about {duration_text(steps * s_per_step)}"
+
+
 def describe_plan(studio: Studio, config: RunConfig) -> dict[str, str]:
-    """Return the effective batch in words, the learning-rate curve and its warnings."""
+    """Return what Start does, the effective batch, the learning-rate curve and its warnings."""
     entries, per_epoch, total = plan(studio, config)
     training = config.training
     batch = training.batch_size * training.accumulate * training.num_processes
@@ -155,6 +169,7 @@ def describe_plan(studio: Studio, config: RunConfig) -> dict[str, str]:
     found = [*warnings_for(schedule, options, total), *warn_of_rate(config, entries)]
     warnings = [f"- {warning}" for warning in found]
     return {
+        "start": describe_start(total, studio.s_per_step_like(config)),
         "batch": words,
         "curve": draw_lr_curve(lr_curve(schedule, options, rate, total)),
         "warnings": "\n".join(warnings),
@@ -163,7 +178,7 @@ def describe_plan(studio: Studio, config: RunConfig) -> dict[str, str]:
 
 def with_preset(config: RunConfig, name: str) -> RunConfig:
     """Return a configuration with a choice of the preset list laid over it."""
-    if name == _DEFAULTS:
+    if name == DEFAULTS:
         return RunConfig(data=config.data, base=config.base, family=config.family)
     return apply_preset(config, name) if name in PRESETS else config
 
@@ -177,8 +192,8 @@ def preset_shown(form: RunForm, config: RunConfig, chosen: str) -> str:
     shown = form.fill(config)
     if chosen in PRESETS and form.fill(apply_preset(config, chosen)) == shown:
         return chosen
-    defaults = with_preset(config, _DEFAULTS)
-    for name in (_DEFAULTS, *PRESETS):
+    defaults = with_preset(config, DEFAULTS)
+    for name in (DEFAULTS, *PRESETS):
         if form.fill(with_preset(defaults, name)) == shown:
             return name
     return _OWN_SETTINGS
@@ -213,18 +228,18 @@ def build(watch: FieldWatch) -> TrainTab:
                 "my-voice", label="Run name", interactive=True, max_lines=1, elem_id="run-name"
             )
         preset = gr.Dropdown(
-            presets, value=_DEFAULTS, label="Preset",
+            presets, value=DEFAULTS, label="Preset",
             info="Fills the form; change anything after it.", interactive=True, elem_id="preset",
         )  # fmt: skip
         form = RunForm(demo_base())
+        preset_values = build_preset_values(form, DEFAULTS)
+        plan = gr.HTML(js_on_load=mount("mountPlan"), elem_id="plan-watch")
         curve = gr.HTML(elem_id="lr-curve")
         warnings = gr.Markdown(elem_id="lr-warnings")
         part = trials.build()
         problem = gr.Markdown(visible=False, elem_id="train-problem", elem_classes="problem")
         with gr.Row():
-            start = gr.Button(
-                "Start training", variant="primary", size="lg", elem_id="start-training"
-            )
+            start = gr.Button(_START, variant="primary", size="lg", elem_id="start-training")
             queue = gr.Button("Add to queue", size="lg", elem_id="add-to-queue")
             race = gr.Button(
                 "Race optimizers from these settings", size="lg", elem_id="race-from-train"
@@ -238,8 +253,8 @@ def build(watch: FieldWatch) -> TrainTab:
         )  # fmt: skip
         saved = gr.File(label="Settings", visible=False)
     return TrainTab(
-        page, dataset, name, preset, form, curve, warnings, problem, start, queue,
-        preview_command, command, save, saved, load, part, race, watch,
+        page, dataset, name, preset, preset_values, plan, form, curve, warnings, problem, start,
+        queue, preview_command, command, save, saved, load, part, race, watch,
     )  # fmt: skip
 
 
@@ -301,7 +316,7 @@ def wire(
 
 
 def _wire_plan(tab: TrainTab, data_form: DataForm, studio: Studio, fields: set[Any]) -> None:
-    drawn = [tab.form.effective_batch, tab.curve, tab.warnings, tab.watch.marks, tab.preset]
+    drawn = [tab.form.effective_batch, tab.curve, tab.warnings, tab.watch.marks]
 
     def name_preset(values: Values) -> str:
         try:
@@ -311,42 +326,49 @@ def _wire_plan(tab: TrainTab, data_form: DataForm, studio: Studio, fields: set[A
         return preset_shown(tab.form, config, str(values[tab.preset]))
 
     def draw(values: Values) -> list[Any]:
-        wrong = [marks(problems_in(tab, data_form, studio, values), fields), name_preset(values)]
         try:
             config = read_config_of(tab, data_form, studio, values)
             parts = describe_plan(studio, config)
         except TimbreError as error:
-            return ["", "", as_list(problems_of(error)), *wrong]
-        return [parts["batch"], parts["curve"], parts["warnings"], *wrong]
-
-    def take_preset(values: Values) -> dict[Any, Any]:
-        with toasts():
-            config = tab.form.config(values, demo_data())
-            return tab.form.fill(with_preset(config, str(values[tab.preset])))
+            parts = {"warnings": as_list(problems_of(error))}
+        told = marks(
+            problems_in(tab, data_form, studio, values), fields, preset=name_preset(values),
+            start=parts.get("start", _START), stamp=str(values[tab.watch.stamp]),
+        )  # fmt: skip
+        return [*(parts.get(name, "") for name in ("batch", "curve", "warnings")), told]
 
     quiet: dict[str, Any] = {
         "show_progress": "hidden",
         "concurrency_limit": None,
         "api_visibility": "private",
     }
-    filled = list(tab.form.components)
-    asked: set[Any] = fields | {tab.preset}
-    tab.watch.check_after(tab.preset.input(take_preset, asked, filled, **quiet))
+    given = [tab.preset, *tab.preset_values.switches]
+    chosen = tab.preset.input(
+        None, given, tab.preset_values.filled, js="(...now) => timbre.choosePreset(...now)", **quiet
+    )
+    tab.watch.check_after(chosen)
+    asked: set[Any] = fields | {tab.preset, tab.watch.stamp}
     triggers = [tab.page.select, *tab.watch.triggers(fields)]
-    tab.watch.show_after(gr.on(triggers, draw, asked, drawn, trigger_mode="always_last", **quiet))
+    drawing = gr.on(
+        triggers, draw, asked, drawn, trigger_mode="always_last", js=asking("plan"), **quiet
+    )
+    drawing.then(
+        None, tab.watch.marks, [tab.preset, tab.start], js="(text) => timbre.takePlan(text)",
+        **quiet,
+    )  # fmt: skip
+    # The plan of the settings before must not stand on the button while others are typed.
+    tab.plan.change(None, None, tab.start, js=f"() => [{json.dumps(_START)}]", **quiet)
 
 
 def _wire_dataset(tab: TrainTab, data_form: DataForm) -> None:
     """Choose the recordings that were checked last: who checks their own means to train on them."""
-    train_csv = data_form.widgets["train_csv"]
-
-    def choose(path: str) -> str:
-        return _DEMO if path == demo_data().train_csv else _OWN
-
+    choices = json.dumps([demo_data().train_csv, _DEMO, _OWN])
     if data_form.report is not None:
         data_form.report.change(
-            choose, train_csv, tab.dataset, show_progress="hidden", api_visibility="private"
-        )
+            None, data_form.widgets["train_csv"], tab.dataset,
+            js=f"(path) => timbre.chooseDataset(path, ...{choices})",
+            show_progress="hidden", api_visibility="private",
+        )  # fmt: skip
 
 
 def _wire_settings(tab: TrainTab, data_form: DataForm, studio: Studio, fields: set[Any]) -> None:
@@ -373,8 +395,10 @@ def _wire_settings(tab: TrainTab, data_form: DataForm, studio: Studio, fields: s
     quiet: dict[str, Any] = {"concurrency_limit": None, "api_visibility": "private"}
     tab.preview_command.click(show_command, fields, tab.command, **quiet)
     tab.save.click(save_settings, fields, tab.saved, **quiet)
-    outputs = list(fields - {tab.name})
-    tab.watch.check_after(tab.load.upload(load_settings, tab.load, outputs, **quiet))
+    filled = list(fields - {tab.name})
+    tab.watch.check_after(
+        fill_fields(tab.load.upload, load_settings, tab.load, filled, name="load")
+    )
 
 
 def show_settings(tab: TrainTab, data_form: DataForm, config: RunConfig) -> dict[Any, Any]:
@@ -401,9 +425,8 @@ def wire_copy(
         gr.Info(as_shown(f"These are the settings of {name}."), duration=4)
         return updates | {tab.name: name, tabs: gr.Tabs(selected="train")}
 
-    outputs = [*tab.components, *data_form.widgets.values(), tabs]
-    quiet: dict[str, Any] = {"concurrency_limit": None, "api_visibility": "private"}
-    tab.watch.check_after(table.apply(copy, None, outputs, **quiet))
+    filled = [*tab.components, *data_form.widgets.values()]
+    tab.watch.check_after(fill_fields(table.apply, copy, None, filled, name="copy", further=[tabs]))
 
 
 def wire_race(

@@ -17,6 +17,7 @@ from trainer.errors import ConfigError, RunError, TimbreError
 from trainer.presets import PRESETS, apply_preset
 from webui.actions import event_detail, toasts
 from webui.errands import write_config
+from webui.field_updates import fill_fields
 from webui.fitness import safe
 from webui.form import Values
 from webui.refusals import FieldWatch
@@ -184,8 +185,10 @@ def _wire_fix(part: TrialsPart, form: RunForm, watch: FieldWatch) -> None:
                 return {part.fixed: ""}
             return form.fill(RunConfig.from_json(values if isinstance(values, dict) else {}))
 
-    changed = [part.fixed, *form.components]
-    watch.check_after(part.fix.click(take_fix, part.fixed, changed, **_QUIET))
+    fields = list(form.components)
+    watch.check_after(
+        fill_fields(part.fix.click, take_fix, part.fixed, fields, name="fix", further=[part.fixed])
+    )
 
 
 def device_of(config: RunConfig) -> Device:
@@ -268,7 +271,9 @@ def _wire_advice(part: TrialsPart, form: RunForm, page: gr.Tab, watch: FieldWatc
         **_QUIET,
     )
     asked: set[Any] = form.components | {part.purpose}
-    watch.check_after(part.follow.click(follow, asked, list(form.components), **_QUIET))
+    watch.check_after(
+        fill_fields(part.follow.click, follow, asked, list(form.components), name="advice")
+    )
 
 
 # The search for a rate
@@ -302,7 +307,8 @@ def _wire_rates(
         None, None, None, js="() => timbre.wakeRates()", api_visibility="private"
     )
     part.rates.click(act, None, None, **_QUIET)
-    watch.check_after(part.rates.apply(use, None, list(form.optimizer.components), **_QUIET))
+    fields_of_rate = list(form.optimizer.components)
+    watch.check_after(fill_fields(part.rates.apply, use, None, fields_of_rate, name="rate"))
 
 
 def start_rates(studio: Studio, config: RunConfig) -> None:
