@@ -81,17 +81,16 @@ def test_a_newcomer_trains_the_demo_and_hears_it(
 def test_a_reload_and_a_second_tab_show_the_whole_curve(
     context: BrowserContext, server: PageServer, start: Starter
 ) -> None:
-    run = start("reloaded", 100_000)
+    # Few enough steps that no page thins them, however late the second one asks.
+    run = start("reloaded", 400)
     page = watch_run(context, server, run)
     page.wait_for_function("timbre.step > 30")
 
     page.reload()
     page.wait_for_function("window.timbre && timbre.step > 40")
     second = watch_run(context, server, run)
-    second.wait_for_function("timbre.step > 50")
-    stop_run(run)
     for shown in (page, second):
-        shown.wait_for_function("timbre.state === 'stopped'")
+        shown.wait_for_function("timbre.state === 'finished'")
 
     steps = "timbre.series.steps.get('step')"
     assert page.evaluate(steps) == second.evaluate(steps)
@@ -307,6 +306,8 @@ def test_real_training_survives_a_killed_server_stops_goes_on_and_speaks(
     page.fill("#training-steps input, #training-steps textarea", "100000")
     page.click("#start-training")
     page.wait_for_function("timbre.run === 'real-demo' && timbre.step > 5")
+    # Gradio reloads a page whose server dies during an event; the estimate may take long.
+    page.wait_for_selector("#estimate .notice b", state="attached")
     run = Run.open(server.runs / "real-demo")
     RunLibrary(server.runs).enqueue("heir", RunConfig(training=TrainingConfig(steps=5)))
 
