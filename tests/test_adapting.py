@@ -109,7 +109,7 @@ def test_the_pieces_are_remembered_by_the_log_and_told_on_the_curve(tmp_path: Pa
 
     notices = [event for event in events if isinstance(event, Notice)]
     assert [(notice.step, notice.level) for notice in notices] == [(1, "warning")]
-    assert "cut into 2 pieces" in notices[0].text
+    assert "split into 2 parts" in notices[0].text
     assert tried == [4, 4]
 
 
@@ -138,7 +138,7 @@ def test_single_clips_that_do_not_fit_turn_checkpointing_on_and_then_end_with_nu
     _limit(setup, 0)
     events: list[Event] = []
 
-    with pytest.raises(OutOfMemory, match="single clip.*1.0 GiB.*4.0 s") as stopped:
+    with pytest.raises(OutOfMemory, match="one clip.*1.0 GiB.*4.0 s") as stopped:
         train(setup, events.append)
 
     assert [(e.parts, e.checkpointing) for e in _adapted(events)] == [

@@ -99,5 +99,5 @@ def test_a_disk_that_fills_is_told_before_it_is_full() -> None:
     notices = _told([save, save], free_gib=lambda folder: 11.0)
 
     assert len(notices) == 1
-    assert "11 GiB are free" in notices[0].text
+    assert "11 GiB free" in notices[0].text
     assert "empty the trash" in notices[0].remedy

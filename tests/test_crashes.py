@@ -236,7 +236,7 @@ def test_a_file_cut_anywhere_is_noticed_and_the_checkpoint_before_is_used(
 
     assert newest == tmp_path / "run" / "checkpoints" / "step-00000001"
     assert len(complaints) == 1
-    assert "The one before it is used" in complaints[0]
+    assert "The previous one is used instead" in complaints[0]
 
 
 @pytest.mark.fault("B6")

@@ -1,4 +1,7 @@
-"""The trainer: data, models, optimizers and the loop; it has never heard of a page."""
+"""Train text-to-speech models: data, model families, optimizers and the training loop.
+
+Nothing in this package imports Gradio. The page uses the trainer, never the other way round.
+"""
 
 from trainer.config import RunConfig
 from trainer.runs import Run

@@ -1,30 +1,34 @@
-"""python -m trainer: sets how threads wait before torch is imported, then runs the command line."""
+"""Entry point of `python -m trainer`: set thread and memory defaults, then run a command."""
 
 import os
 import sys
 
-# OpenMP threads spin for milliseconds while they wait for each other; as soon as a browser wants a
-# core, a step then takes many times longer. Spinning briefly costs an idle machine a fifth of the
-# speed and keeps a busy one going (trainer/README.md has the measurement). Set it to choose.
+# OpenMP threads spin for milliseconds while they wait for each other. As soon as a browser needs a
+# core, a step then takes 20 times as long (0.07 -> 1.3 s/step on two busy cores). With a spin count
+# of 10000 it is 0.08 -> 0.18 s/step, so an idle machine loses a fifth of its speed (measured; see
+# docs/decisions). libgomp reads this when torch is imported; a value set by the user is kept.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 from trainer.supervisor import end_process, needs_supervisor, supervise  # noqa: E402
 
 
 def leave_a_core() -> None:
-    """Leave one core to the page and its browser, before torch counts them.
+    """Leave one core to the page and its browser; call this before torch is imported.
 
-    A thread that waits for a core holds up all others. Several ranks share the cores as torchrun
-    tells them to.
+    A thread that waits for a core holds up all the others. With several ranks, torchrun has
+    already set the number of threads, and that number is kept.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) - 1)))
 
 
 def join_memory() -> None:
-    """Let torch grow what it reserves of a GPU instead of collecting pieces, before it is imported.
+    """Reduce fragmentation of GPU memory; call this before torch is imported.
 
-    After hours of batches of many lengths, memory would else run out in pieces too small to use.
+    After hours of batches of many lengths, the memory that torch reserved consists of pieces too
+    small to use. Segments that can grow avoid this.
     """
+    # Expandable segments exist on Linux only. The second name is torch's older one; a user who set
+    # either of them has made a choice.
     if sys.platform == "linux" and "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
@@ -34,9 +38,10 @@ if __name__ == "__main__":
         sys.exit(supervise(sys.argv[1:]))
     leave_a_core()
     join_memory()
-    # As the driver numbers GPUs, whose numbers the page shows; by itself CUDA puts fast ones first.
+    # Number GPUs as the driver does, because the page shows the driver's numbers. CUDA's own
+    # default puts the fastest GPU first.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    # Only now: who supervises needs nothing of what trains.
+    # Imported late: a supervisor needs no torch and stays a small process.
     from trainer.cli import main
 
     end_process(main())

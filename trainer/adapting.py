@@ -1,8 +1,9 @@
-"""Adapting: what a run changes by itself to go on when memory runs out, remembered in its log.
+"""Recover from out-of-memory errors by splitting micro-batches.
 
-Micro-batches are cut in halves while the effective batch, the clips of a step and, since losses
-are sums over the totals of the whole step, its gradient stay. Where single clips are too much,
-gradient checkpointing is turned on; after that only a person can help.
+A step that runs out of memory is retried with micro-batches half the size. The effective batch
+stays the same, and so do the gradients, because losses are summed over the whole step. If a
+single clip still doesn't fit, gradient checkpointing is turned on; if that fails too, the run
+stops with an error. What was changed is written to the event log, so a resume starts with it.
 """
 
 import gc
@@ -27,18 +28,19 @@ Result = TypeVar("Result")
 
 
 class OutOfMemory(TimbreError):
-    """Not even a single clip fits; only a person can change that."""
+    """Not even a single clip fits in memory; the user has to change something."""
 
-    exit_code = 20
+    exit_code = 20  # the supervisor does not restart a run that ends with this code
 
 
 class MemoryInPieces(TimbreError):
-    """What is reserved lies in pieces that are too small; a new process begins with whole memory.
+    """Reserved memory is too fragmented to use; a new process starts with unfragmented memory.
 
-    `step`: the last step done, to be saved before this process ends; None if an update was lost.
+    `step`: the last finished step, to be saved before this process ends; None if an update was
+    lost.
     """
 
-    exit_code = 30
+    exit_code = 30  # the supervisor restarts the run
 
     def __init__(self, text: str, step: int | None) -> None:
         self.step = step
@@ -46,11 +48,11 @@ class MemoryInPieces(TimbreError):
 
 
 class StartAgain(Exception):
-    """The run is to be assembled anew from its newest checkpoint, with what it adapted."""
+    """The run must be rebuilt from its latest checkpoint, with the adaptations made so far."""
 
 
 def take_up_adaptation(setup: Setup, told: RunAdapted | None) -> None:
-    """Let an assembled run go on as its log tells that it adapted, or as it is if it did not."""
+    """Apply the adaptations that the event log holds to an assembled run; None changes nothing."""
     if told is None:
         return
     setup.adapted = told
@@ -63,7 +65,7 @@ def take_up_adaptation(setup: Setup, told: RunAdapted | None) -> None:
 
 
 class Fitting:
-    """Does what needs memory, and when that runs out, makes room and does it again."""
+    """Runs a function and, when memory runs out, retries it with smaller micro-batches."""
 
     def __init__(self, setup: Setup, emit: Emit) -> None:
         self._setup = setup
@@ -73,12 +75,13 @@ class Fitting:
         self._done = 0
 
     def do(self, step: int, deed: Callable[[], Result]) -> Result:
-        """Return what a deed returns, with smaller micro-batches if need be.
+        """Call a function and return its result, with smaller micro-batches if necessary.
 
         Raises:
             OutOfMemory: not even a single clip fits.
-            StartAgain: memory ran out where it left weights half updated.
-            MemoryInPieces: after many steps, and a new process may go on as it is.
+            StartAgain: memory ran out during an update, so weights may be half updated.
+            MemoryInPieces: memory is fragmented after many steps; a new process can continue with
+                the same micro-batches.
         """
         num_tries = 0
         while True:
@@ -95,8 +98,9 @@ class Fitting:
             else:
                 self._note(step)
                 return result
-            # Behind the handler: the error held on to every tensor of the pass that failed.
+            # After the handler: inside it, the traceback keeps every tensor of the failed pass.
             self._free()
+            # A lost update cannot be retried, so waiting for other programs would not help.
             if not is_lost and self._others.are_waited_for(step, shortage, num_tries):
                 num_tries += 1
                 continue
@@ -110,7 +114,7 @@ class Fitting:
         self._done = step
 
     def probe_largest(self) -> Probe:
-        """Watch a pass over the micro-batch that needs the most memory, before the first step."""
+        """Probe the micro-batch that needs the most memory, before the first step."""
         setup = self._setup
 
         def watch() -> Probe:
@@ -126,18 +130,19 @@ class Fitting:
             torch.cuda.empty_cache()
 
     def _leave_pieces(self, step: int, shortage: Shortage, *, is_lost: bool) -> None:
-        """End this process, once in a run, if memory ran out by its order after many steps."""
+        """End this process, once per run, if fragmentation is the reason that memory ran out."""
         setup = self._setup
+        # Once per run: if a new process runs out as well, fragmentation was not the cause.
         num_steps = self._done - self._first if self._first is not None else 0
         if not shortage.is_in_pieces or num_steps < _MANY_STEPS or setup.adapted.regrouped:
             return
         text = (
-            f"Memory ran out at step {step} although {shortage.idle_gib:.1f} GiB of the "
-            f"{shortage.reserved_gib:.1f} GiB reserved were free: they lay in pieces too small."
+            f"Out of memory at step {step}, although {shortage.idle_gib:.1f} GiB of the "
+            f"{shortage.reserved_gib:.1f} GiB reserved were free: the free memory is fragmented."
         )
         setup.adapted = replace(setup.adapted, step=step, reason=text, regrouped=1)
         self._emit(setup.adapted)
-        remedy = "Nothing need be done: the run is saved, and a new process goes on from there."
+        remedy = "No action needed: the run is saved and continues in a new process."
         self._emit(Notice("warning", text, remedy, step))
         raise MemoryInPieces(text, None if is_lost else self._done)
 
@@ -151,16 +156,18 @@ class Fitting:
         self._emit(Notice("warning", _describe(setup, reason) + _blame(shortage), _REMEDY, step))
 
 
+# Fragmentation takes many batches of different lengths to build up. If memory runs out sooner after
+# a start, the batch is simply too large. Chosen by hand; no GPU run has shown this case yet.
 _MANY_STEPS = 50
-"""Memory that runs out sooner after a start is no matter of its order."""
 _REMEDY = (
-    "It trains the same way with smaller pieces, only slower. For full speed, halve the batch size "
-    "and double the accumulation next time, or tick gradient checkpointing."
+    "Training continues with the same gradients, only slower. For full speed, halve the batch size "
+    "and double the gradient accumulation next time, or turn on gradient checkpointing."
 )
 
 
 def _next_adaptation(setup: Setup, step: int, reason: str) -> RunAdapted | None:
-    adapted = replace(setup.adapted, step=step, reason=f"Memory ran out: {reason}")
+    adapted = replace(setup.adapted, step=step, reason=f"Out of memory: {reason}")
+    # Smaller micro-batches first: recomputing activations costs time at every step.
     if adapted.parts < _most_clips(setup):
         return replace(adapted, parts=min(2 * adapted.parts, _most_clips(setup)))
     if not _is_checkpointing(setup):
@@ -170,31 +177,33 @@ def _next_adaptation(setup: Setup, step: int, reason: str) -> RunAdapted | None:
 
 def _describe(setup: Setup, reason: str) -> str:
     if setup.adapted.checkpointing:
-        return f"Memory ran out with single clips; gradient checkpointing is on now. ({reason})"
+        return f"Out of memory with single clips; gradient checkpointing is now on. ({reason})"
     return (
-        f"Memory ran out; every micro-batch is cut into {setup.adapted.parts} pieces now, at the "
-        f"same effective batch size. ({reason})"
+        f"Out of memory; every micro-batch is now split into {setup.adapted.parts} parts. The "
+        f"effective batch size stays the same. ({reason})"
     )
 
 
 def _blame(shortage: Shortage) -> str:
     named = shortage.name_holders()
-    return f" Other programs hold memory of this GPU: {named}." if named else ""
+    return f" Other programs are using memory of this GPU: {named}." if named else ""
 
 
 def _explain(setup: Setup, step: int, reason: str, shortage: Shortage) -> str:
     clips = setup.train_batches.largest()
     parameters = sum(value.numel() for value in setup.model.parameters() if value.requires_grad)
     return (
-        f"Memory ran out at step {step} with a single clip in a micro-batch and gradient "
-        f"checkpointing on: {reason}. {setup.machine.name} has {setup.machine.memory_gib:.1f} GiB; "
-        f"{parameters:,} weights are trained and the longest clip ({', '.join(clips.clip_ids)}) "
-        f"has {clips.audio_s:.1f} s.{_blame(shortage)} Lower 'Longest clip' under Data in a new "
-        "run, tick LoRA, take a smaller model, or end what else uses this memory and press Resume."
+        f"Out of memory at step {step} with one clip per micro-batch and gradient checkpointing "
+        f"on: {reason}. {setup.machine.name} has {setup.machine.memory_gib:.1f} GiB; "
+        f"{parameters:,} parameters are trained and the longest clip "
+        f"({', '.join(clips.clip_ids)}) lasts {clips.audio_s:.1f} s.{_blame(shortage)} Start a new "
+        "run with a lower 'Longest clip' under Data, with LoRA or with a smaller model, or close "
+        "other programs that use this memory and press Resume."
     )
 
 
 def _most_clips(setup: Setup) -> int:
+    # Validation uses the same split, so a long eval clip must fit as well.
     found = setup.train_batches.most_clips()
     return max(found, setup.val_batches.most_clips()) if setup.val_batches is not None else found
 

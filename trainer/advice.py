@@ -1,4 +1,7 @@
-"""Advice: which boxes a machine should tick for a purpose and why, from facts and measurements."""
+"""Recommend optimizations for a machine and a purpose, each with a reason.
+
+Rules of thumb about the hardware come first; a measurement made on the same machine replaces them.
+"""
 
 import re
 from dataclasses import dataclass
@@ -11,17 +14,21 @@ from trainer.presets import PRESETS
 from trainer.specs import Optimization
 
 PURPOSES = ("quick", "balanced", "quality", "low-memory")
-"""What a run is for, by the names of the presets that suit every family."""
+"""What a run is for; each is the name of a preset that works for every family."""
 
+# GiB of GPU memory, chosen by hand: from 24 on gradient checkpointing is not recommended, below 12
+# its strongest level is.
 _ROOMY_GIB, _TIGHT_GIB = 24.0, 12.0
-_TENSOR_CORES = (7, 0)  # the first compute capability that has them
+_TENSOR_CORES = (7, 0)  # first compute capability with tensor cores (Volta)
+# Ratios to plain fp32, chosen by hand: a smaller gain is not worth another option.
 _WORTH_SPEED, _WORTH_MEMORY = 1.03, 0.9
+# Presets such as `xtts-24gb` name the GPU memory that they were made for.
 _BY_GPU = re.compile(r"-(\d+)gb$")
 
 
 @dataclass(frozen=True)
 class Advice:
-    """One box: whether to tick it, with which options, and why."""
+    """A recommendation for one optimization: on or off, with which options, and why."""
 
     name: str
     label: str
@@ -31,13 +38,17 @@ class Advice:
 
 
 def advise(device: Device, family: str, purpose: str) -> list[Advice]:
-    """Return advice for every box that works on a device; what was measured there counts first."""
+    """Return a recommendation for every optimization that works on a device.
+
+    A measurement made on this machine takes precedence over the rules of thumb.
+    """
     rows = _measured_alone(device, family)
     found = []
     for entry in discover("trainer.optimizations", Optimization).values():
         if entry.unavailable(device) is not None:
             continue
         tick, options, why = _judge(entry, device, purpose)
+        # Not for these two: LoRA changes what is trained, and a memory limit is not a speed-up.
         known = rows.get(entry.name)
         if known is not None and entry.name not in ("lora", "memory_limit"):
             tick, why = _by_measurement(*known, purpose)
@@ -46,15 +57,16 @@ def advise(device: Device, family: str, purpose: str) -> list[Advice]:
 
 
 def advise_preset(device: Device, family: str, purpose: str) -> str:
-    """Return the preset for a purpose; a family with presets by GPU memory gets the one that fits.
+    """Return the preset for a purpose, or the one for this GPU's memory if the family has such.
 
-    Those are for whole runs: a quick try stays a quick try.
+    Presets by GPU memory are for full runs, so the purpose `quick` never returns one.
     """
     sizes = {
         int(match[1]): name
         for name, preset in PRESETS.items()
         if family in preset.families and (match := _BY_GPU.search(name))
     }
+    # 2 % tolerance: a GPU reports slightly less memory than it is sold with.
     fitting = [size for size in sizes if size <= device.memory_gib * 1.02]
     if device.kind != "cuda" or purpose == "quick" or not fitting:
         return purpose
@@ -62,45 +74,46 @@ def advise_preset(device: Device, family: str, purpose: str) -> str:
 
 
 def _judge(entry: Optimization, device: Device, purpose: str) -> tuple[bool, dict[str, Any], str]:
-    """Return tick, options and reason from what is known of hardware."""
+    """Return on or off, options and reason, by rules of thumb about the hardware."""
     gib, is_gpu = device.memory_gib, device.kind == "cuda"
     saves = purpose == "low-memory"
     level = "full" if saves or gib < _TIGHT_GIB else "medium"
     generation = f"compute capability {device.capability[0]}.{device.capability[1]}"
     table: dict[str, tuple[bool, dict[str, Any], str]] = {
-        "sdpa": (True, {}, "Computes the same with less memory, and faster on a GPU."),
+        "sdpa": (True, {}, "Same result with less memory, and faster on a GPU."),
         "mixed_precision": _judge_mixed_precision(device, generation, saves),
-        "tf32": (is_gpu, {}, f"{generation} multiplies matrices in TF32, about as exactly."),
+        "tf32": (is_gpu, {}, f"{generation}: faster matrix products, slightly less precise."),
         "cudnn_benchmark": (
             is_gpu,
             {},
-            "Tries convolution algorithms once; pays where clips have few lengths.",
+            "Benchmarks convolution algorithms once; pays off if clips have few different lengths.",
         ),
         "gradient_checkpointing": (
             is_gpu and (saves or gib < _ROOMY_GIB),
             {"level": level},
-            f"{gib:.0f} GB: keeps less for the way back, for about a fifth more time."
+            f"{gib:.0f} GB: stores fewer activations, for about 20 % more time per step."
             if is_gpu and (saves or gib < _ROOMY_GIB)
-            else f"{gib:.0f} GB are roomy; computing again would only cost time."
+            else f"{gib:.0f} GB is enough; recomputing activations would only cost time."
             if is_gpu
-            else f"{gib:.0f} GB of the host: it costs time, so only where memory is short.",
+            else f"{gib:.0f} GB of host memory: it costs time, so use it only if memory is short.",
         ),
         "compile": (
             is_gpu and purpose != "quick",
             {},
-            "Decides by its own arithmetic whether a run is long enough."
+            "Compiles only if the run is long enough to gain from it."
             if is_gpu and purpose != "quick"
-            else "A short run ends before compiling has paid; on a CPU measure it first.",
+            else "A short run ends before compiling pays off; on a CPU, measure it first.",
         ),
         "lora": (
             is_gpu and saves,
             {},
-            "Trains small adapters only: the least memory. Needs a rate about ten times higher.",
+            "Trains small adapters only, with the least memory. Needs about ten times the usual "
+            "learning rate.",
         ),
         "memory_limit": (
             False,
             {},
-            "Only if other programs need a part of the GPU.",
+            "Only if other programs need part of the GPU's memory.",
         ),
     }
     return table.get(entry.name, (False, {}, entry.help))
@@ -110,7 +123,7 @@ def _judge_mixed_precision(
     device: Device, generation: str, saves: bool
 ) -> tuple[bool, dict[str, Any], str]:
     if device.kind != "cuda":
-        return False, {}, "A CPU gains little from it; measure it before you tick it."
+        return False, {}, "A CPU gains little from it; measure it before you turn it on."
     if device.capability < _TENSOR_CORES:
         return saves, {}, f"{generation} has no tensor cores: fp16 saves memory, not time."
     kind = "bf16" if device.has_bf16 else "fp16"
@@ -118,7 +131,8 @@ def _judge_mixed_precision(
 
 
 def _by_measurement(row: Row, first: Row, made_at: str, purpose: str) -> tuple[bool, str]:
-    """Return tick and reason from a row with this box alone and the plain one beside it."""
+    """Return on or off and the reason, from the rows with only this optimization and with none."""
+    # `_measured_alone` returns finished rows only, and a finished row has a time.
     assert row.s_per_step is not None and first.s_per_step is not None
     speed = first.s_per_step / row.s_per_step
     memory = row.peak_gib / first.peak_gib if row.peak_gib and first.peak_gib else 1.0
@@ -130,7 +144,10 @@ def _by_measurement(row: Row, first: Row, made_at: str, purpose: str) -> tuple[b
 
 
 def _measured_alone(device: Device, family: str) -> dict[str, tuple[Row, Row, str]]:
-    """Return the newest rows of single boxes of a family on this machine, by box."""
+    """Return the latest measurement of each single optimization on this machine, by its name.
+
+    Each value holds the row with the optimization, the plain fp32 row and the date.
+    """
     found: dict[str, tuple[Row, Row, str]] = {}
     for _, measurement in list_kept():
         first = measurement.row("fp32")

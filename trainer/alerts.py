@@ -1,7 +1,8 @@
-"""Alerts: what a person should know of a run while it trains, found in its events, with a remedy.
+"""Alert the user to divergence, plateaus, slow steps, full memory and a full disk.
 
-As the guard of the first steps it watches events, not the loop. Each kind is told once, and again
-only after it was over. Losses that are no numbers end the run by themselves.
+Alerts are derived from the run's events, so the loop does not know about them. Each kind is raised
+once, and again only after the condition has cleared. NaN losses are not handled here: the loop
+skips such steps, and the run rolls back or stops.
 """
 
 import math
@@ -15,22 +16,24 @@ from trainer.events import CheckpointSaved, Event, Notice, StepDone, ValidationD
 
 Emit = Callable[[Event], None]
 _GIB = 2**30
-_SMOOTHING = 0.98
+# All thresholds below are chosen by hand: late enough that a healthy run is left alone.
+_SMOOTHING = 0.98  # per step: an average over about 50 steps
+# The loss has diverged when its average stays above 1.5 times its best for 200 steps. A short spike
+# after a hard batch is over long before that.
 _FAR = 1.5
-"""Times its best that the smoothed loss must be, for `_LONG` steps in a row, to count as lost."""
 _LONG = 200
-_VALIDATIONS = 5
-_FULL = 0.95
-_SLOW = 1.5
-_WINDOW = 100
-_SAVES_LEFT = 3
+_VALIDATIONS = 5  # without improvement; a tenth of the run apart, they span half of it
+_FULL = 0.95  # of the GPU's memory: the allocator needs some room for longer batches
+_SLOW = 1.5  # times the median of the first window
+_WINDOW = 100  # steps whose median counts, so that a validation or a save in between does not
+_SAVES_LEFT = 3  # the disk must have room for this many more checkpoints, and for 1 GiB
 
 
 class Alerts:
-    """Passes events on and adds a Notice where something needs a person's eye.
+    """Passes events on and adds a Notice when the user should look at something.
 
-    `total_gib` is the memory of the GPU, infinite without one; a run with `patience` stops by
-    itself when it no longer improves.
+    `total_gib` is the memory of the GPU, infinite without one. A run with `patience` stops early
+    by itself, so it gets no alert about a plateau.
     """
 
     def __init__(
@@ -84,21 +87,22 @@ class Alerts:
 
     def _slowness(self, event: StepDone) -> Notice | None:
         self._seconds.append(event.metrics["perf/s_per_step"])
-        # The window is judged only when it is new as a whole: a median a step would cost more.
+        # Once per full window: a median at every step would only cost time.
         if len(self._seconds) < _WINDOW or event.step % _WINDOW:
             return None
         now_s = median(self._seconds)
+        # The first full window is the baseline; a median ignores the slow first steps in it.
         self._usual_s = now_s if self._usual_s is None else self._usual_s
         text = f"A step takes {now_s:.3g} s; at first it took {self._usual_s:.3g} s."
-        remedy = "See what else uses this machine, and whether the GPU is too hot."
+        remedy = "Check what else is using this machine, and whether the GPU is too hot."
         return self._once("slow", now_s > _SLOW * self._usual_s, "warning", text, remedy, event)
 
     def _full_memory(self, event: StepDone) -> Notice | None:
         peak_gib = event.metrics.get("perf/memory_peak_gib", 0.0)
-        text = f"The peak of GPU memory is {peak_gib:.1f} of {self._total_gib:.1f} GiB."
+        text = f"Peak GPU memory is {peak_gib:.1f} of {self._total_gib:.1f} GiB."
         remedy = (
-            "A longer batch may not fit: halve the batch size and double the accumulation, or tick "
-            "gradient checkpointing."
+            "A longer batch may not fit: halve the batch size and double the gradient "
+            "accumulation, or turn on gradient checkpointing."
         )
         is_full = peak_gib > _FULL * self._total_gib
         return self._once("memory", is_full, "warning", text, remedy, event)
@@ -119,7 +123,7 @@ class Alerts:
 
     def _full_disk(self, event: CheckpointSaved) -> Notice | None:
         free_gib, size_gib = self._free_gib(self._folder), event.size_bytes / _GIB
-        text = f"{free_gib:.2g} GiB are free on the disk; a checkpoint takes {size_gib:.2g} GiB."
+        text = f"The disk has {free_gib:.2g} GiB free; a checkpoint takes {size_gib:.2g} GiB."
         remedy = "Free some space, or empty the trash on the Runs tab. Training goes on."
         is_low = free_gib < max(1.0, _SAVES_LEFT * size_gib)
         return self._once("disk", is_low, "warning", text, remedy, event)
@@ -143,7 +147,7 @@ class Alerts:
 
 
 class _SmoothLoss:
-    """The debiased average of the loss, its best value, and how long it has been far from it."""
+    """A debiased moving average of the loss, its best value, and how long it has been far off."""
 
     def __init__(self) -> None:
         self.value = math.inf
@@ -154,12 +158,15 @@ class _SmoothLoss:
     def add(self, step: int, loss: float) -> None:
         if not math.isfinite(loss):
             return
+        # Steps may be logged less often than once each, so count steps, not calls.
         passed, self._last_step = step - self._last_step, step
+        # Dividing by the summed weights removes the bias to zero of the first steps, as Adam does.
         self._sum = _SMOOTHING * self._sum + (1 - _SMOOTHING) * loss
         self._weight = _SMOOTHING * self._weight + (1 - _SMOOTHING)
         self.value = self._sum / self._weight
         if self.value < self.best:
             self.best, self.best_step = self.value, step
-        # Losses below zero (likelihoods) have no "times the best".
+        # A ratio to the best loss makes sense only if that loss is positive; likelihoods may not
+        # be.
         is_far = self.best > 0 and self.value > _FAR * self.best
         self.steps_far = self.steps_far + passed if is_far else 0

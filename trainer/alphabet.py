@@ -1,4 +1,4 @@
-"""Alphabet: which letters of the clips a model does not know, what they cost, and how it reads."""
+"""Report the characters that a model does not know and how many minutes of clips contain them."""
 
 import unicodedata
 from collections import Counter, defaultdict
@@ -9,6 +9,8 @@ from typing import Any
 from trainer.data.types import Clip
 from trainer.specs import ModelFamily
 
+# Both limits keep the answer small enough for the page to show; chosen by hand. A corpus in a
+# script that the model does not know at all can have thousands of unknown characters.
 _EXAMPLES = 8
 _LETTERS = 200
 
@@ -16,10 +18,10 @@ _LETTERS = 200
 def describe_alphabet(
     family: ModelFamily, base: Path | None, options: Any, clips: Sequence[Clip]
 ) -> dict[str, Any]:
-    """Return unknown letters with the clips and minutes that hold them, and texts as they are read.
+    """Return unknown characters with the clips and minutes that contain them, and example texts.
 
-    As JSON: `letters` (most minutes first), `examples` (those with unknown letters
-    first), `minutes` that hold any of them. Empty for families that do not tell how they read.
+    JSON values: `letters` (most minutes first), `examples` (texts with unknown characters first),
+    `minutes` (of clips with any unknown character). Empty if the family has no `reads`.
     """
     if family.reads is None or not clips:
         return {}
@@ -29,6 +31,7 @@ def describe_alphabet(
     touched = 0.0
     for clip, reading in zip(clips, readings, strict=True):
         touched += clip.duration_s / 60 if reading.unknown else 0.0
+        # Count a clip once per character, however often it contains it.
         for letter in dict.fromkeys(reading.unknown):
             count[letter] += 1
             minutes[letter] += clip.duration_s / 60
@@ -54,5 +57,6 @@ def describe_alphabet(
 
 
 def _name(letter: str) -> str:
+    # A "letter" may be a base character with combining marks; three names identify it.
     names = (unicodedata.name(part, f"U+{ord(part):04X}") for part in letter[:3])
     return ", ".join(name.lower() for name in names)

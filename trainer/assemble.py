@@ -1,4 +1,4 @@
-"""RunConfig -> Setup: load everything, apply optimizations in stage order, restore, measure."""
+"""Build the `Setup` of a run: load model and data, apply optimizations, restore a checkpoint."""
 
 import functools
 import random
@@ -59,15 +59,15 @@ def choose_device(wanted: str, local_rank: int = 0) -> Device:
     index = names.get(wanted, -1)
     if not 0 <= index < len(gpus):
         known = ", ".join(["auto", "cpu", *(gpu.torch_name for gpu in gpus)])
-        why = "" if gpus else " torch sees no GPU here."
-        raise ConfigError(f"The device '{wanted}' is not on this machine.{why} There is: {known}.")
+        why = "" if gpus else " torch does not see a GPU."
+        raise ConfigError(f"This machine has no device '{wanted}'.{why} Use one of: {known}.")
     return gpus[index]
 
 
 def take_device(wanted: str, local_rank: int = 0) -> Device:
-    """As `choose_device`, for this process to work on: a GPU becomes torch's current one.
+    """Like `choose_device`, and make a GPU torch's current one in this process.
 
-    Tensors know where they lie, but events and what names no number belong to the current GPU.
+    CUDA events and calls without a device use the current GPU, whichever GPU the tensors are on.
     """
     machine = choose_device(wanted, local_rank)
     if machine.kind == "cuda":
@@ -76,10 +76,10 @@ def take_device(wanted: str, local_rank: int = 0) -> Device:
 
 
 def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Setup:
-    """Build the Setup of a run folder, restored from its newest checkpoint if it has one.
+    """Build the Setup of a run folder, restored from its latest checkpoint if it has one.
 
     Raises:
-        TimbreError: anything a person can mend, in a sentence.
+        TimbreError: anything that the user can fix, as a sentence.
     """
     entries = resolve(config)
     machine = take_device(config.training.device, world.local_rank)
@@ -88,6 +88,7 @@ def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Se
     seed_everything(config.training.seed)
     family, options = entries.family, entries.family_options
     _tell_terms(config, entries, emit)
+    # Rank 0 computes and caches the features; the other ranks then read them from the cache.
     dataset = in_turn(world, lambda: prepare_dataset(folder, config, family, options, emit))
     emit(PhaseChanged("Loading the model"))
     base = Path(config.base) if config.base else None
@@ -97,17 +98,20 @@ def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Se
     if silence:
         emit(Notice("info", silence))
     setup = build_setup(folder, config, entries, dataset, model=model, machine=machine, world=world)
+    # `resolve` sorted them by stage: precision before compile, for example.
     for optimization, options in entries.optimizations:
         optimization.apply(setup, options)
     saved = folder / "checkpoints"
     if world.is_main:
         clean_leftovers(saved)
+    # Only one process may rename folders; the other ranks look after it has finished.
     find_newest = set_damaged_aside if world.is_main else newest_checkpoint
     checkpoint, complaints = in_turn(world, lambda: find_newest(saved))
     for complaint in complaints:
         emit(Notice("warning", complaint))
     if checkpoint is not None:
         _restore(setup, checkpoint, emit)
+    # After restoring: some of these depend on how many steps remain.
     for optimization, options in entries.optimizations:
         if optimization.settle is not None:
             optimization.settle(setup, options, emit)
@@ -115,7 +119,11 @@ def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Se
 
 
 def _restore(setup: Setup, checkpoint: Path, emit: Emit) -> None:
-    """Go on from a checkpoint, as far as what changed since allows, and say what that means."""
+    """Restore a checkpoint and report what changed since it was saved.
+
+    Raises:
+        ConfigError: something changed that a resume cannot allow.
+    """
     differences = compare_scopes(saved_scope(checkpoint), describe_scope(setup))
     refuse_differences(differences)
     fresh_optimizer = needs_fresh_optimizer(differences)
@@ -126,21 +134,21 @@ def _restore(setup: Setup, checkpoint: Path, emit: Emit) -> None:
 
 
 def _tell_unseen_gpu(wanted: str, machine: Device, emit: Emit) -> None:
-    """Say so if the driver knows a GPU that torch does not see: a run would be slow for it."""
+    """Warn if the driver reports a GPU that torch does not see, because the run will be slow."""
     if wanted != "auto" or machine.kind == "cuda":
         return
     gpus = [device for device in list_devices() if device.kind == "cuda"]
     if not gpus:
         return
     text = f"This run uses the CPU: torch {torch.__version__} does not see the {gpus[0].name}."
-    built = "was built without CUDA; install one with it (pytorch.org tells the command)"
+    built = "was built without CUDA; install a CUDA build (pytorch.org shows the command)"
     asks = "needs a newer driver, or CUDA_VISIBLE_DEVICES hides the GPU"
     remedy = f"This torch {asks if torch.version.cuda else built}."
     emit(Notice("warning", text, remedy))
 
 
 def _tell_terms(config: RunConfig, entries: Entries, emit: Emit) -> None:
-    """Say under which licences the weights come that the run uses."""
+    """Report the licences of the weights that the run uses."""
     if entries.family.terms is None:
         return
     emit(PhaseChanged("Reading the base checkpoint"))
@@ -151,7 +159,7 @@ def _tell_terms(config: RunConfig, entries: Entries, emit: Emit) -> None:
 
 
 def check_before_start(config: RunConfig) -> None:
-    """Find what can be known to fail before a run folder is made: names, device, absent files.
+    """Check names, device and files before a run folder is created.
 
     Raises:
         ConfigError: lists every problem found.
@@ -164,9 +172,10 @@ def check_before_start(config: RunConfig) -> None:
 
 
 def describe_start(setup: Setup, shown: Probe) -> RunStarted:
-    """Say what is about to run, and what is really on as a watched pass showed."""
+    """Describe the run that is about to start, with what a probed pass showed to be really on."""
     entries = resolve(setup.config)
-    states: dict[str, dict[str, Any]] = {}
+    # All optimizations, not only those asked for: torch may use a fused kernel by itself.
+    states: dict[str, dict[str, object]] = {}
     asked = {optimization.name for optimization, _ in entries.optimizations}
     for name, optimization in discover("trainer.optimizations", Optimization).items():
         state = optimization.state(setup, shown)
@@ -194,24 +203,29 @@ def describe_start(setup: Setup, shown: Probe) -> RunStarted:
 
 
 def _clips_a_step(setup: Setup) -> int:
-    """Return the effective batch size; under a token budget the mean, as the clips decide."""
+    """Return the clips per step; with a token budget their mean, because it varies by step."""
     training = setup.config.training
     if training.max_positions:
         batches = setup.train_batches
         return max(1, round(batches.num_clips / batches.steps_per_epoch))
-    # However many processes share it: a run may go on with fewer than it was made for.
+    # The configured number of processes, not the current one: a run may resume on fewer GPUs, and
+    # its steps still hold the same clips.
     return training.batch_size * training.accumulate * training.num_processes
 
 
 def seed_everything(seed: int) -> None:
     """Seed the global generators of torch, numpy and Python."""
+    # The widest seeds that torch (64 bits) and numpy (32 bits) accept.
     torch.manual_seed(seed % 2**64)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 
 
 def find_cadence(text: str, *, last_step: int, steps_per_epoch: int, auto: int) -> Cadence:
-    """Turn an interval as people write it into steps or minutes; `auto` parts make up the run."""
+    """Convert an interval such as '2 epochs' into steps or minutes.
+
+    'auto' divides the run into `auto` intervals of equal length.
+    """
     interval = parse_interval(text)
     if interval is None:
         return Cadence() if text.strip().lower() == "never" else Cadence(max(1, last_step // auto))
@@ -222,7 +236,7 @@ def find_cadence(text: str, *, last_step: int, steps_per_epoch: int, auto: int) 
 
 
 def _torch_gpus() -> list[Device]:
-    """List the GPUs as torch numbers them, which CUDA_VISIBLE_DEVICES may change."""
+    """List the GPUs in torch's numbering, which CUDA_VISIBLE_DEVICES may change."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     gpus = []
     for index in range(count):
@@ -239,7 +253,7 @@ def _refuse_unavailable(entries: Entries, machine: Device) -> None:
         if reason is None and optimization.refuse is not None:
             reason = optimization.refuse(machine, options)
         if reason is not None:
-            problems.append(f"{optimization.label} cannot be used here: {reason}")
+            problems.append(f"{optimization.label} is not available here: {reason}")
     problems += mismatches(entries)
     if problems:
         raise ConfigError(problems)
@@ -255,10 +269,11 @@ def build_setup(
     machine: Device,
     world: World,
 ) -> Setup:
-    """Return the Setup of a model on its device and of its clips; no optimization is applied."""
+    """Return the Setup of a model and its clips, without any optimization applied."""
     training, family = config.training, entries.family
     device = torch.device(machine.torch_name)
     model.train()
+    # Page-locked host memory lets copies to the GPU overlap with computation.
     pin_memory = device.type == "cuda"
     train, val = make_batches(dataset, config, family, world, pin_memory=pin_memory)
     last_step = count_steps(config, train.steps_per_epoch)
@@ -268,7 +283,7 @@ def build_setup(
     )
     schedule, schedule_options = entries.schedule, entries.schedule_options
     rhythm = {"last_step": last_step, "steps_per_epoch": train.steps_per_epoch}
-    spoken = (dataset.val or dataset.train)[0]
+    spoken = (dataset.val or dataset.train)[0]  # a text the model was not trained on, if any
     return Setup(
         config=config,
         folder=folder,
@@ -291,6 +306,7 @@ def build_setup(
         average=start_average(model) if training.ema_decay > 0 else None,
         validate_every=find_cadence(training.validate_every, auto=10, **rhythm),
         save_every=find_cadence(training.save_every, auto=10, **rhythm),
+        # Never, if the family can neither speak nor draw anything yet.
         preview_every=Cadence()
         if family.silent is not None and family.silent(model) and family.illustrate is None
         else find_cadence(training.preview_every, auto=5, **rhythm),
@@ -302,6 +318,7 @@ def build_setup(
 def _build_optimizer(
     model: torch.nn.Module, entries: Entries, base_lr: float, device: torch.device
 ) -> torch.optim.Optimizer:
+    # The resolved rate, because the option may be empty ("the usual one").
     values = to_values(entries.optimizer_options) | {"lr": base_lr}
     options = build_options(entries.optimizer.options, values, entries.optimizer.name)
     groups = param_groups(model, values.get("weight_decay", 0.0))

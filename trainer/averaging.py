@@ -1,4 +1,4 @@
-"""EMA: exponentially averaged weights, kept beside the training weights."""
+"""Keep an exponential moving average (EMA) of the weights beside the training weights."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,9 @@ from torch import Tensor, nn
 
 
 def start_average(model: nn.Module) -> dict[str, Tensor]:
-    """Return a copy of every trained parameter by name, in fp32; what is frozen stays as it is."""
+    """Return a copy of every trained parameter by name, in fp32; frozen ones are left out."""
+    # fp32 even for bf16 weights: bf16 has 8 significant bits, so the small steps of an average
+    # would be rounded away.
     return {
         name: value.detach().clone().float()
         for name, value in model.named_parameters()
@@ -24,13 +26,16 @@ def update_average(
     step: int,
     finite: Tensor | None = None,
 ) -> None:
-    """Move the average towards weights (any shape); early steps weigh more: a short run counts.
+    """Move the average in place towards the weights (tensors of any shape).
 
-    average = d * average + (1 - d) * weights with d = min(decay, (1 + step) / (10 + step)). It
-    stays as it is where `finite` (a scalar, bool) is false; the device decides, no host waits.
+    average = d * average + (1 - d) * weights with d = min(decay, (1 + step) / (10 + step)). The
+    average does not change where `finite` (a scalar, bool) is false.
     """
+    # Without this warm-up (as in TensorFlow's ExponentialMovingAverage with `num_updates`) the
+    # initial weights would dominate the average of a short run.
     weight = 1.0 - min(decay, (1 + step) / (10 + step))
     if finite is not None:
+        # A product instead of an `if`: reading the flag would make the host wait for the GPU.
         weight = weight * finite.float()
     for name, value in average.items():
         value.lerp_(weights[name].detach().float(), weight)

@@ -1,8 +1,8 @@
-"""Checkpoints: saved atomically, verified by hash, loaded newest first, pruned after publishing.
+"""Save, verify, load and prune checkpoints.
 
-A checkpoint folder holds `model.safetensors` and `config.json` (the family's export: the weights
-a person would take away), `state.pt` (all that resumes the run) and `manifest.json` (hashes).
-It appears by one rename after every file was forced to the disk; nothing half-written has its name.
+A checkpoint folder holds `model.safetensors` and `config.json` (the family's export), `state.pt`
+(everything else a resume needs) and `manifest.json` (sizes and hashes). Every file is synced to
+disk before one rename publishes the folder, so a published checkpoint is never half written.
 """
 
 import hashlib
@@ -28,12 +28,12 @@ from trainer.scope import describe_scope
 from trainer.setup import Setup
 from trainer.staging import Staging
 
-FORMAT = 1
+FORMAT = 1  # raise it when an older Timbre could not read what this one writes
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a checkpoint will hold, copied to the host: training may go on while it is written."""
+    """The contents of a checkpoint, copied to host memory so that training can continue."""
 
     step: int
     best: bool
@@ -45,22 +45,23 @@ class Snapshot:
 
     @property
     def size_bytes(self) -> int:
-        """About how many bytes it takes on the disk, files that are only linked left out."""
+        """About how many bytes it takes on disk, without files that are hard links."""
         return _count_bytes(self.weights) + _count_bytes(self.state)
 
 
 def save_checkpoint(setup: Setup, step: int, *, best: bool) -> CheckpointSaved:
-    """Write and publish a checkpoint at once; `CheckpointWriter` does it beside training."""
+    """Write and publish a checkpoint now; `CheckpointWriter` does so in the background."""
     snapshot = take_snapshot(setup, step, best=best, staging=Staging(setup.device))
     return write_snapshot(setup, snapshot)
 
 
 def take_snapshot(setup: Setup, step: int, *, best: bool, staging: Staging) -> Snapshot:
-    """Copy what the checkpoint of a step holds; the only part that training waits for."""
+    """Copy the contents of a step's checkpoint; the only part that training waits for."""
     with weights_for_evaluation(setup):
         weights = staging.copy(setup.model.state_dict(), "weights")
     with setup.in_full():
         state = staging.copy(_resume_state(setup, step), "state")
+    # Metrics of an earlier validation do not describe these weights.
     validation = setup.progress.get("validation", {})
     metrics = validation if validation.get("step") == step else {}
     scope = describe_scope(setup)
@@ -68,17 +69,19 @@ def take_snapshot(setup: Setup, step: int, *, best: bool, staging: Staging) -> S
 
 
 def write_snapshot(setup: Setup, snapshot: Snapshot) -> CheckpointSaved:
-    """Write and publish a snapshot, then drop older ones beyond `keep_last` and the best.
+    """Write and publish a snapshot, then delete older ones beyond `keep_last` and the best.
 
-    It may run beside training: of the model it uses nothing that training changes.
+    It may run in a thread beside training: it reads nothing of the model that training changes.
 
     Raises:
-        OSError, RuntimeError, SafetensorError: the disk is full or fails; what was there is whole.
+        OSError, RuntimeError, SafetensorError: the disk is full or failed; older checkpoints are
+            unharmed.
     """
     started = time.monotonic()
     step, parent = snapshot.step, setup.folder / "checkpoints"
     if snapshot.ready is not None:
-        snapshot.ready.synchronize()
+        snapshot.ready.synchronize()  # the copies from the GPU were queued, not waited for
+    # A leading dot: no reader takes it for a checkpoint. The process id keeps two writers apart.
     partial = parent / f".partial-{step:08d}-{os.getpid()}"
     shutil.rmtree(partial, ignore_errors=True)
     try:
@@ -88,6 +91,7 @@ def write_snapshot(setup: Setup, snapshot: Snapshot) -> CheckpointSaved:
         _publish(partial, parent / f"step-{step:08d}", snapshot)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+    # The new checkpoint is safe by now; a folder that cannot be deleted must not fail the save.
     with suppress(OSError):
         prune(parent, keep_last=setup.config.training.keep_last)
     folder = parent / f"step-{step:08d}"
@@ -97,8 +101,9 @@ def write_snapshot(setup: Setup, snapshot: Snapshot) -> CheckpointSaved:
 
 
 def newest_checkpoint(parent: Path) -> tuple[Path | None, list[str]]:
-    """Return the newest checkpoint folder that verifies, and a sentence for each damaged one."""
+    """Return the newest intact checkpoint folder, and a sentence for each damaged newer one."""
     complaints = []
+    # Steps are zero-padded to eight digits, so names sort by step.
     for folder in sorted(parent.glob("step-*"), reverse=True):
         try:
             verify_checkpoint(folder)
@@ -116,9 +121,10 @@ def newest_step(parent: Path) -> int | None:
 
 
 def set_damaged_aside(parent: Path) -> tuple[Path | None, list[str]]:
-    """As `newest_checkpoint`, and rename the damaged ones after it; only the run's owner may call.
+    """Like `newest_checkpoint`, and rename the damaged ones; only the run's owner may call this.
 
-    Left in place, their higher steps would count as the newest ones and good ones be pruned.
+    Left in place, their higher steps would count as the newest, and pruning would delete intact
+    checkpoints instead.
     """
     newest, complaints = newest_checkpoint(parent)
     for folder in sorted(parent.glob("step-*"), reverse=True)[: len(complaints)]:
@@ -130,57 +136,64 @@ def verify_checkpoint(folder: Path) -> dict[str, Any]:
     """Check every file of a checkpoint against its manifest and return the manifest.
 
     Raises:
-        CheckpointError: the manifest is absent or unreadable, or a file is not as it was written.
+        CheckpointError: the manifest is missing or unreadable, or a file changed after writing.
     """
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         files, made_by = manifest["files"], int(manifest["format"])
+        # Manifests without a scope are older than their own hash, and have none to compare.
         is_whole = "scope" not in manifest or manifest.get("sha256") == _hash_manifest(manifest)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise CheckpointError(
-            f"The checkpoint {folder.name} has no readable manifest, so it was not written to its "
-            "end. The one before it is used."
+            f"The checkpoint {folder.name} is incomplete: its manifest is missing or unreadable. "
+            "The previous one is used instead."
         ) from None
     if made_by > FORMAT:
         raise CheckpointError(
-            f"The checkpoint {folder.name} has format {made_by}; this Timbre reads up to {FORMAT}. "
-            "Update Timbre to continue from it."
+            f"The checkpoint {folder.name} has format {made_by}; this version of Timbre reads "
+            f"formats up to {FORMAT}. Update Timbre to continue from it."
         )
     if not is_whole:
         raise CheckpointError(
             f"The checkpoint {folder.name} is damaged: its manifest changed after it was written. "
-            "The one before it is used."
+            "The previous one is used instead."
         )
     for name, facts in files.items():
         path = folder / name
+        # The size first: it finds most damage without reading gigabytes.
         if not path.is_file() or path.stat().st_size != facts["size"]:
             raise CheckpointError(
-                f"The checkpoint {folder.name} is damaged: {name} is not {facts['size']} bytes "
-                "long. The one before it is used."
+                f"The checkpoint {folder.name} is damaged: {name} is missing or not "
+                f"{facts['size']} bytes long. The previous one is used instead."
             )
         if _hash_file(path) != facts["sha256"]:
             raise CheckpointError(
                 f"The checkpoint {folder.name} is damaged: the contents of {name} changed after it "
-                "was written. The one before it is used."
+                "was written. The previous one is used instead."
             )
     return manifest
 
 
 def saved_scope(folder: Path) -> dict[str, Any]:
-    """Return the scope (see `scope`) that a checkpoint was saved in; {} of one that notes none."""
+    """Return the circumstances in which a checkpoint was saved (see `describe_scope`).
+
+    Older checkpoints do not record them and return {}.
+    """
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     return manifest.get("scope", {})
 
 
 def restore_checkpoint(setup: Setup, folder: Path, *, fresh_optimizer: bool = False) -> int:
-    """Load weights, optimizer and progress into the setup; return the step done.
+    """Load weights, optimizer and progress into the setup; return the last finished step.
 
-    Random states are not stored: every step seeds its own (`loop.seed_step`). With
-    `fresh_optimizer` the optimizer begins as at the start of a run.
+    Random states are not stored, because every step seeds its own generators. With
+    `fresh_optimizer` the optimizer starts without state, as at the start of a run.
     """
+    # weights_only: a checkpoint may come from elsewhere, and a pickle could run code.
     state = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
     weights = load_file(folder / "model.safetensors")
-    # Schedule-Free trains at a point that means nothing to others; its average does.
+    # Only Schedule-Free stores "train_mode". Its training weights are an interpolated point that
+    # another optimizer cannot continue from; the exported average can be.
     was_averaging = "train_mode" in state["optimizer"]["param_groups"][0]
     if setup.has_parts or not (fresh_optimizer and was_averaging):
         weights |= state["training_weights"]
@@ -189,11 +202,12 @@ def restore_checkpoint(setup: Setup, folder: Path, *, fresh_optimizer: bool = Fa
         if not fresh_optimizer:
             setup.optimizer.load_state_dict(state["optimizer"])
         elif setup.build_optimizer is not None:
-            # Some optimizers copy the weights when they are built.
+            # Some optimizers copy the weights when they are built, so build one after loading.
             setup.optimizer = setup.build_optimizer(setup.model)
     if state["scaler"]:
         setup.precision.scaler.load_state_dict(state["scaler"])
     if setup.average is not None:
+        # What the checkpoint lacks, because EMA was turned on since, starts from the weights.
         setup.average = start_average(setup.model)
         for name, value in state["average"].items():
             setup.average[name].copy_(value)
@@ -202,24 +216,27 @@ def restore_checkpoint(setup: Setup, folder: Path, *, fresh_optimizer: bool = Fa
 
 
 def prune(parent: Path, *, keep_last: int) -> None:
-    """Delete all published checkpoints but the newest ones and the newest best one."""
+    """Delete all published checkpoints except the `keep_last` newest and the best one."""
     folders = sorted(parent.glob("step-*"))
     best = [folder for folder in folders if _is_best(folder)][-1:]
     for folder in folders[: max(0, len(folders) - keep_last)]:
         if folder not in best:
+            # Renamed first: a deletion that is interrupted must not leave half a checkpoint under
+            # a valid name.
             trash = parent / f".trash-{folder.name}-{os.getpid()}"
             folder.rename(trash)
             shutil.rmtree(trash, ignore_errors=True)
 
 
 def clean_leftovers(parent: Path) -> None:
-    """Delete what interrupted saves and prunes left; only the owner of the run may call this."""
+    """Delete what interrupted saves and deletions left; only the run's owner may call this."""
     for pattern in (".partial-*", ".trash-*"):
         for folder in parent.glob(pattern):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _resume_state(setup: Setup, step: int) -> dict[str, Any]:
+    # Usually the exported weights are the training weights; storing them twice would double a save.
     differs = has_other_weights(setup)
     parameters = {name: value.detach() for name, value in setup.model.named_parameters()}
     return {
@@ -244,7 +261,7 @@ def _publish(partial: Path, final: Path, snapshot: Snapshot) -> None:
     manifest_path = partial / "manifest.json"
     manifest_path.write_text(json.dumps(manifest, indent=2), encoding="utf-8")
     sync(manifest_path)
-    sync(partial)
+    sync(partial)  # the folder holds the names of its files, and needs its own fsync
     if final.exists():
         trash = final.parent / f".trash-{final.name}-{os.getpid()}"
         final.rename(trash)
@@ -259,7 +276,7 @@ def _hash_file(path: Path) -> str:
 
 
 def _hash_manifest(manifest: dict[str, Any]) -> str:
-    """Hash all of a manifest but the hash itself."""
+    """Hash a manifest without its own hash."""
     rest = {key: value for key, value in manifest.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 

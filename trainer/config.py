@@ -1,4 +1,4 @@
-"""RunConfig: everything a person chose for a run; frozen, JSON in and out."""
+"""Define `RunConfig`, all the settings of a run: frozen, and read from and written to JSON."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from typing import Any
 from trainer.errors import ConfigError, FieldProblem, within
 from trainer.options import build_options, option, to_values, unknown_name
 
-FORMAT = 1
+FORMAT = 1  # of run.json; raise it when an older Timbre could not read a newer file
 _INTERVAL = re.compile(r"^(\d+(?:\.\d+)?)\s*(steps?|epochs?|min(?:utes?)?)?$")
 
 
@@ -25,7 +25,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Choice:
-    """One catalog entry by name, with the options that differ from its defaults."""
+    """One registry entry by name, with the options that differ from its defaults."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -36,39 +36,41 @@ class DataConfig:
     """Which clips a run uses and how they are read."""
 
     train_csv: str = option(
-        "", "Train CSV", "CSV or list file with one clip a row; any common layout."
+        "", "Train CSV", "CSV or list file with one clip per row; any common layout."
     )
     eval_csv: str = option(
-        "", "Eval CSV", "Clips for validation. Empty: a seeded split of the train CSV."
+        "", "Eval CSV", "Clips for validation. Empty: a random split of the train CSV (see Seed)."
     )
     train_data: str = option(
-        "", "Data folder", "A folder that holds its own metadata file and clips."
+        "", "Data folder", "A folder with a metadata file and the clips it lists."
     )
-    language: str = option("en", "Language", "BCP-47 code for rows that do not name one.")
+    language: str = option("en", "Language", "BCP-47 code for rows without a language.")
+    # 0.3 s holds about one syllable; below it there is too little to align. Chosen by hand.
     min_duration_s: float = option(
         0.3, "Shortest clip (s)", "Shorter clips become problems in the ledger.", min=0.05, max=10.0
     )
+    # Memory grows with the longest clip. Chosen by hand; families have limits of their own.
     max_duration_s: float = option(
         20.0, "Longest clip (s)", "Longer clips become problems in the ledger.", min=1.0, max=60.0
     )
     eval_fraction: float = option(
         0.05,
         "Eval share",
-        "Share of recordings held out when no eval CSV is given.",
+        "Share of recordings held out for validation when no eval CSV is given.",
         min=0.0,
         max=0.5,
     )
     columns: str = option(
         "",
         "Columns",
-        "Which column holds what, as audio=1, text=3, speaker=2, by number or heading. Empty: "
-        "recognised.",
+        "Which column holds what, for example audio=1, text=3, speaker=2; by number or heading. "
+        "Empty: detected automatically.",
         folded=True,
     )
     language_balance: float = option(
         0.0,
         "Language balance",
-        "0: every clip once an epoch; 1: clips of rarer languages repeat until all languages have "
+        "0: every clip once per epoch; 1: clips of rarer languages repeat until all languages have "
         "the same share.",
         min=0.0,
         max=1.0,
@@ -83,28 +85,30 @@ class TrainingConfig:
     steps: int | None = option(
         None,
         "Steps",
-        "Optimizer updates. Empty: from the epochs, else 30 epochs (at least 300).",
+        "Optimizer updates. Empty: computed from the epochs, or 30 epochs (at least 300 steps).",
         min=1,
     )
     epochs: float | None = option(
-        None, "Epochs", "Passes over every train clip; give steps or epochs, not both.", min=0.01
+        None, "Epochs", "Passes over all train clips; set steps or epochs, not both.", min=0.01
     )
     batch_size: int = option(8, "Batch size", "Clips per device and micro-step.", min=1, max=4096)
     accumulate: int = option(
-        1, "Gradient accumulation", "Micro-steps per step; multiplies the batch.", min=1, max=4096
+        1,
+        "Gradient accumulation",
+        "Micro-steps per step; multiplies the effective batch size.",
+        min=1,
+        max=4096,
     )
     max_positions: int = option(
         0,
         "Token budget",
-        "Fill every micro-batch with as many clips as fit in this many positions, padding "
-        "included (frames, or text and codes), whatever the batch size. 0: off.",
+        "Fill every micro-batch with as many clips as fit in this many positions (frames, or text "
+        "and codes), padding included, instead of a fixed batch size. 0: off.",
         min=0,
         max=10_000_000,
         folded=True,
     )
-    clip_norm: float = option(
-        1.0, "Gradient clipping", "Largest gradient norm; 0 switches clipping off.", min=0.0
-    )
+    clip_norm: float = option(1.0, "Gradient clipping", "Largest gradient norm; 0: off.", min=0.0)
     ema_decay: float = option(
         0.0, "EMA decay", "Average the weights with this decay (0.999 is usual); 0: off.", min=0.0,
         max=0.99999, folded=True,
@@ -115,15 +119,17 @@ class TrainingConfig:
     validate_every: str = option(
         "auto",
         "Validate every",
-        "As '200 steps', '2 epochs', '10 minutes' or auto (a tenth of the run).",
+        "'200 steps', '2 epochs', '10 minutes' or auto (a tenth of the run).",
     )
     save_every: str = option(
         "auto",
         "Save every",
-        "As '200 steps', '2 epochs', '10 minutes' or auto (a tenth of the run).",
+        "'200 steps', '2 epochs', '10 minutes' or auto (a tenth of the run).",
     )
     preview_every: str = option(
-        "auto", "Preview every", "As '200 steps', '2 epochs', '10 minutes', auto or never."
+        "auto",
+        "Preview every",
+        "'200 steps', '2 epochs', '10 minutes', auto (a fifth of the run) or never.",
     )
     preview_text: str = option(
         "", "Preview sentence", "Spoken during the run. Empty: the text of the first eval clip."
@@ -135,29 +141,29 @@ class TrainingConfig:
         folded=True,
     )
     log_every: int = option(
-        1, "Log every (steps)", "Steps per point of the curves.", min=1, folded=True
+        1, "Log every (steps)", "Steps between two points of the curves.", min=1, folded=True
     )
     keep_last: int = option(
         3,
         "Checkpoints kept",
-        "The newest ones; the best one is kept besides.",
+        "How many of the newest to keep; the best one is always kept as well.",
         min=1,
         max=100,
         folded=True,
     )
     seed: int = option(
-        1234, "Seed", "Decides data order, split and initial weights.", min=0, folded=True
+        1234, "Seed", "Determines data order, split and initial weights.", min=0, folded=True
     )
     device: str = option(
         "auto",
         "Device",
-        "auto, cpu, cuda or cuda:1; auto takes the first GPU, else the CPU.",
+        "auto, cpu, cuda or cuda:1; auto uses the first GPU, or the CPU if there is none.",
         folded=True,
     )
     num_processes: int = option(
         1,
         "GPUs",
-        "Training processes, one a GPU (torchrun starts them).",
+        "Training processes, one per GPU (started by torchrun).",
         min=1,
         max=64,
         folded=True,
@@ -165,28 +171,28 @@ class TrainingConfig:
     check_room: bool = option(
         True,
         "Check for room",
-        "Refuse to start when disk or memory is certainly too small for the checkpoints or the "
+        "Refuse to start if the disk cannot hold the checkpoints or memory cannot hold the "
         "weights.",
         folded=True,
     )
     roll_back: bool = option(
         True,
         "Go back after NaN",
-        "When loss or gradients stay no finite numbers, go back once to the last checkpoint, in "
-        "full precision or with a lower rate. Off: stop at once.",
+        "When the loss or the gradients stay NaN or infinite, go back once to the last checkpoint "
+        "and continue in full precision or with a lower learning rate. Off: stop at once.",
         folded=True,
     )
     loader_workers: int | None = option(
-        None, "Loader workers", "Processes that compute features. Empty: by the machine.", min=0,
-        max=128, folded=True,
+        None, "Loader workers", "Processes that compute features. Empty: by the number of cores.",
+        min=0, max=128, folded=True,
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything a person chose for a run.
+    """All the settings of a run.
 
-    `optimizations` maps the name of each ticked optimization to its options; an absent one is off.
+    `optimizations` maps each optimization that is on to its options; one that is missing is off.
     """
 
     data: DataConfig = field(default_factory=DataConfig)
@@ -200,10 +206,10 @@ class RunConfig:
     def __post_init__(self) -> None:
         problems = _interval_problems(self.training)
         if self.training.steps is not None and self.training.epochs is not None:
-            both = "Steps and epochs are both given. Give one; the other follows from it."
+            both = "Steps and epochs are both set. Set one; the other follows from it."
             problems.append(FieldProblem(both, "training.steps", "training.epochs"))
         if self.data.train_csv and self.data.train_data:
-            both = "A train CSV and a data folder are both given. Give one of them."
+            both = "A train CSV and a data folder are both set. Set only one of them."
             problems.append(FieldProblem(both, "data.train_csv", "data.train_data"))
         if problems:
             raise ConfigError(problems)
@@ -223,7 +229,7 @@ class RunConfig:
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> "RunConfig":
-        """Build a RunConfig from JSON values; absent parts take their defaults.
+        """Build a RunConfig from JSON values; missing parts take their defaults.
 
         Raises:
             ConfigError: names every unknown key and bad value, or a newer format.
@@ -247,7 +253,7 @@ class RunConfig:
         return RunConfig(**parts)
 
     def with_absolute_paths(self) -> "RunConfig":
-        """Return a copy whose paths hold from any working folder."""
+        """Return a copy with absolute paths, which work from any folder."""
         data = {
             name: absolute_path(getattr(self.data, name))
             for name in ("train_csv", "eval_csv", "train_data")
@@ -265,29 +271,30 @@ def read_config(path: Path) -> RunConfig:
     """Read a RunConfig from a JSON file.
 
     Raises:
-        ConfigError: the file is absent, not JSON, or not a configuration.
+        ConfigError: the file does not exist, is not JSON, or is not a configuration.
     """
     return RunConfig.from_json(read_values(path))
 
 
 def read_values(path: Path) -> dict[str, Any]:
-    """Read the JSON values that a file gives of a RunConfig; what it leaves out stays out.
+    """Read the values that a JSON file sets of a RunConfig, without filling in defaults.
 
     Raises:
-        ConfigError: the file is absent, not JSON, or not a configuration.
+        ConfigError: the file does not exist, is not JSON, or is not a configuration.
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(
-            f"{path} does not exist. Give the path of a configuration file."
+            f"{path} does not exist. Enter the path of a configuration file."
         ) from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ConfigError(f"{path} is not a JSON file: {error}.") from None
     if not isinstance(values, dict):
         raise ConfigError(
-            f"{path} holds {type(values).__name__}; a configuration is a JSON object."
+            f"{path} holds {type(values).__name__}; expected a JSON object, as in run.json."
         )
+    # Through a RunConfig and back, so that the values are checked and in their standard form.
     whole = RunConfig.from_json(values).to_json()
     return {
         key: {name: whole[key][name] for name in value}
@@ -299,13 +306,16 @@ def read_values(path: Path) -> dict[str, Any]:
 
 
 def absolute_path(path: str) -> str:
-    """Return a path that holds from any working folder; a `~` of nobody's stays as it is."""
+    """Return an absolute path; `~name` of an unknown user is kept as it is."""
+    # Not Path.expanduser: it raises for an unknown user, where this keeps the text. Not resolve():
+    # links stay links, so that a run follows a dataset that is moved behind its link.
     return str(Path(os.path.expanduser(path)).absolute())
 
 
 def merge_values(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Lay JSON values over others, part by part; a Choice of another name replaces the old."""
+    """Merge JSON values into others, recursively; a Choice with another name replaces the old."""
     merged = dict(base)
+    # Options of one optimizer mean nothing to another, so a new name discards the old options.
     for key, value in over.items():
         old = merged.get(key)
         renamed = isinstance(value, dict) and isinstance(old, dict) and _names_differ(old, value)
@@ -328,10 +338,10 @@ def parse_interval(text: str) -> Interval | None:
     match = _INTERVAL.match(cleaned)
     if match is None or float(match[1]) <= 0:
         raise ConfigError(
-            f"'{text}' is not an interval; expected for example "
+            f"'{text}' is not a valid interval; enter for example "
             "200 steps, 2 epochs, 10 minutes or auto."
         )
-    unit = (match[2] or "steps")[0]
+    unit = (match[2] or "steps")[0]  # the initial tells step, epoch and minute apart
     return Interval(float(match[1]), {"s": "steps", "e": "epochs", "m": "minutes"}[unit])
 
 
@@ -352,12 +362,12 @@ def _interval_problems(training: TrainingConfig) -> list[str]:
 def _refuse_format(made_by: Any) -> None:
     if not isinstance(made_by, int):
         raise ConfigError(
-            f"'format' is {made_by!r}; expected the number {FORMAT}, or leave it out."
+            f"'format' is {made_by!r}; expected the number {FORMAT}. Correct it or leave it out."
         )
     if made_by > FORMAT:
         raise ConfigError(
-            f"This configuration has format {made_by}; this Timbre reads up to {FORMAT}. Update "
-            "Timbre, or open it with the version that wrote it."
+            f"This configuration has format {made_by}; this version of Timbre reads formats up to "
+            f"{FORMAT}. Update Timbre, or use the version that wrote it."
         )
 
 
@@ -371,7 +381,7 @@ def _read_training(value: Any, key: str) -> TrainingConfig:
 
 def _read_object(value: Any, key: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ConfigError(f"'{key}' is {value!r}; expected an object name -> value.")
+        raise ConfigError(f"'{key}' is {value!r}; expected a JSON object of names and values.")
     return value
 
 
@@ -382,6 +392,7 @@ def _read_text(value: Any, key: str) -> str:
 
 
 def _read_choice(value: Any, key: str) -> Choice:
+    # A bare name is the short form for files written by hand.
     if isinstance(value, str):
         return Choice(value)
     if isinstance(value, dict) and isinstance(value.get("name"), str):
@@ -397,7 +408,7 @@ def _read_optimizations(value: Any, key: str) -> dict[str, dict[str, Any]]:
     if isinstance(value, dict) and all(isinstance(options, dict) for options in value.values()):
         return value
     raise ConfigError(
-        f"'{key}' is {value!r}; expected a list of names, or an object name -> options."
+        f"'{key}' is {value!r}; expected a list of names, or a JSON object of names and options."
     )
 
 

@@ -1,4 +1,4 @@
-"""What a CUDA device would keep, reckoned on a machine without one."""
+"""Imitate on the CPU what operators keep in memory on CUDA, so that memory can be estimated."""
 
 from typing import Any
 
@@ -10,6 +10,8 @@ from torch.utils._pytree import tree_map
 
 from trainer.models._layers.attention import causal_in_rows
 
+# Operators that autocast runs in fp32 on CUDA but in the input's type on a CPU: those of PyTorch's
+# "CUDA Ops that can autocast to float32" list that our models use.
 _IN_FP32 = {
     F.layer_norm, torch.layer_norm, F.group_norm, torch.group_norm, F.rms_norm,
     F.softmax, torch.softmax, Tensor.softmax, F.log_softmax, torch.log_softmax,
@@ -18,14 +20,13 @@ _IN_FP32 = {
     torch.rsqrt, Tensor.rsqrt, torch.sum, Tensor.sum, torch.cumsum, Tensor.cumsum,
     torch.norm, Tensor.norm, F.softplus,
 }  # fmt: skip
-"""What autocast runs in fp32 on CUDA but in the type of its input on a CPU, of what models use."""
 
 
 class CudaLike(TorchFunctionMode):
-    """Makes operators on the CPU keep what they would keep on CUDA.
+    """Make operators on the CPU store what they would store on CUDA for the backward pass.
 
-    Fused attention is taken with dropout too (on a CPU it is not), since the CUDA kernels draw it
-    again in the backward pass; under autocast, norms, softmax and losses run in fp32.
+    Attention stays fused even with dropout, and under autocast norms, softmax and losses run in
+    fp32.
     """
 
     def __init__(self, *, is_autocast: bool) -> None:
@@ -35,11 +36,15 @@ class CudaLike(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run a function as CUDA would."""
+        """Run a torch function with the memory behaviour of CUDA."""
         kwargs = dict(kwargs or {})
         if func is F.scaled_dot_product_attention:
+            # With dropout the CPU falls back to unfused attention and stores the whole score
+            # matrix. The CUDA kernels stay fused and draw the same mask again in the backward
+            # pass, so leaving dropout out counts what they store.
             kwargs["dropout_p"] = 0.0
         elif func is causal_in_rows:
+            # Our own attention in rows is for CPUs only; on CUDA the fused kernel is used.
             return F.scaled_dot_product_attention(*args[:3], is_causal=True)
         elif self._is_autocast and func in _IN_FP32 and torch.is_autocast_enabled("cpu"):
             args, kwargs = tree_map(_widened, (args, kwargs))
