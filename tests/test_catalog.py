@@ -47,9 +47,12 @@ def test_a_name_with_an_underscore_in_front_is_no_entry(make_package: MakePackag
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({"empty.py": ""}, "empty holds 0 entries of Schedule, not 1"),
+        ({"empty.py": ""}, "empty holds 0 entries of type Schedule; expected exactly 1"),
         ({"two.py": ENTRY.format("a") + "MORE = Schedule('b', 'B', 'b', object, min)"}, "holds 2"),
-        ({"a.py": ENTRY.format("x"), "b.py": ENTRY.format("x")}, "b: the name 'x' is taken"),
+        (
+            {"a.py": ENTRY.format("x"), "b.py": ENTRY.format("x")},
+            "b: the name 'x' is already in use",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_an_entry_is_loud(

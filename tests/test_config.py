@@ -111,8 +111,8 @@ def test_fields_that_contradict_each_other_are_refused_together() -> None:
         )
 
     assert len(caught.value.problems) == 3
-    assert "'often' is not an interval" in caught.value.problems[0]
-    assert "Give one" in caught.value.problems[1]
+    assert "'often' is not a valid interval" in caught.value.problems[0]
+    assert "Set one" in caught.value.problems[1]
 
 
 @pytest.mark.parametrize(

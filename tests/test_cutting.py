@@ -196,7 +196,7 @@ def test_a_cut_that_ended_anywhere_goes_on_where_it_was(
 def test_what_lies_in_a_folder_is_never_cut_over(tape: list[Recording], tmp_path: Path) -> None:
     _cut(tape, tmp_path / "cut")
 
-    with pytest.raises(RunExists, match="was cut with other lengths"):
+    with pytest.raises(RunExists, match="cut with other settings"):
         _cut(tape, tmp_path / "cut", cutting=Cutting(longest_s=5.0))
     with pytest.raises(RunExists, match="holds other files"):
         _cut(tape, tmp_path / "raw")
@@ -237,7 +237,7 @@ def test_a_disk_that_fills_up_keeps_what_is_cut(
         assert main(words) == 1
     said = capsys.readouterr().err
 
-    assert "The cut broke off" in said and "No space left on device" in said
+    assert "The split was interrupted" in said and "No space left on device" in said
     assert main(words) == 0
 
 

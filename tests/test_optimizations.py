@@ -427,7 +427,9 @@ def test_options_that_cannot_work_are_refused_before_a_run_folder_is_made() -> N
         training=TrainingConfig(device="cpu"), optimizations={"mixed_precision": {"mode": "fp16"}}
     )
 
-    with pytest.raises(ConfigError, match="Mixed precision cannot be used here: fp16 needs a GPU"):
+    with pytest.raises(
+        ConfigError, match="Mixed precision is not available here: fp16 needs a GPU"
+    ):
         check_before_start(config)
 
 

@@ -437,11 +437,11 @@ def test_the_page_tells_how_far_a_cut_is(tmp_path: Path) -> None:
     states = [describe_cut(errand)["state"]]
     errand.folder.mkdir(parents=True)
     (errand.folder / "about.json").write_text('{"pid": 0, "started_at": 0, "source": "a"}')
-    (errand.folder / "log.txt").write_text("Error: No clip could be cut.\n")
+    (errand.folder / "log.txt").write_text("Error: The recordings yielded no clips.\n")
     failed = describe_cut(errand)
     found = {"list": "list.csv", "clips": 2}
     (errand.folder / "lines.jsonl").write_text('{"phase": "cut"}\n' + json.dumps(found) + "\n")
 
     assert states == ["none"]
-    assert (failed["state"], failed["problem"]) == ("failed", "No clip could be cut.")
+    assert (failed["state"], failed["problem"]) == ("failed", "The recordings yielded no clips.")
     assert describe_cut(errand)["found"] == found

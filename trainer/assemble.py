@@ -3,7 +3,6 @@
 import functools
 import random
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch

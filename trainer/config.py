@@ -108,7 +108,9 @@ class TrainingConfig:
         max=10_000_000,
         folded=True,
     )
+    # 1.0 is the usual choice for transformers.
     clip_norm: float = option(1.0, "Gradient clipping", "Largest gradient norm; 0: off.", min=0.0)
+    # Off by default: an average needs another copy of the weights.
     ema_decay: float = option(
         0.0, "EMA decay", "Average the weights with this decay (0.999 is usual); 0: off.", min=0.0,
         max=0.99999, folded=True,
@@ -143,6 +145,7 @@ class TrainingConfig:
     log_every: int = option(
         1, "Log every (steps)", "Steps between two points of the curves.", min=1, folded=True
     )
+    # More than one, so that a damaged checkpoint costs only the steps since the one before it.
     keep_last: int = option(
         3,
         "Checkpoints kept",
@@ -160,6 +163,7 @@ class TrainingConfig:
         "auto, cpu, cuda or cuda:1; auto uses the first GPU, or the CPU if there is none.",
         folded=True,
     )
+    # Part of the run, not of the machine: it determines which clips share a step.
     num_processes: int = option(
         1,
         "GPUs",
@@ -315,7 +319,7 @@ def absolute_path(path: str) -> str:
 def merge_values(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """Merge JSON values into others, recursively; a Choice with another name replaces the old."""
     merged = dict(base)
-    # Options of one optimizer mean nothing to another, so a new name discards the old options.
+    # The options of one optimizer mean nothing to another, so a new name discards the old ones.
     for key, value in over.items():
         old = merged.get(key)
         renamed = isinstance(value, dict) and isinstance(old, dict) and _names_differ(old, value)

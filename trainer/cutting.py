@@ -1,6 +1,7 @@
-"""Cutting: `python -m trainer cut`, long recordings -> a folder of clips with a list of them.
+"""Implement `python -m trainer cut`: split long recordings into a folder of clips with a list.
 
-Everything is noted as it is done, so that a cut that ended anywhere goes on where it was.
+Every finished part is written to a journal, so a cut that was interrupted continues where it
+stopped.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from trainer.errors import DataError, RunExists
 from trainer.transcription import Transcriber, open_transcriber
 
 LIST_FILE = "list.csv"
-_NOTES_FILE = "cutting.jsonl"
+_NOTES_FILE = "cutting.jsonl"  # the journal; JSON lines, so that a torn last line harms no other
 _PHASES = {"cut": "Cutting", "text": "Writing the texts"}
 
 Tell = Callable[[dict[str, Any]], None]
@@ -30,7 +31,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 @dataclass
 class _Notes:
-    """What is done already: recordings that were cut to their end, their clips, and texts."""
+    """The journal of finished work: recordings that were cut completely, their clips and texts."""
 
     path: Path
     settings: dict[str, Any] = field(default_factory=dict)
@@ -38,23 +39,23 @@ class _Notes:
     texts: dict[str, str] = field(default_factory=dict)
 
     def add(self, **note: Any) -> None:
-        """Write a note down, and take it in."""
+        """Append a note to the journal and apply it."""
         append_line(self.path, json.dumps(note, ensure_ascii=False))
         self.take(note)
 
     def take(self, note: dict[str, Any]) -> None:
-        """Take a note in."""
+        """Apply a note."""
         if "settings" in note:
             self.settings = note["settings"]
         elif "recording" in note:
             self.ended[note["recording"]] = note
             for name, *_ in note["clips"]:
-                self.texts.pop(name, None)  # What an earlier recording of this name said.
+                self.texts.pop(name, None)  # text of an earlier version of this recording
         elif "clip" in note:
             self.texts[note["clip"]] = note["text"]
 
     def clips(self, recordings: Sequence[Recording]) -> list[tuple[str, str]]:
-        """Return the names of all clips with who speaks."""
+        """Return the name and the speaker of every clip."""
         return [
             (name, recording.speaker)
             for recording in recordings
@@ -65,21 +66,21 @@ class _Notes:
 def cut_command(
     parser: argparse.ArgumentParser, argv: Sequence[str], tell: Callable[[str], None]
 ) -> int:
-    """Cut recordings, transcribe their clips if a recogniser is named, and write their list."""
+    """Split recordings, transcribe the clips if a recogniser is named, and write their list."""
     usual = Cutting()
     add = parser.add_argument
     add("--audio", required=True, metavar="PATH", help="a recording, or a folder of them")
-    add("--out", required=True, metavar="FOLDER", help="a new folder, or one that goes on")
-    add("--speaker", default="", help="who speaks [the folder a recording lies in]")
-    add("--language", default="en", help="what is spoken [en]")
+    add("--out", required=True, metavar="FOLDER", help="a new folder, or one to continue in")
+    add("--speaker", default="", help="the speaker's name [the folder that holds the recording]")
+    add("--language", default="en", help="the language spoken [en]")
     for name, words in (
-        ("shortest", "seconds of the shortest clip"),
-        ("longest", "seconds of the longest clip"),
-        ("pause", "seconds of the shortest pause to cut in"),
+        ("shortest", "minimum length of a clip in seconds"),
+        ("longest", "maximum length of a clip in seconds"),
+        ("pause", "minimum length in seconds of a pause to split at"),
     ):
         default = getattr(usual, f"{name}_s")
         add(f"--{name}", type=float, default=default, metavar="S", help=f"{words} [{default:g}]")
-    whisper = "write the texts with this Whisper model: a folder, or a name such as large-v3"
+    whisper = "transcribe with this Whisper model: a folder, or a name such as large-v3"
     add("--whisper", default="", metavar="MODEL", help=whisper)
     add("--lines", action="store_true", help="print JSON lines for programs")
     args = parser.parse_args(argv)
@@ -97,8 +98,8 @@ def cut_command(
         )
     except (OSError, soundfile.LibsndfileError) as error:
         raise DataError(
-            f"The cut broke off: {error}. What is cut is kept; free some space or mend the path, "
-            "and give the same command again."
+            f"The split was interrupted: {error}. Finished clips are kept; free some disk space or "
+            "fix the path, then run the same command again."
         ) from None
     return 0
 
@@ -112,27 +113,29 @@ def cut_recordings(
     open_recogniser: Callable[[], Transcriber] | None,
     tell: Tell,
 ) -> Path:
-    """Cut recordings into clips in a folder, and return the list that it then holds.
+    """Split recordings into clips in a folder and return the path of the clip list.
 
     Raises:
-        RunExists: the folder holds something else, or clips that were cut otherwise.
-        DataError: the lengths make no sense, or no recording gave a clip.
-        MissingDependency, CheckpointError: there is no such recogniser.
+        RunExists: the folder holds other files, or clips that were cut with other settings.
+        DataError: the lengths contradict each other, or no recording yielded a clip.
+        MissingDependency, CheckpointError: the recogniser does not exist.
     """
     _refuse_odd(cutting)
-    # Before an hour is cut, it is known whether the texts can be written.
+    # Opened first, so that a missing recogniser is reported before hours of audio are split.
     recognise = open_recogniser() if open_recogniser else None
     notes = _open_notes(out, cutting)
     for number, recording in enumerate(recordings):
         tell({"phase": "cut", "done": number, "total": len(recordings)})
+        # A recording that changed since it was split is split again.
         known = notes.ended.get(str(recording.path), {})
         if known.get("state") != _state_of(recording.path):
             notes.add(**_cut(recording, out, cutting))
     clips = notes.clips(recordings)
     told = _sum_up(notes, recordings, out / LIST_FILE)
     if not clips:
-        reason = next(iter(told["faults"]), "Nobody speaks in them.")
-        raise DataError(f"No clip could be cut. {reason} Give recordings of speech.")
+        reason = next(iter(told["faults"]), "They contain no speech.")
+        raise DataError(f"The recordings yielded no clips. {reason} Choose recordings of speech.")
+    # Written before the texts too: if transcription fails, the list is there to fill in by hand.
     _write_list(out / LIST_FILE, clips, notes.texts, language)
     if recognise is not None:
         missing = [name for name, _ in clips if name not in notes.texts]
@@ -146,13 +149,14 @@ def cut_recordings(
 
 
 def _cut(recording: Recording, out: Path, cutting: Cutting) -> dict[str, Any]:
-    """Cut one recording and return the note on it; one that cannot be read is told, not raised."""
+    """Split one recording and return its note; an unreadable one is noted instead of raised."""
     note: dict[str, Any] = {"recording": str(recording.path), "clips": [], "length_s": 0.0}
+    # Read before the audio: if the file changes meanwhile, the next call splits it again.
     note["state"] = _state_of(recording.path)
     try:
         note["length_s"] = audio_facts(recording.path).duration_s
         note["clips"] = [
-            [name, round(span.start_s, 3), round(span.end_s, 3)]
+            [name, round(span.start_s, 3), round(span.end_s, 3)]  # milliseconds are enough to read
             for name, span in cut_recording(recording, out, cutting)
         ]
     except AudioError as error:
@@ -161,43 +165,46 @@ def _cut(recording: Recording, out: Path, cutting: Cutting) -> dict[str, Any]:
 
 
 def _state_of(path: Path) -> list[int]:
-    """Return size and time of change, by which a file is known to be the same."""
+    """Return size and modification time, by which an unchanged file is recognised."""
+    # Not a hash: recordings can be gigabytes, and this runs at every call.
     found = path.stat()
     return [found.st_size, found.st_mtime_ns]
 
 
 def _open_notes(out: Path, cutting: Cutting) -> _Notes:
-    """Open a new folder, or one that was cut in the same way."""
+    """Open a new folder, or one whose clips were cut with the same settings."""
     notes = _Notes(out / _NOTES_FILE)
     settings = asdict(cutting)
     if not notes.path.exists():
         if out.exists() and any(out.iterdir()):
-            raise RunExists(f"{out} holds other files. Cut into a folder that is new.")
+            raise RunExists(f"{out} holds other files. Choose a new or empty folder.")
         out.mkdir(parents=True, exist_ok=True)
         notes.add(settings=settings)
         return notes
     text = notes.path.read_text(encoding="utf-8", errors="replace")
-    for line in text.split("\n"):  # Not splitlines: a text may hold U+2028.
+    for line in text.split("\n"):  # not splitlines(), which also splits at U+2028 within a text
         try:
             notes.take(json.loads(line))
         except ValueError:
-            continue  # The last line of a cut that was killed.
+            continue  # the torn last line of a process that was killed
     if notes.settings != settings:
         raise RunExists(
-            f"{out} was cut with other lengths ({notes.settings}). Give the same ones, or a folder "
-            "that is new."
+            f"{out} holds clips that were cut with other settings ({notes.settings}). Use the same "
+            "settings or choose a new folder."
         )
     return notes
 
 
 def _refuse_odd(cutting: Cutting) -> None:
     shortest_s, longest_s, pause_s = cutting.shortest_s, cutting.longest_s, cutting.pause_s
+    # With room for two shortest clips in the longest one, any speech can be divided within both
+    # limits. The 2 s are chosen by hand: shorter clips hold no sentence.
     is_fine = 0 < pause_s < longest_s and shortest_s > 0 and max(2.0, 2 * shortest_s) <= longest_s
     if not is_fine:
         raise DataError(
-            f"Clips of {shortest_s:g} to {longest_s:g} s, cut in pauses of {pause_s:g} s, cannot "
-            "be. The longest must be at least 2 s and twice the shortest, and pauses are shorter "
-            "than clips."
+            f"Clips of {shortest_s:g} to {longest_s:g} s, split at pauses of {pause_s:g} s, are "
+            "not possible. The longest clip must be at least 2 s and at least twice the shortest; "
+            "the pause must be shorter than the longest clip."
         )
 
 
@@ -227,11 +234,11 @@ def _in_words(line: dict[str, Any]) -> str:
     words = [f"Not used: {fault}" for fault in line["faults"]]
     words.append(
         f"{line['clips']} clips, {line['clips_s'] / 60:.1f} of {line['recordings_s'] / 60:.1f} "
-        f"minutes; the rest is silence or too short. The list: {line['list']}"
+        f"minutes; the rest is silence or too short. Clip list: {line['list']}"
     )
     if line["without_text"]:
         words.append(
-            f"{line['without_text']} clips have no text yet. Write it on the Data tab or into the "
-            "list, or name a recogniser with --whisper."
+            f"{line['without_text']} clips have no text yet. Type it on the Data tab or in the "
+            "list, or transcribe them with --whisper."
         )
     return "\n".join(words)

@@ -1,4 +1,4 @@
-"""A run's dataset: clips chosen once and written down, features from the cache, batches by step."""
+"""Prepare the dataset of a run: choose its clips once, compute their features, make batches."""
 
 import json
 import os
@@ -23,15 +23,17 @@ from trainer.options import describe, to_values
 from trainer.setup import World
 from trainer.specs import Corpus, ModelFamily
 
+# Bytes. Smaller files of a base checkpoint are vocabularies and settings, which a survey depends
+# on; larger ones are weights, which it does not, and hashing gigabytes would delay every start.
 _SMALL_FILE = 10 * 2**20
 Emit = Callable[[Event], None]
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """The usable clips of a run by split, with the corpus the family made of them.
+    """The usable clips of a run by split, with the corpus that the family made of them.
 
-    `fingerprint` is the hash of all that decided it: files, texts, options.
+    `fingerprint` is a hash of everything that determined it: files, texts and options.
     """
 
     train: tuple[Clip, ...]
@@ -43,7 +45,7 @@ class Dataset:
 def prepare_dataset(
     folder: Path, config: RunConfig, family: ModelFamily, options: Any, emit: Emit
 ) -> Dataset:
-    """Choose the clips (once per run), compute or find their features, and survey the corpus.
+    """Choose the clips (once per run), compute or load their features, and survey the corpus.
 
     Raises:
         DataError: no clip is left to train on.
@@ -59,8 +61,8 @@ def prepare_dataset(
     val = tuple(clip for clip in kept if clip.split == "val")
     held_out = sum(clip.split == "val" for clip in clips)
     if held_out and not val:
-        text = f"None of the {held_out} val clips can be used, so this run is not validated."
-        emit(Notice("warning", text, "Name an eval CSV with clips that the model can use."))
+        text = f"None of the {held_out} eval clips can be used, so this run has no validation."
+        emit(Notice("warning", text, "Choose an eval CSV with clips that the model can use."))
     return Dataset(train, val, corpus, key)
 
 
@@ -72,7 +74,7 @@ def _survey_clips(
     clips: list[Clip],
     emit: Emit,
 ) -> tuple[list[Clip], dict[str, str], Corpus, str]:
-    """Return clips with features, why others have none, the corpus of the former and its key."""
+    """Return the usable clips, the reason for each unusable one, the corpus and its cache key."""
     base = Path(config.base) if config.base else None
     featurizer = family.featurizer(base, options)
     report = _reporter(folder, emit)
@@ -83,6 +85,7 @@ def _survey_clips(
         features, unusable = cache.collect(clips, featurizer, workers=workers, progress=report)
         names, _ = cache.names(clips, featurizer)
         usable = [clip for clip in clips if clip.id in features]
+        # Before the survey, which may take minutes and needs at least one clip.
         if not any(clip.split == "train" for clip in usable):
             raise DataError(_nothing_left(clips, unusable))
         key = _survey_key(family, options, base, usable, names)
@@ -92,14 +95,15 @@ def _survey_clips(
     try:
         return survey()
     except DamagedFeatures as error:
-        emit(Notice("warning", str(error), "They are computed anew now."))
+        # The damaged file has been removed, so a second pass computes it again.
+        emit(Notice("warning", str(error), "No action needed: they are computed again."))
         return survey()
 
 
 def choose_clips(folder: Path, config: RunConfig, emit: Emit) -> list[Clip]:
-    """Return the run's clips: read from its manifest at the first start, the same ever after.
+    """Return the run's clips, read from its CSV at the first start and from then on the same.
 
-    The choice is written to `clips.json`, so that editing the CSV later cannot change a run.
+    The choice is written to `clips.json`, so editing the CSV later cannot change the run.
     """
     path = folder / "clips.json"
     if path.is_file():
@@ -114,10 +118,10 @@ def choose_clips(folder: Path, config: RunConfig, emit: Emit) -> list[Clip]:
         first = manifest.problems[0]
         count = len(manifest.problems)
         text = f"{count} of {count + len(manifest.clips)} rows cannot be used. The first: {first}"
-        emit(Notice("warning", text, "The ledger under Data names every one of them."))
+        emit(Notice("warning", text, "The ledger on the Data tab lists all of them."))
     if not manifest.train:
         raise DataError(
-            f"No clip is left to train on: all {len(manifest.problems)} rows have problems. "
+            f"There are no clips to train on: all {len(manifest.problems)} rows have problems. "
             + (f"The first: {manifest.problems[0]}" if manifest.problems else "The CSV is empty.")
         )
     manifest.write_csv(folder / "ledger.csv")
@@ -129,15 +133,16 @@ def choose_clips(folder: Path, config: RunConfig, emit: Emit) -> list[Clip]:
 def make_batches(
     dataset: Dataset, config: RunConfig, family: ModelFamily, world: World, *, pin_memory: bool
 ) -> tuple[ClipBatches, ClipBatches | None]:
-    """Return the train batches and the val batches (None without val clips).
+    """Return the train batches and the val batches (None if there are no val clips).
 
-    All val clips form one step, so that validation losses are exact means over the split.
+    All val clips form one step, so validation losses are exact means over the split.
     """
     training = config.training
 
     def batches(clips: tuple[Clip, ...], plan: BatchPlan) -> ClipBatches:
         features = {clip.id: dataset.corpus.features[clip.id] for clip in clips}
-        # Validation may draw references from all clips; training sees nothing of the val split.
+        # A reference conditions the voice. Validation may use any clip as one; training must not
+        # use a val clip.
         drawn_from = features if plan.shuffle else dataset.corpus.features
         return ClipBatches(
             plan,
@@ -150,7 +155,8 @@ def make_batches(
             pin_memory=pin_memory,
         )
 
-    # A step holds the same clips however many processes share it.
+    # With fewer processes than configured, each accumulates more micro-steps, so that a step holds
+    # the same clips.
     plan = BatchPlan(
         training.batch_size,
         max(1, training.num_processes * training.accumulate // world.size),
@@ -162,15 +168,18 @@ def make_batches(
     )
     if not dataset.val:
         return batches(dataset.train, plan), None
+    # Rounded up; the last micro-batch may be smaller.
     num_micro_steps = -(-len(dataset.val) // (training.batch_size * world.size))
     val_plan = replace(plan, accumulate=num_micro_steps, shuffle=False)
     return batches(dataset.train, plan), batches(dataset.val, val_plan)
 
 
 def loader_workers(wanted: int | None) -> int:
-    """Return how many processes compute features: all cores but one, at most 8, when not told."""
+    """Return how many processes compute features; by default all cores but one, at most 8."""
     if wanted is not None:
         return wanted
+    # Chosen by hand. The affinity counts the cores that this process may use, which in a container
+    # can be fewer than the machine has; Windows and macOS do not offer it.
     return (
         min(8, max(0, len(os.sched_getaffinity(0)) - 1)) if hasattr(os, "sched_getaffinity") else 2
     )
@@ -183,19 +192,19 @@ def _survey_key(
     clips: list[Clip],
     names: dict[str, str],
 ) -> str:
-    """Hash all that a survey depends on: options, base, each clip's facts and its entry's name."""
+    """Hash everything a survey depends on: options, base, and each clip with its features' name."""
     digest = sha256(json.dumps([family.name, to_values(options)]).encode())
     for path in _small_files(base) + _named_files(options):
         digest.update(content_hash(path).encode())
     for clip in sorted(clips, key=lambda clip: clip.id):
-        # Where the audio lies too: a survey names the recordings that speak for a voice.
+        # The path of the audio too, because a survey stores the paths of reference recordings.
         about = [clip.id, clip.text, clip.speaker, clip.language, clip.split, clip.audio_path]
         digest.update(json.dumps([*about, names[clip.id]]).encode())
     return digest.hexdigest()
 
 
 def _small_files(base: Path | None) -> list[Path]:
-    """Return what of a base tells symbols, sizes and settings; large files hold weights."""
+    """Return the files of a base that hold symbols, sizes and settings; larger ones are weights."""
     if base is None:
         return []
     files = sorted(base.iterdir()) if base.is_dir() else sorted(base.parent.glob("*.json"))
@@ -203,7 +212,7 @@ def _small_files(base: Path | None) -> list[Path]:
 
 
 def _named_files(options: Any) -> list[Path]:
-    """Return the files that options name, and the descriptions of the same name beside them."""
+    """Return the files that options name, and the .json descriptions beside them."""
     named = [Path(getattr(options, i.name)) for i in describe(type(options)) if i.is_path]
     found = [path for path in named if path.is_file()]
     beside = [path.with_suffix(".json") for path in found]
@@ -212,9 +221,10 @@ def _named_files(options: Any) -> list[Path]:
 
 def _reporter(folder: Path, emit: Emit) -> Callable[[str, int, int], None]:
     def report(phase: str, done: int, total: int) -> None:
+        # Features of hours of speech take minutes; Stop must not wait for them.
         if (folder / "control" / "stop").exists():
             raise StopRequested(f"Stopped while the run was being prepared ({phase.lower()}).")
-        stride = max(1, total // 100)
+        stride = max(1, total // 100)  # about 100 events, however large the corpus is
         if done % stride == 0 or done == total:
             emit(PhaseChanged(phase, done, total))
 
@@ -223,14 +233,15 @@ def _reporter(folder: Path, emit: Emit) -> Callable[[str, int, int], None]:
 
 def _tell_unusable(emit: Emit, clips: list[Clip], unusable: dict[str, str]) -> None:
     by_id = {clip.id: clip for clip in clips}
+    # The first 20 are enough to see a pattern; the ledger lists all of them.
     for clip_id, reason in list(unusable.items())[:20]:
         clip = by_id[clip_id]
         where = f"Line {clip.line} of {Path(clip.source).name}"
-        emit(Notice("warning", f"{where} is left out: {reason}"))  # It says what to do.
+        emit(Notice("warning", f"{where} is left out: {reason}"))  # the reason says what to do
     if len(unusable) > 20:
-        emit(Notice("warning", f"{len(unusable) - 20} further clips are left out likewise."))
+        emit(Notice("warning", f"{len(unusable) - 20} more clips are left out."))
 
 
 def _nothing_left(clips: list[Clip], unusable: dict[str, str]) -> str:
-    reason = next(iter(unusable.values()), "none of them is in the train split.")
+    reason = next(iter(unusable.values()), "All of them are in the eval split.")
     return f"None of the {len(clips)} clips can be used for training. The first reason: {reason}"

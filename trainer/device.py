@@ -1,4 +1,8 @@
-"""Device: facts about this machine's GPUs and CPU, from NVML and psutil; torch is not touched."""
+"""Describe this machine's GPUs and CPU with NVML and psutil.
+
+torch is not used, because the web process must not initialise CUDA: a context takes half a GiB of
+GPU memory.
+"""
 
 import os
 import platform
@@ -15,10 +19,10 @@ _GIB = 1024**3
 
 @dataclass(frozen=True)
 class Device:
-    """One place to train on. `kind` is `cpu` or `cuda`; `capability` is (0, 0) on a CPU.
+    """A device to train on. `kind` is `cpu` or `cuda`; `capability` is (0, 0) on a CPU.
 
-    `index` is torch's where torch named it, and `uuid` then tells the driver which GPU is meant:
-    CUDA_VISIBLE_DEVICES hides some from torch, and the driver counts them all.
+    If torch listed the device, `index` is torch's and `uuid` identifies the GPU to the driver:
+    CUDA_VISIBLE_DEVICES hides GPUs from torch, while the driver counts all of them.
     """
 
     kind: str
@@ -30,23 +34,23 @@ class Device:
 
     @property
     def torch_name(self) -> str:
-        """The name torch gives it: `cpu` or `cuda:0`."""
+        """torch's name of the device: `cpu` or `cuda:0`."""
         return "cpu" if self.kind == "cpu" else f"cuda:{self.index}"
 
     @property
     def has_bf16(self) -> bool:
-        """Whether bf16 runs here: compute capability 8.0, or any CPU (some emulate it)."""
+        """Whether bf16 works: compute capability 8.0 (Ampere) or any CPU (some emulate it)."""
         return self.kind == "cpu" or self.capability >= (8, 0)
 
     @property
     def has_tf32(self) -> bool:
-        """Whether the tensor cores know TF32 (compute capability 8.0)."""
+        """Whether the tensor cores support TF32: compute capability 8.0 (Ampere)."""
         return self.kind == "cuda" and self.capability >= (8, 0)
 
 
 @dataclass(frozen=True)
 class DeviceUse:
-    """What a device does right now; None where the driver does not tell."""
+    """The current load of a device; None for values that the driver does not report."""
 
     memory_used_gib: float
     memory_total_gib: float
@@ -56,7 +60,7 @@ class DeviceUse:
 
 @dataclass(frozen=True)
 class Holder:
-    """Another program that holds memory of a GPU."""
+    """Another program that uses memory of a GPU."""
 
     pid: int
     name: str
@@ -64,7 +68,7 @@ class Holder:
 
 
 def list_devices() -> list[Device]:
-    """List the GPUs the driver knows, then the CPU."""
+    """List the GPUs that the driver reports, then the CPU."""
     return [*_list_gpus(), describe_cpu()]
 
 
@@ -83,7 +87,7 @@ def read_use(device: Device) -> DeviceUse:
 
     handle = _handle_of(device)
     utilisation = temperature = None
-    # A part of a GPU (MIG) tells neither.
+    # A partition of a GPU (MIG) reports neither of the two.
     with suppress(pynvml.NVMLError):
         utilisation = float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
     with suppress(pynvml.NVMLError):
@@ -93,10 +97,11 @@ def read_use(device: Device) -> DeviceUse:
 
 
 def _handle_of(device: Device) -> Any:
-    """Return what the driver knows a GPU by."""
+    """Return the driver's handle of a GPU."""
     import pynvml
 
     pynvml.nvmlInit()
+    # torch gives the UUID without its prefix, which differs for a whole GPU and a partition.
     for kind in ("GPU", "MIG") if device.uuid else ():
         with suppress(pynvml.NVMLError):
             return pynvml.nvmlDeviceGetHandleByUUID(f"{kind}-{device.uuid}")
@@ -104,7 +109,7 @@ def _handle_of(device: Device) -> Any:
 
 
 def _memory_of(handle: Any) -> tuple[float, float]:
-    """Return the GiB of a GPU that are used, and all of them; it may share the host's memory."""
+    """Return the used and the total memory of a GPU in GiB."""
     import pynvml
 
     try:
@@ -112,6 +117,7 @@ def _memory_of(handle: Any) -> tuple[float, float]:
     except pynvml.NVMLError as error:
         if getattr(error, "value", None) != pynvml.NVML_ERROR_NOT_SUPPORTED:
             raise
+        # GPUs that share the host's memory (Jetson, GB10) have no memory of their own to report.
         return _host_memory()
     return float(memory.used) / _GIB, float(memory.total) / _GIB
 
@@ -122,7 +128,7 @@ def _host_memory() -> tuple[float, float]:
 
 
 def glance_at(device: Device) -> DeviceUse | None:
-    """Return what a device does right now; None where no driver tells."""
+    """Return the current load of a device; None if no driver reports it."""
     if device.kind == "cpu":
         return read_use(device)
     try:
@@ -136,9 +142,9 @@ def glance_at(device: Device) -> DeviceUse | None:
 
 
 def list_holders(device: Device) -> list[Holder]:
-    """List the other programs that hold a GPU's memory, largest first, as far as the driver tells.
+    """List the other programs that use a GPU's memory, largest first, as the driver reports them.
 
-    Some drivers tell of no program, and in a container numbers may mean nothing.
+    Some drivers report none, and inside a container the process ids may be those of the host.
     """
     if device.kind == "cpu":
         return []
@@ -154,6 +160,8 @@ def list_holders(device: Device) -> list[Holder]:
         ]
     except pynvml.NVMLError:
         return []
+    # A program that both computes and draws is in both lists; usedGpuMemory is None where the
+    # driver does not know it.
     held = {each.pid: each.usedGpuMemory for each in found if each.usedGpuMemory}
     holders = [
         Holder(pid, _program_name(pid), used / _GIB)
@@ -171,7 +179,7 @@ def _program_name(pid: int) -> str:
 
 
 def free_disk_gib(path: Path) -> float:
-    """Return the free space of the disk that holds a path (or its nearest existing parent)."""
+    """Return the free GiB on the disk that holds a path or its nearest existing parent."""
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free / _GIB
@@ -188,7 +196,7 @@ def _list_gpus() -> list[Device]:
         return []
     gpus = []
     for index in range(pynvml.nvmlDeviceGetCount()):
-        # One that is lost must not hide the others.
+        # A GPU that has failed raises an error here and must not hide the others.
         with suppress(pynvml.NVMLError):
             gpus.append(_describe_gpu(index))
     return gpus
