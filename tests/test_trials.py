@@ -318,7 +318,7 @@ def test_settings_that_nothing_mends_are_told(capsys: pytest.CaptureFixture[str]
 
     assert main([*words, "--gpu-memory", "0.001", "--fix"]) == 1
 
-    assert "Nothing here that saves memory" in capsys.readouterr().out
+    assert "No memory-saving option makes it fit" in capsys.readouterr().out
 
 
 def test_every_level_of_checkpointing_is_foreseen_in_memory_and_work(

@@ -450,7 +450,7 @@ class Torture:
         last = first + (5 if is_long else 0)
         code = end_of(start(run.folder, lose_numbers(first, last, until_back=is_long)))
         events = [logged.event for logged in run.events.follow()]
-        skipped = sum(isinstance(e, Notice) and "was left out" in e.text for e in events)
+        skipped = sum(isinstance(e, Notice) and "was skipped" in e.text for e in events)
         went_back = sum(isinstance(e, RunAdapted) and e.rollbacks for e in events)
         trial = Trial("nan", optimizer, max(1, skipped), 0)
         trial.bytes_corrupted = corrupted_bytes(run.folder)

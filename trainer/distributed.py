@@ -1,4 +1,7 @@
-"""Several processes that train one run: rank, sums and agreement; one GPU is a world of size 1."""
+"""Coordinate the processes that train one run: ranks, sums and agreement.
+
+A single process is a world of size 1, for which every function here returns without communicating.
+"""
 
 import os
 from collections.abc import Callable, Iterable
@@ -12,10 +15,13 @@ from torch import distributed as dist
 from trainer.setup import World
 
 Result = TypeVar("Result")
+# Values per all-reduce: 32 MiB in fp32, of the order of DDP's default bucket of 25 MiB. Few large
+# messages use the link better than one per parameter, and the flat copy stays small.
 _BUCKET_VALUES = 8 * 1024 * 1024
+# How long a rank waits for another. Rank 0 computes the features of hours of speech while the
+# others wait, and torch's default of ten minutes is too short for that. A lost rank is noticed
+# without this limit: its connection breaks.
 _PATIENCE = timedelta(days=1)
-"""How long a rank waits for another: rank 0 computes the features of hours of speech while the
-others wait, for which the usual ten minutes are too short. A lost rank is noticed without this."""
 
 
 def join_world(device_kind: str) -> World:
@@ -25,7 +31,7 @@ def join_world(device_kind: str) -> World:
         return World()
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if device_kind == "cuda":
-        torch.cuda.set_device(local_rank)  # what NCCL sends from and receives on
+        torch.cuda.set_device(local_rank)  # NCCL sends from and receives on the current GPU
     if not dist.is_initialized():
         backend = "nccl" if device_kind == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=_PATIENCE)
@@ -45,7 +51,7 @@ def barrier(world: World) -> None:
 
 
 def in_turn(world: World, deed: Callable[[], Result]) -> Result:
-    """Let rank 0 do a deed first; the others then find its results in the cache."""
+    """Call a function on rank 0 first; the other ranks then find its results in the cache."""
     if world.is_main:
         result = deed()
         barrier(world)
@@ -58,6 +64,7 @@ def agree(world: World, words: Iterable[str], among: tuple[str, ...]) -> set[str
     """Return rank 0's choice of `words` on every rank."""
     if world.size == 1:
         return set(words)
+    # As flags in the order of `among`, because tensors are what every backend can broadcast.
     mine = set(words)
     flags = torch.tensor([word in mine for word in among], dtype=torch.uint8, device=_device())
     dist.broadcast(flags, src=0)
@@ -74,14 +81,16 @@ def share_number(world: World, number: int) -> int:
 
 
 def sum_gradients(model: nn.Module, world: World) -> None:
-    """Add up the gradients of all ranks in place.
+    """Sum the gradients over all ranks, in place.
 
-    Losses are divided by the totals of the whole step, so the sum is that of one large batch.
+    Losses are divided by the totals of the whole step, so the sum is the gradient of one large
+    batch.
     """
     if world.size == 1:
         return
     for parameter in model.parameters():
         if parameter.requires_grad and parameter.grad is None:
+            # Every rank must send the same tensors, also for parameters its clips did not use.
             parameter.grad = torch.zeros_like(parameter, dtype=parameter.grad_dtype)
     grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     for bucket in _buckets(grads):
@@ -92,9 +101,10 @@ def sum_gradients(model: nn.Module, world: World) -> None:
 
 
 def sum_values(values: dict[str, Tensor], world: World) -> dict[str, Tensor]:
-    """Add up named scalars over all ranks; every rank must bring the same names."""
+    """Sum named scalars over all ranks; every rank must pass the same names in the same order."""
     if world.size == 1 or not values:
         return values
+    # One message instead of one for each name.
     stacked = torch.stack([value.detach().float() for value in values.values()])
     dist.all_reduce(stacked)
     return dict(zip(values, stacked.unbind(), strict=True))
@@ -104,6 +114,7 @@ def _buckets(grads: list[Tensor]) -> Iterable[list[Tensor]]:
     bucket: list[Tensor] = []
     size = 0
     for grad in grads:
+        # One dtype per bucket, because a bucket becomes one flat tensor.
         if bucket and (size + grad.numel() > _BUCKET_VALUES or grad.dtype != bucket[0].dtype):
             yield bucket
             bucket, size = [], 0

@@ -1,7 +1,7 @@
-"""Divergence: steps without a finite loss or gradient are left out, a few; then the run goes back.
+"""Recover from NaN: skip a few steps, then roll back to a checkpoint, then stop.
 
-It goes back once, to its newest checkpoint, in full precision or with a lower rate. If that does
-not help, it stops and names the clips.
+The run rolls back once, to its latest checkpoint, and continues in full precision or with a lower
+learning rate. If that doesn't help, it stops and names the clips.
 """
 
 import math
@@ -13,27 +13,31 @@ from trainer.errors import TimbreError
 from trainer.events import Event, Notice
 from trainer.setup import Setup
 
+# Skipped steps before the run rolls back: 3 in a row, or 10 of the last 100. Chosen by hand: a
+# single bad clip comes back once per epoch, while weights that are beyond repair fail every step.
 MOST_IN_A_ROW = 3
 MOST_AMONG = 10
 _AMONG_STEPS = 100
-_LOWER_RATE = 1 / 3
+_LOWER_RATE = 1 / 3  # chosen by hand: about half an order of magnitude
+# A GradScaler starts at 65536 and halves its scale after each overflow. One that has come down to
+# this has found no scale at which the gradients are finite. Chosen by hand.
 _SMALLEST_SCALE = 1e-6
-"""A GradScaler that comes down to this has found no scale at which gradients are finite."""
-_SHOWN_CLIPS = 8
+_SHOWN_CLIPS = 8  # names that fit in a notice
 
 Emit = Callable[[Event], None]
 
 
 class LossNotFinite(TimbreError):
-    """Loss or gradients stay NaN or infinite; the weights are those before the first such step."""
+    """The loss or the gradients stay NaN or infinite; no such step has changed the weights."""
 
-    exit_code = 20
+    exit_code = 20  # the supervisor does not restart a run that ends with this code
 
 
 class Divergence:
-    """Watches losses and gradient norms as they are read; their updates were left out already.
+    """Watches losses and gradient norms, and decides when a run rolls back or stops.
 
-    Its count is part of the run's progress, so that a resume does not begin it anew.
+    The updates of NaN steps have already been skipped. The count of skipped steps is part of the
+    run's progress, so a resume does not reset it.
     """
 
     def __init__(self, setup: Setup, emit: Emit) -> None:
@@ -41,17 +45,19 @@ class Divergence:
         self._emit = emit
 
     def see(self, step: int, loss: float, grad_norm: float) -> None:
-        """Take the loss and the gradient norm of a step.
+        """Record the loss and the gradient norm of a step.
 
         Raises:
-            StartAgain: the run goes back to its newest checkpoint.
-            LossNotFinite: it has gone back before, or may not.
+            StartAgain: the run rolls back to its latest checkpoint.
+            LossNotFinite: the run has rolled back before, or rolling back is turned off.
         """
         progress = self._setup.progress
         if math.isfinite(loss) and math.isfinite(grad_norm):
             progress["skipped_in_a_row"] = 0
             return
         scaler = self._setup.precision.scaler
+        # In fp16 a finite loss with infinite gradients only means that the GradScaler's scale is
+        # still too large; it halves it and goes on.
         is_calibrating = scaler.is_enabled() and math.isfinite(loss)
         if is_calibrating and scaler.get_scale() >= _SMALLEST_SCALE:
             return
@@ -60,7 +66,7 @@ class Divergence:
         progress["skipped_in_a_row"] = progress.get("skipped_in_a_row", 0) + 1
         what = "loss" if not math.isfinite(loss) else "gradient"
         clips = _name_clips(self._setup, [step])
-        text = f"Step {step} was left out: its {what} is no finite number. Clips: {clips}."
+        text = f"Step {step} was skipped: its {what} is NaN or infinite. Clips: {clips}."
         self._emit(Notice("warning", text, "Listen to these clips if it happens again.", step))
         is_too_often = len(progress["skipped"]) > MOST_AMONG
         if progress["skipped_in_a_row"] > MOST_IN_A_ROW or is_too_often or is_calibrating:
@@ -69,14 +75,15 @@ class Divergence:
     def _give_up(self, step: int, what: str) -> None:
         setup, steps = self._setup, self._setup.progress["skipped"]
         named = ", ".join(map(str, steps[-MOST_IN_A_ROW - 1 :]))
-        what_happened = f"The {what} is no finite number (steps {named})"
+        what_happened = f"The {what} is NaN or infinite (steps {named})"
         if setup.adapted.rollbacks or not setup.config.training.roll_back:
             raise LossNotFinite(
-                f"{what_happened}. None of these updates was made, and no checkpoint holds one. "
-                f"The clips: {_name_clips(setup, steps)}. Listen to them and take out what is "
-                "wrong; or start from the last checkpoint with a lower learning rate, or with "
-                "mixed precision off."
+                f"{what_happened}. These updates were skipped, so the checkpoints are not "
+                f"affected. Clips: {_name_clips(setup, steps)}. Listen to them and remove the bad "
+                "ones, or start from the last checkpoint with a lower learning rate or without "
+                "mixed precision."
             )
+        # Rounding is the more likely cause, and full precision keeps the learning rate as chosen.
         is_rounded = setup.precision.autocast_dtype is not None
         adapted = replace(
             setup.adapted,
@@ -88,14 +95,14 @@ class Divergence:
         )
         self._emit(adapted)
         change = "in full precision" if is_rounded else "with a third of the learning rate"
-        text = f"{what_happened}. The run goes back to its last checkpoint, {change}."
+        text = f"{what_happened}. The run rolls back to its last checkpoint and continues {change}."
         remedy = "If it happens again, the run stops and names the clips."
         self._emit(Notice("warning", text, remedy, step))
         raise StartAgain
 
 
 def _name_clips(setup: Setup, steps: list[int]) -> str:
-    """Return the clips of steps in words, those first that are in most of them."""
+    """Return the names of the clips of some steps, those that occur most often first."""
     ids = [clip_id for step in steps for clip_id in setup.train_batches.clip_ids(step)]
     by_count = sorted(dict.fromkeys(ids), key=lambda clip_id: -ids.count(clip_id))
     shown = ", ".join(by_count[:_SHOWN_CLIPS])

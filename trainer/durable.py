@@ -1,33 +1,35 @@
-"""Durable: files that are whole after a power cut, and lines that a torn one cannot take along."""
+"""Write files atomically and durably, and append lines that a torn line cannot corrupt."""
 
 import os
 from pathlib import Path
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Give a file this text at once: who reads it meanwhile finds the old one or the new one."""
+    """Replace a file's text atomically: a reader sees the old text or the new one."""
+    # No fsync: for facts about running processes, which a power cut ends anyway.
     partial = path.with_name(path.name + ".part")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Give a file this text at once: written beside it, forced to the disk, then renamed."""
+    """Replace a file's text atomically and durably: write beside it, fsync, then rename."""
     partial = path.with_name(path.name + ".part")
     partial.write_text(text, encoding="utf-8")
-    sync(partial)
+    sync(partial)  # before the rename, or a power cut could leave the new name on an empty file
     partial.replace(path)
-    sync(path.parent)
+    sync(path.parent)  # the folder holds the name, so the rename needs an fsync of its own
 
 
 def append_line(path: Path, text: str) -> None:
-    """Write a line behind the others of a file; one that was torn there spoils only itself."""
+    """Append a line to a file; if the last line is torn, start on a new line."""
     with path.open("ab") as file:
+        # One write call, so that two processes that append do not mix their lines.
         file.write(line_end_if_torn(path) + text.encode() + b"\n")
 
 
 def line_end_if_torn(path: Path) -> bytes:
-    """Return the end that the last line of a file lacks, nothing where it has one."""
+    """Return the newline that a file's last line lacks, or nothing if it is complete."""
     with path.open("rb") as file:
         if file.seek(0, os.SEEK_END) == 0:
             return b""
@@ -36,7 +38,8 @@ def line_end_if_torn(path: Path) -> bytes:
 
 
 def sync(path: Path) -> None:
-    """Force a file or folder to the disk; Windows cannot do that for folders."""
+    """Flush a file or folder to disk (fsync); on Windows, folders are skipped."""
+    # Windows cannot open a folder as a file.
     if path.is_dir() and os.name == "nt":
         return
     descriptor = os.open(path, os.O_RDONLY)

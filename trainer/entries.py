@@ -1,4 +1,4 @@
-"""Entries: the catalog entries a RunConfig names, with their options built and checked."""
+"""Resolve the names in a RunConfig to registry entries, with their options built and checked."""
 
 import math
 import os
@@ -17,7 +17,7 @@ from trainer.specs import ModelFamily, Optimization, OptimizerSpec, Schedule
 
 @dataclass(frozen=True)
 class Entries:
-    """The catalog entries a RunConfig names, with their options built and checked."""
+    """The registry entries that a RunConfig names, each with its options built and checked."""
 
     family: ModelFamily
     family_options: Any
@@ -29,10 +29,10 @@ class Entries:
 
 
 def resolve(config: RunConfig) -> Entries:
-    """Look up every entry a RunConfig names and build its options.
+    """Look up every entry that a RunConfig names and build its options.
 
     Raises:
-        ConfigError: lists every unknown name, unknown option and bad value at once.
+        ConfigError: lists every unknown name, unknown option and bad value.
     """
     problems: list[str] = []
     found: dict[str, Any] = {}
@@ -55,6 +55,7 @@ def resolve(config: RunConfig) -> Entries:
             problems += within(f"optimization.{name}", error.problems)
     if problems:
         raise ConfigError(problems)
+    # By stage, then by name, so that the order in which boxes were ticked changes nothing.
     optimizations.sort(key=lambda pair: (STAGES.index(pair[0].stage), pair[0].name))
     return Entries(**found, optimizations=optimizations)
 
@@ -62,9 +63,9 @@ def resolve(config: RunConfig) -> Entries:
 def with_absolute_paths(
     config: RunConfig, absolute: Callable[[str], str] | None = None
 ) -> RunConfig:
-    """Return a copy whose paths, the family's own among them, hold from any working folder.
+    """Return a copy with absolute paths, including those in the family's options.
 
-    `absolute` says where the family's relative paths start; without it, at the working folder.
+    `absolute` converts the family's paths; by default they are relative to the working folder.
     """
     options = dict(config.family.options)
     for info in _path_options(config):
@@ -74,9 +75,9 @@ def with_absolute_paths(
 
 
 def missing_files(config: RunConfig) -> list[FieldProblem]:
-    """Return a sentence for each file or folder that a configuration names and that is not there.
+    """Return a sentence for each file or folder that a configuration names but that is missing.
 
-    These are its lists, its base checkpoint, and what the family's own options name.
+    Checked are the CSVs, the base checkpoint and the files in the family's options.
     """
     data, family = config.data, config.family
     named = {
@@ -86,28 +87,26 @@ def missing_files(config: RunConfig) -> list[FieldProblem]:
         "base": ("base checkpoint", config.base),
     }
     absent = [
-        FieldProblem(f"The {label} {path} does not exist. Give the path of one that does.", field)
+        FieldProblem(f"The {label} {path} does not exist. Check the path.", field)
         for field, (label, path) in named.items()
         if path and not os.path.exists(path)
     ]
     for info in _path_options(config):
         path = family.options.get(info.name)
         if path and not os.path.exists(path):
-            text = (
-                f"The file {path} under {info.label} does not exist. Give the path of one that "
-                "does."
-            )
+            text = f"The file {path} under {info.label} does not exist. Check the path."
             absent.append(FieldProblem(text, f"family.{family.name}.{info.name}"))
     return absent
 
 
 def mismatches(entries: Entries) -> list[FieldProblem]:
-    """Return a sentence for each pair of entries that do not go together."""
+    """Return a sentence for each pair of entries that cannot be combined."""
     optimizer, schedule = entries.optimizer, entries.schedule
+    # An empty list of schedules allows all of them.
     if not optimizer.schedules or schedule.name in optimizer.schedules:
         return []
     text = (
-        f"{optimizer.label} does not go with the schedule {schedule.label}. Choose: "
+        f"{optimizer.label} does not work with the schedule {schedule.label}. Choose one of: "
         f"{', '.join(optimizer.schedules)}."
     )
     return [FieldProblem(text, "schedule.choice")]
@@ -136,28 +135,35 @@ def find_schedule(name: str) -> Schedule:
 
 
 def find_base_lr(entries: Entries) -> float:
-    """Return the peak learning rate: as chosen, else the usual one."""
+    """Return the peak learning rate: the chosen one, or the usual one if none was chosen."""
     return entries.optimizer_options.lr or find_usual_lr(entries.family, entries.optimizer)
 
 
 def find_usual_lr(family: ModelFamily, optimizer: OptimizerSpec) -> float:
-    """Return the usual peak rate: the family's, or in proportion to a relative's, or its own."""
+    """Return the usual peak learning rate of an optimizer for a family.
+
+    It is the rate that the family names for this optimizer, or one in proportion to the family's
+    rate for a related optimizer, or the optimizer's own default.
+    """
     known = family.learning_rates
     if optimizer.name in known:
         return known[optimizer.name]
     if optimizer.rate_follows not in known:
         return optimizer.default_lr
+    # Lion's usual rate is a fifth of AdamW's, for example: if a family needs twice AdamW's default,
+    # it needs twice Lion's as well.
     leader = find_optimizer(optimizer.rate_follows)
     rate = known[leader.name] * optimizer.default_lr / leader.default_lr
-    return float(f"{rate:.4g}")
+    return float(f"{rate:.4g}")  # four digits: a rate that people read and type
 
 
 def count_steps(config: RunConfig, steps_per_epoch: int) -> int:
-    """Return the steps of a run: as told, from its epochs, or 30 epochs and at least 300."""
+    """Return the steps of a run: as set, from its epochs, or 30 epochs but at least 300 steps."""
     if config.training.steps is not None:
         return config.training.steps
     if config.training.epochs is not None:
         return max(1, math.ceil(config.training.epochs * steps_per_epoch))
+    # Chosen by hand. The minimum is for tiny corpora, whose epochs are only a few steps.
     return max(300, 30 * steps_per_epoch)
 
 

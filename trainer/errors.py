@@ -1,24 +1,26 @@
-"""Errors meant for people: what happened, what was expected, what to do.
+"""Define the errors that users see; each says what happened, what was expected and what to do.
 
 TimbreError
-|-- ConfigError            a RunConfig, preset or option that cannot be used
-|   `-- UnknownEntry       a name that no catalog holds
-|-- DataError              a CSV, a clip or a folder that cannot be used
-|-- MissingDependency      an optional package that is not installed
-|-- CheckpointError        a checkpoint that is absent, damaged or of another shape
-`-- RunError               a run folder that cannot be used as asked
-    |-- RunExists          the folder is already there and is never overwritten
-    |-- RunNotFound        no run lives in the folder
-    |-- RunOwned           another process trains it right now
-    `-- StopRequested      a person asked for a stop before the first step
+|-- ConfigError            a RunConfig, preset or option is invalid
+|   `-- UnknownEntry       no registry has an entry of that name
+|-- DataError              a CSV, clip or folder cannot be used
+|-- MissingDependency      an optional package is not installed
+|-- CheckpointError        a checkpoint is missing, damaged or does not fit the model
+`-- RunError               a run folder cannot be used as requested
+    |-- RunExists          the folder already exists; it is never overwritten
+    |-- RunNotFound        the folder holds no run
+    |-- RunOwned           another process is training the run
+    `-- StopRequested      the user stopped the run before its first step
 """
 
 import errno
 from collections.abc import Iterable, Sequence
 
 
+# A subclass of str, so that lists of problems, the command line and the page can treat it as the
+# sentence it is, and only the form has to look at its fields.
 class FieldProblem(str):
-    """A problem that knows the fields it is about, as `training.steps`; it reads as a sentence."""
+    """A sentence about a problem that also names its fields, such as `training.steps`."""
 
     fields: tuple[str, ...]
 
@@ -29,7 +31,7 @@ class FieldProblem(str):
 
 
 def within(part: str, problems: Iterable[str]) -> list[str]:
-    """Return problems whose fields are those of a part, as `steps` of `training`."""
+    """Return problems with the name of a part put before their fields: `steps` -> `part.steps`."""
     return [
         FieldProblem(problem, *(f"{part}.{field}" for field in problem.fields))
         if isinstance(problem, FieldProblem)
@@ -39,23 +41,24 @@ def within(part: str, problems: Iterable[str]) -> list[str]:
 
 
 def refusal_of_disk(error: OSError) -> str:
-    """Say which path cannot be used and why, or that the disk is full; empty for other faults."""
+    """Describe an error of the file system in a sentence; empty for other kinds of OSError."""
+    # A full disk or quota may be reported without a file name, by a write to an open file.
     if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return ""
     where = "" if error.filename is None else f"{error.filename}: "
-    return f"{where}{error.strerror}. Give another path, or mend this one."
+    return f"{where}{error.strerror}. Use another path or fix this one."
 
 
 class TimbreError(Exception):
-    """Base of every error that is shown to a person as a sentence instead of a traceback."""
+    """Base of all errors that are shown as a sentence instead of a traceback."""
 
-    exit_code = 1
+    exit_code = 1  # of the process that raised it; subclasses say what a caller should do
 
 
 class ConfigError(TimbreError):
-    """A configuration that cannot be used; carries every problem found, not only the first."""
+    """A configuration is invalid; holds every problem found, not only the first."""
 
-    exit_code = 2
+    exit_code = 2  # as argparse exits for a wrong command line
 
     def __init__(self, problems: str | Sequence[str]) -> None:
         self.problems = [problems] if isinstance(problems, str) else list(problems)
@@ -63,15 +66,15 @@ class ConfigError(TimbreError):
 
 
 class UnknownEntry(ConfigError):
-    """A model family, optimizer, optimization, schedule or preset that does not exist."""
+    """A model family, optimizer, optimization, schedule or preset does not exist."""
 
 
 class DataError(TimbreError):
-    """A CSV, clip or folder that cannot be used."""
+    """A CSV, clip or folder cannot be used."""
 
 
 class MissingDependency(TimbreError):
-    """An optional package that is not installed, with the command that installs it."""
+    """An optional package is not installed; the message names the command that installs it."""
 
     def __init__(self, package: str, purpose: str, command: str | None = None) -> None:
         self.package = package
@@ -82,15 +85,15 @@ class MissingDependency(TimbreError):
 
 
 class CheckpointError(TimbreError):
-    """A checkpoint that is absent, damaged or does not fit the model."""
+    """A checkpoint is missing, damaged or does not fit the model."""
 
 
 class RunError(TimbreError):
-    """A run folder that cannot be used as asked."""
+    """A run folder cannot be used as requested."""
 
 
 class RunExists(RunError):
-    """The folder is already there; a run folder is never overwritten."""
+    """The folder already exists; a run folder is never overwritten."""
 
 
 class RunNotFound(RunError):
@@ -98,12 +101,12 @@ class RunNotFound(RunError):
 
 
 class StopRequested(RunError):
-    """A person asked for a stop while the run was still being prepared; nothing is lost."""
+    """The user stopped the run while it was being prepared; no training is lost."""
 
-    exit_code = 10
+    exit_code = 10  # as for a run that was stopped while training: not to be restarted
 
 
 class RunOwned(RunError):
-    """Another process owns the run; exit code 75 lets a caller attach to it instead."""
+    """Another process is training the run."""
 
-    exit_code = 75
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h; a caller can attach to the run instead

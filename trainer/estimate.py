@@ -1,8 +1,8 @@
-"""Estimate: peak memory of a configuration before it runs, counted on the real graph.
+"""Estimate the peak memory of a configuration before it runs.
 
-The real model, optimizations and losses run on tensors that have shapes but no contents, and every
-storage is counted from birth to death. Nothing is fitted to measurements, so nothing has to be
-measured for it.
+The real model, optimizations and losses run on fake tensors (shapes without contents) while every
+storage is counted from allocation to release. Nothing is fitted to measurements, so the estimate
+works for machines and models that were never measured.
 """
 
 from collections.abc import Sequence
@@ -26,18 +26,18 @@ from trainer.rehearsal import imagine, largest_batches, longest_clips, make_up_c
 from trainer.setup import Setup, World
 
 GIB = 1024**3
+# These stages set up the process or replace the graph, which fake tensors do not allow. Without
+# them the estimate is that of the eager graph, an upper bound in practice.
 _UNSEEN_STAGES = ("backend", "compile")
-"""Stages that set the process up or replace the graph; they cannot run on tensors without
-contents, and without them the estimate is that of the eager graph."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a step needs, in bytes. `peak` is the most at any moment of a step.
+    """The memory of a step in bytes; `peak` is the maximum at any moment of the step.
 
-    `working` is what the peak holds besides weights, optimizer state and average: activations,
-    the gradients that exist by then, and temporaries. `left_out` names optimizations that the
-    estimate cannot see; with them a run needs no more than this.
+    `working` is the rest of the peak besides weights, optimizer state and average: activations,
+    the gradients that exist at that moment, and temporaries. `left_out` names optimizations that
+    the estimate cannot include; they do not increase memory.
     """
 
     peak: int
@@ -64,20 +64,22 @@ def estimate(
     device: Device | None = None,
     size: str = "",
 ) -> Estimate:
-    """Count what the largest step of a configuration needs.
+    """Count the memory of the largest step of a configuration.
 
-    clips: those of the run, of which length and text matter; none: clips of the usual longest.
-    device: where it is to run; it may be another machine's. size: a random model of this size
-    instead of the base's.
+    clips: those of the run (only length and text matter); if empty, clips of the family's usual
+    maximum length. device: where the run will train, possibly on another machine. size: use a
+    random model of this size instead of the base.
 
     Raises:
-        ConfigError: something named does not exist, or the family cannot be tried without clips.
+        ConfigError: a name does not exist, or the family cannot be estimated without clips.
     """
     entries = resolve(config)
     device = device or choose_device(config.training.device)
     count = config.training.batch_size
     usual = make_up_clips([rehearsal_of(entries).longest_s] * count)
     dataset = imagine(config, entries, longest_clips(clips or usual, count), size)
+    # More than one candidate: with a token budget, many short clips can need more memory than a
+    # few long ones.
     batches = largest_batches(config, entries, dataset)
     found = [count_step(config, entries, dataset, batch, device) for batch in batches]
     return max(found, key=lambda each: each.peak)
@@ -86,10 +88,10 @@ def estimate(
 def count_step(
     config: RunConfig, entries: Entries, dataset: Dataset, batch: Batch, device: Device
 ) -> Estimate:
-    """Run a micro-step (two, if gradients accumulate) on tensors without contents and count it.
+    """Run one micro-step on fake tensors (two with gradient accumulation) and count its memory.
 
-    A GPU is reckoned on the host, also where there is one: torch would take half a GiB of it even
-    for tensors without contents, perhaps from a run that needs it.
+    A GPU is simulated on the CPU even if there is one, because torch would take half a GiB of it
+    for a context, perhaps from a run that needs it.
     """
     machine = replace(device, kind="cpu")
     live, counter = LiveMemory(), FlopCount()
@@ -113,11 +115,13 @@ def count_step(
             for value in [*held, *tensors.values()]:
                 live.note(value)
             weights = live.now_bytes
+            # One update before counting, so that the optimizer state exists during the step.
             is_stepping = _make_state(setup)
             optimizer = live.now_bytes - weights
             live.restart_peak()
             with counter:
                 _micro_step(setup, replace(batch, tensors=tensors))
+            # From the second micro-step on, gradients exist during the forward pass too.
             if config.training.accumulate > 1:
                 _micro_step(setup, replace(batch, tensors=tensors))
             if is_stepping:
@@ -125,6 +129,7 @@ def count_step(
                 with MadeUpScalars():
                     setup.optimizer.step()
         if not is_stepping:
+            # The optimizer could not run on fake tensors; its spec states its bytes per weight.
             optimizer = round(setup.optimizer_spec.state_bytes * _count_trained(setup))
             live.peak_bytes += optimizer
         return _sum_up(setup, live.peak_bytes, weights, optimizer, counter.flops, tuple(left_out))
@@ -147,8 +152,9 @@ def _micro_step(setup: Setup, batch: Batch) -> None:
     with setup.precision.autocast(setup.device):
         losses = setup.family.losses(setup.model, batch)
     loss = torch.stack(list(losses.values())).sum()
-    # What `loss.backward()` does, but inside the mode that stands in for a GPU: through the method
-    # the mode would step aside, and blocks that compute again would compute something else.
+    # The same as `loss.backward()`, but with the CUDA imitation active. A torch function mode is
+    # disabled inside the functions that it intercepts, so through the method checkpointed blocks
+    # would be recomputed without it and differ from the forward pass.
     _engine_run_backward(
         (loss,), (torch.ones_like(loss),), False, False, (),
         allow_unreachable=True, accumulate_grad=True,
@@ -156,14 +162,14 @@ def _micro_step(setup: Setup, batch: Batch) -> None:
 
 
 def _make_state(setup: Setup) -> bool:
-    """Let the optimizer make its state; False if it cannot without the contents of tensors."""
+    """Let the optimizer create its state; return False if it cannot do so on fake tensors."""
     for value in _trained(setup):
         value.grad = torch.empty_like(value, dtype=value.grad_dtype)
     try:
         with MadeUpScalars():
             setup.optimizer.step()
     except RuntimeError:
-        # It asked for the contents of a tensor in another way than `item`.
+        # It read the contents of a tensor by another way than `item`, which is answered for it.
         setup.optimizer.state.clear()
         return False
     finally:
@@ -189,7 +195,7 @@ def _sum_up(
         gradients=sum(value.numel() * _bits(value) // 8 for value in _trained(setup)),
         optimizer=optimizer,
         average=average,
-        working=peak - weights - optimizer,
+        working=peak - weights - optimizer,  # `weights` still includes the average here
         flops=flops,
         parameters=sum(value.numel() for value in setup.model.parameters()),
         trained=_count_trained(setup),
@@ -198,5 +204,5 @@ def _sum_up(
 
 
 def _bits(value: torch.nn.Parameter) -> int:
-    """Return the bits of an entry of a weight's gradient."""
+    """Return the bits per element of a weight's gradient."""
     return torch.finfo(value.grad_dtype or value.dtype).bits

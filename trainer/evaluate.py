@@ -1,4 +1,4 @@
-"""Validation losses and previews, computed with the weights a person would take away."""
+"""Compute validation losses and previews with the weights that an export would hold."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,23 +13,20 @@ from trainer.errors import CheckpointError, DataError
 from trainer.events import Event, Notice, PreviewMade
 from trainer.setup import Setup
 
+# Val batches in a picture: enough to see the trend, without the cost of a second validation.
+# Chosen by hand.
 _SHOWN_BATCHES = 8
-"""Of the val batches, how many a picture shows: enough to see, and no second validation."""
 
 
 def has_other_weights(setup: Setup) -> bool:
-    """Whether evaluation uses other weights than training: an average, Schedule-Free's, a sum."""
+    """Whether evaluation uses other weights than training: an EMA, Schedule-Free's or merged LoRA."""
     has_mode = setup.optimizer_spec.set_mode is not None
     return setup.average is not None or has_mode or setup.has_parts
 
 
 @contextmanager
 def weights_for_evaluation(setup: Setup) -> Iterator[None]:
-    """Put the model into evaluation mode with the weights to judge, and back bit for bit.
-
-    Schedule-Free's own switch back is a lossy interpolation, so the training weights are copied
-    first and copied back after it.
-    """
+    """Switch the model to evaluation mode and evaluation weights, and back bit for bit."""
     with setup.in_full():
         was_training = setup.model.training
         setup.model.eval()
@@ -47,6 +44,7 @@ def _other_weights(setup: Setup) -> Iterator[None]:
         return
     named = setup.model.named_parameters()
     parameters = {name: value for name, value in named if value.requires_grad}
+    # Copied, because Schedule-Free's own way back is an interpolation that loses precision.
     kept = {name: value.detach().clone() for name, value in parameters.items()}
     if setup.optimizer_spec.set_mode is not None:
         setup.optimizer_spec.set_mode(setup.optimizer, False)
@@ -63,11 +61,11 @@ def _other_weights(setup: Setup) -> Iterator[None]:
 
 @torch.no_grad()
 def validate(setup: Setup) -> dict[str, float]:
-    """Compute losses and measures over all val clips, each clip once.
+    """Compute losses and metrics over all val clips, each clip once.
 
     Returns:
-        `val/loss`, `val/loss/<part>`, `val/<measure>` and `val/<check>`; empty when there are no
-        val clips, or when a person stops the run meanwhile.
+        `val/loss`, `val/loss/<part>`, `val/<measure>` and `val/<check>`; empty if there are no
+        val clips or if the user stops the run meanwhile.
     """
     if setup.val_batches is None:
         return {}
@@ -75,7 +73,7 @@ def validate(setup: Setup) -> dict[str, float]:
     stop = setup.folder / "control" / "stop"
     with weights_for_evaluation(setup):
         for host_batch in setup.val_batches.of_step(1):
-            # Several ranks add up what they found; one of them alone cannot leave.
+            # With several ranks, all must reach the sum below; none of them may return early.
             if setup.world.size == 1 and stop.exists():
                 return {}
             batch = host_batch.to(setup.device)
@@ -85,6 +83,7 @@ def validate(setup: Setup) -> dict[str, float]:
             named |= {f"val/loss/{name}": value for name, value in parts.items()}
             named |= {f"val/{name}": value for name, value in measures.items()}
             for name, value in named.items():
+                # On the device: reading a number here would make the host wait for every batch.
                 sums[name] = sums.get(name, torch.zeros((), device=setup.device)) + value.float()
         checks = setup.family.checks if setup.world.is_main else None
         found = checks(setup.model, setup.corpus.facts) if checks else {}
@@ -93,7 +92,7 @@ def validate(setup: Setup) -> dict[str, float]:
 
 
 def make_previews(setup: Setup, step: int) -> Iterator[Event]:
-    """Yield the picture and the sound of a step, as far as the family has them, or why not."""
+    """Yield the picture and the audio of a step, or the reason why there is none."""
     family = setup.family
     has_picture = family.illustrate is not None and setup.val_batches is not None
     silence = family.silent(setup.model) if family.silent is not None else ""
@@ -104,6 +103,7 @@ def make_previews(setup: Setup, step: int) -> Iterator[Event]:
             yield make_preview(setup, step)
         elif not has_picture:
             yield Notice("info", f"No preview was made: {silence}", "", step)
+    # A preview that fails must not end the run.
     except DataError as error:
         remedy = "Choose another preview sentence for the next run."
         yield Notice("warning", f"No preview was made: {error}", remedy, step)
@@ -116,7 +116,7 @@ def make_previews(setup: Setup, step: int) -> Iterator[Event]:
 
 @torch.no_grad()
 def make_picture(setup: Setup, step: int) -> PreviewMade:
-    """Draw what the family shows of the first val batches and write it into the run folder."""
+    """Draw the family's picture of the first val batches and write it to the run folder."""
     assert setup.family.illustrate is not None and setup.val_batches is not None
     shown = setup.val_batches.of_step(1)[:_SHOWN_BATCHES]
     batches = (batch.to(setup.device) for batch in shown)
@@ -129,10 +129,10 @@ def make_picture(setup: Setup, step: int) -> PreviewMade:
 
 @torch.no_grad()
 def make_preview(setup: Setup, step: int) -> PreviewMade:
-    """Speak the preview sentence and write it into the run folder.
+    """Synthesize the preview sentence and write it to the run folder.
 
     Raises:
-        DataError: the sentence or the speaker cannot be spoken.
+        DataError: the model cannot speak the sentence or does not know the speaker.
     """
     text, speaker = setup.preview_text, setup.preview_speaker
     with weights_for_evaluation(setup):

@@ -1,4 +1,7 @@
-"""Events: the facts a run leaves behind, and the append-only log they are written to."""
+"""Define the events of a run and the append-only log that stores them.
+
+The log is the only record of a run's progress; everything the page shows is derived from it.
+"""
 
 import dataclasses
 import json
@@ -15,14 +18,14 @@ from trainer.durable import line_end_if_torn
 
 @dataclass(frozen=True)
 class Event:
-    """One fact from a run."""
+    """One fact about a run."""
 
 
 @dataclass(frozen=True)
 class RunStarted(Event):
-    """A training process took the run; rows of an earlier process from `first_step` on are void.
+    """A training process started; steps from `first_step` on that an earlier one logged are void.
 
-    `optimizations` maps each catalog entry to its measured state: `{"on": bool, "detail": str}`.
+    `optimizations` maps each registry entry to its measured state: `{"on": bool, "detail": str}`.
     """
 
     first_step: int
@@ -34,7 +37,7 @@ class RunStarted(Event):
 
 @dataclass(frozen=True)
 class PhaseChanged(Event):
-    """What the process does while no step runs; `total` 0 means of unknown length."""
+    """The process started or continued a phase without steps; `total` is 0 if unknown."""
 
     phase: str
     done: int = 0
@@ -59,9 +62,9 @@ class ValidationDone(Event):
 
 @dataclass(frozen=True)
 class PreviewMade(Event):
-    """What a checkpoint would say: audio of a fixed sentence, or a picture and what it shows.
+    """A preview was written: audio of a fixed sentence, or a picture and its description.
 
-    `path`, relative to the run folder, ends in .wav or in .svg; a picture has no speaker.
+    `path` is relative to the run folder and ends in .wav or .svg; a picture has no speaker.
     """
 
     step: int
@@ -74,7 +77,7 @@ class PreviewMade(Event):
 class CheckpointSaved(Event):
     """A checkpoint was published; `path` is relative to the run folder.
 
-    `seconds` is what the writing took, `waited_s` how long training stood still for it.
+    `seconds` is how long writing took, `waited_s` how long training waited for it.
     """
 
     step: int
@@ -87,9 +90,10 @@ class CheckpointSaved(Event):
 
 @dataclass(frozen=True)
 class Notice(Event):
-    """Something a person should know; `level` is `info`, `warning` or `error`.
+    """A message for the user; `level` is `info`, `warning` or `error`.
 
-    `offer` names what the page can do about it with one press: `rescue`, another run with AdamW.
+    `offer` names an action that the page offers as a button: `rescue` starts another run with
+    AdamW.
     """
 
     level: str
@@ -101,7 +105,7 @@ class Notice(Event):
 
 @dataclass(frozen=True)
 class PlanChanged(Event):
-    """A person changed how far the run goes: at `step`, its end moved to `last_step`."""
+    """The user changed the length of the run: at `step`, its end moved to `last_step`."""
 
     step: int
     last_step: int
@@ -109,7 +113,7 @@ class PlanChanged(Event):
 
 @dataclass(frozen=True)
 class OptionsChanged(Event):
-    """A person changed options of a run that was stopped at `step`; `values` as in `run.json`."""
+    """The user changed options of a run stopped at `step`; `values` are as in `run.json`."""
 
     step: int
     values: dict[str, Any]
@@ -117,12 +121,12 @@ class OptionsChanged(Event):
 
 @dataclass(frozen=True)
 class RunAdapted(Event):
-    """What a run changed by itself so that it can go on, all of it as it holds from here on.
+    """The run changed its own settings in order to continue; holds all of them, not only the new.
 
-    `parts`: pieces a micro-batch is cut into. `checkpointing`: whether gradient checkpointing was
-    turned on. `rate`: factor on the learning rate. `full_precision`: whether mixed precision was
-    turned off. `rollbacks`: how often the run went back to a checkpoint. `regrouped`: how often its
-    process ended to get memory that lay in pieces in order.
+    `parts`: how many parts each micro-batch is split into. `checkpointing`: whether gradient
+    checkpointing was turned on. `rate`: factor on the learning rate. `full_precision`: whether
+    mixed precision was turned off. `rollbacks`: how often the run rolled back to a checkpoint.
+    `regrouped`: how often its process was replaced because memory was fragmented.
     """
 
     step: int
@@ -137,9 +141,10 @@ class RunAdapted(Event):
 
 @dataclass(frozen=True)
 class ResumeVerified(Event):
-    """Steps done again after a resume were compared with those logged before it.
+    """Steps repeated after a resume were compared with the same steps logged before it.
 
-    `difference` is the largest relative one of loss and gradient norm; 0: equal to the last bit.
+    `difference` is the largest relative difference of loss and gradient norm; 0 means identical
+    to the last bit.
     """
 
     step: int
@@ -149,7 +154,7 @@ class ResumeVerified(Event):
 
 @dataclass(frozen=True)
 class RunFinished(Event):
-    """The process ended by itself; `outcome` is `finished`, `stopped` or `failed`."""
+    """The run ended; `outcome` is `finished`, `stopped` or `failed`."""
 
     outcome: str
     step: int
@@ -157,14 +162,15 @@ class RunFinished(Event):
     remedy: str = ""
 
 
+# Events kept in memory while the disk is full: a few megabytes, chosen by hand. The oldest are
+# dropped first.
 MOST_WAITING = 10_000
-"""Events that wait in memory while the disk is full, a few megabytes."""
 EVENT_TYPES: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subclasses__()}
 
 
 @dataclass(frozen=True)
 class LoggedEvent:
-    """An event with the time it was logged (seconds since 1970) and the byte offset behind it."""
+    """An event with the time it was logged (seconds since 1970) and the byte offset after it."""
 
     event: Event
     time: float
@@ -172,18 +178,18 @@ class LoggedEvent:
 
 
 class EventLog:
-    """An append-only file of events, one JSON object a line: one writer, many followers."""
+    """An append-only file of events, one JSON object per line: one writer, many readers."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.num_lost = 0
-        """Events that were given up because too many waited."""
+        """Events that were dropped because too many were waiting."""
         self._waiting: list[bytes] = []
         self._tail_is_whole = False
         self._synced_at = 0.0
 
     def append(self, event: Event) -> None:
-        """Write an event; after a full disk the lines wait in memory and are written later."""
+        """Write an event; while the disk is full, events wait in memory and are written later."""
         values = {"time": time.time(), "type": type(event).__name__} | dataclasses.asdict(event)
         self._waiting.append(json.dumps(_plain(values), ensure_ascii=False).encode() + b"\n")
         self.num_lost += max(0, len(self._waiting) - MOST_WAITING)
@@ -191,21 +197,22 @@ class EventLog:
         try:
             self._write_waiting()
         except OSError:
+            # Training goes on. The line may be half written, so the next one starts on a new line.
             self._tail_is_whole = False
 
     @property
     def num_waiting(self) -> int:
-        """Events that the disk has not taken yet."""
+        """The number of events that are not written yet."""
         return len(self._waiting)
 
     def follow(self, offset: int = 0) -> Iterator[LoggedEvent]:
-        """Yield the whole lines behind a byte offset; a torn or unknown line is passed over."""
+        """Yield the events after a byte offset; torn and unknown lines are skipped."""
         try:
             with self.path.open("rb") as file:
                 file.seek(offset)
                 for line in file:
                     if not line.endswith(b"\n"):
-                        return
+                        return  # still being written; the next call reads it
                     offset += len(line)
                     logged = _parse(line, offset)
                     if logged is not None:
@@ -214,15 +221,16 @@ class EventLog:
             return
 
     def _write_waiting(self) -> None:
+        # Unbuffered, so that a line is written by one call and a short write is noticed.
         with self.path.open("ab", buffering=0) as file:
             if not self._tail_is_whole:
                 file.write(line_end_if_torn(self.path))
                 self._tail_is_whole = True
             while self._waiting:
                 if file.write(self._waiting[0]) != len(self._waiting[0]):
-                    raise OSError("the disk took only a part of the line")
+                    raise OSError("only part of the line was written")
                 self._waiting.pop(0)
-            # Once a second: an fsync a line would cost a slow disk more than the step itself.
+            # At most once a second: on a slow disk, an fsync per line takes longer than a step.
             if time.monotonic() - self._synced_at > 1.0:
                 os.fsync(file.fileno())
                 self._synced_at = time.monotonic()
@@ -234,7 +242,7 @@ def _parse(line: bytes, offset: int) -> LoggedEvent | None:
         logged_at = float(values.pop("time"))
         event = EVENT_TYPES[values.pop("type")](**values)
     except (ValueError, KeyError, TypeError, AttributeError):
-        return None
+        return None  # torn, or an event type of a newer version
     return LoggedEvent(event, logged_at, offset)
 
 

@@ -1,4 +1,7 @@
-"""Command-line flags made from the same documented fields as the page: RunConfig <-> argv."""
+"""Convert between RunConfig and command-line flags.
+
+The flags are generated from the same option fields as the page, so both offer the same settings.
+"""
 
 import argparse
 from collections.abc import Sequence
@@ -22,13 +25,13 @@ _GROUPS = {
     "optimizer": "options of the optimizer",
     "schedule": "options of the schedule",
 }
+# Flags that differ from the field's name, because users count GPUs and not processes.
 _SPOKEN = {"num_processes": "gpus"}
-"""Flags that say what people call it, where that is not the name of the field."""
 
 
 @dataclass(frozen=True)
 class Flag:
-    """One option on the command line and the place of its value in a RunConfig's JSON."""
+    """A command-line option and the path of its value in a RunConfig's JSON."""
 
     flag: str
     path: tuple[str, ...]
@@ -38,14 +41,15 @@ class Flag:
 def config_from_args(
     parser: argparse.ArgumentParser, argv: Sequence[str]
 ) -> tuple[RunConfig, argparse.Namespace]:
-    """Read a RunConfig: defaults, then --preset, then --config, then every flag given.
+    """Read a RunConfig: defaults, then --preset, then --config, then the other flags.
 
     The options of the chosen family, optimizer and schedule become flags of their own, so the
-    parser is completed here, and `--help` shows the options of what was chosen.
+    parser is completed here and `--help` shows the options of what was chosen.
 
     Raises:
-        ConfigError: a value or a combination that cannot be used; every problem is named.
+        ConfigError: a value or a combination is invalid; the error lists every problem.
     """
+    # Two passes: which flags exist depends on the family, optimizer and schedule chosen.
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     _add_choices(first)
     chosen, _ = first.parse_known_args([word for word in argv if word not in ("-h", "--help")])
@@ -71,6 +75,8 @@ def config_from_args(
     if problems:
         raise ConfigError(problems)
     _read_optimizations(values, parsed)
+    # Only one of steps and epochs can be set; the one on the command line replaces the other of a
+    # preset or a file. If both are on the command line, RunConfig refuses them.
     if hasattr(parsed, "epochs") and not hasattr(parsed, "steps"):
         values["training"]["steps"] = None
     if hasattr(parsed, "steps") and not hasattr(parsed, "epochs"):
@@ -81,10 +87,10 @@ def config_from_args(
 def data_from_args(
     parser: argparse.ArgumentParser, argv: Sequence[str]
 ) -> tuple[DataConfig, argparse.Namespace]:
-    """Read a DataConfig from flags of the same names as those of `train`.
+    """Read a DataConfig from flags with the same names as those of `train`.
 
     Raises:
-        ConfigError: a value that cannot be used, or no clips named.
+        ConfigError: a value is invalid, or neither a CSV nor a folder is given.
     """
     group = parser.add_argument_group(_GROUPS["data"])
     infos = describe(DataConfig)
@@ -98,7 +104,7 @@ def data_from_args(
 
 
 def config_flags(config: RunConfig) -> list[Flag]:
-    """List every flag that fits a configuration; a name taken already gets its part in front."""
+    """List all flags for a configuration; a name already in use gets its part as a prefix."""
     family, optimizer = find_family(config.family.name), find_optimizer(config.optimizer.name)
     schedule = find_schedule(config.schedule.name)
     parts: list[tuple[tuple[str, ...], type]] = [
@@ -121,7 +127,7 @@ def config_flags(config: RunConfig) -> list[Flag]:
 
 
 def command_line(config: RunConfig, run: str) -> list[str]:
-    """Return the exact command that starts such a run, with only what differs from the defaults."""
+    """Return the command that starts such a run, with only the options that differ from defaults."""
     words = ["python", "-m", "trainer", "train", "--run", run]
     for part in ("family", "optimizer", "schedule"):
         words += [f"--{part}", getattr(config, part).name]
@@ -158,6 +164,7 @@ def _starting_config(chosen: argparse.Namespace) -> RunConfig:
         name = getattr(chosen, part, None)
         if name is not None and name != values[part]["name"]:
             values[part] = {"name": name, "options": {}}
+    # An optimizer that brings its own schedule would otherwise be refused with the default one.
     allowed = find_optimizer(values["optimizer"]["name"]).schedules
     if allowed and values["schedule"]["name"] not in allowed and not hasattr(chosen, "schedule"):
         values["schedule"] = {"name": allowed[0], "options": {}}
@@ -167,20 +174,22 @@ def _starting_config(chosen: argparse.Namespace) -> RunConfig:
 
 
 def _add_choices(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what to train, and how")
+    group = parser.add_argument_group("what to train and how")
     families = ", ".join(discover("trainer.models", ModelFamily))
     optimizers = ", ".join(discover("trainer.optimizers", OptimizerSpec))
     for name, text in (
         ("family", f"model family: {families}"),
         (
             "base",
-            "base checkpoint to start from: an export, a checkpoint folder, published weights",
+            "base checkpoint to start from: an export, a checkpoint folder or published weights",
         ),
         ("optimizer", f"optimizer: {optimizers}"),
         ("schedule", f"learning-rate schedule: {', '.join(SCHEDULES)}"),
-        ("preset", f"named settings to start from: {', '.join(PRESETS)}"),
-        ("config", "JSON file with settings, as in a run's run.json"),
+        ("preset", f"preset to start from: {', '.join(PRESETS)}"),
+        ("config", "JSON file with settings, in the format of run.json"),
     ):
+        # SUPPRESS here and below: only flags that were given show up in the result, so a default
+        # cannot overwrite a value of a preset or a file.
         group.add_argument(f"--{name}", help=text, default=argparse.SUPPRESS, metavar=name.upper())
 
 
@@ -188,7 +197,7 @@ def _add_flag(parser: "argparse._ArgumentGroup", flag: Flag) -> None:
     info = flag.info
     default = "auto" if info.default is None else info.default
     shown = "" if default == "" else f" [{default}]"
-    text = f"{info.label}: {info.help}{shown}".replace("%", "%%")
+    text = f"{info.label}: {info.help}{shown}".replace("%", "%%")  # argparse formats its help
     if info.kind is bool:
         action = argparse.BooleanOptionalAction
         parser.add_argument(f"--{flag.flag}", action=action, help=text, default=argparse.SUPPRESS)
@@ -223,7 +232,7 @@ def _add_optimizations(parser: argparse.ArgumentParser) -> None:
 
 
 def _option_flags(name: str) -> list[Flag]:
-    """Return the flags of an optimization's options; its mode is the value of its own flag."""
+    """Return the flags of an optimization's options, except `mode`, the value of its own flag."""
     entry = discover("trainer.optimizations", Optimization)[name]
     start = name.replace("_", "-")
     return [
@@ -234,10 +243,10 @@ def _option_flags(name: str) -> list[Flag]:
 
 
 def _read_optimizations(values: dict[str, Any], parsed: argparse.Namespace) -> None:
-    """Put the optimizations given and their options in place.
+    """Write the given optimizations and their options into `values`.
 
     Raises:
-        ConfigError: a value that cannot be used, or an option of an optimization that is off.
+        ConfigError: a value is invalid, or an option belongs to an optimization that is off.
     """
     problems: list[str] = []
     for name in discover("trainer.optimizations", Optimization):
@@ -248,7 +257,7 @@ def _read_optimizations(values: dict[str, Any], parsed: argparse.Namespace) -> N
                 continue
             if name not in values["optimizations"]:
                 on = f"--{name.replace('_', '-')}"
-                problems.append(f"--{flag.flag} is given, but {name} is off. Add {on}.")
+                problems.append(f"--{flag.flag} has no effect because {name} is off. Add {on}.")
                 continue
             try:
                 _put(values, flag.path, parse_value(flag.info, given))
@@ -270,6 +279,7 @@ def _read_optimization(values: dict[str, Any], name: str, given: bool | str | No
 
 def _spell(value: Any) -> str:
     """Return a value as a person would type it: 30, not 30.0."""
+    # Beyond 1e15 a float no longer holds every integer, and str() writes an exponent.
     is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
     return str(int(value)) if is_whole else str(value)
 
@@ -289,12 +299,12 @@ def _get(values: dict[str, Any], path: tuple[str, ...], default: Any) -> Any:
 
 
 def refuse_missing_data(config: RunConfig) -> None:
-    """Raise ConfigError when a configuration names no clips."""
+    """Raise ConfigError if a configuration has neither a train CSV nor a data folder."""
     if not (config.data.train_csv or config.data.train_data):
         raise ConfigError(
             FieldProblem(
-                "No clips are named. Give a train CSV or a data folder (--train-csv FILE or "
-                "--train-data FOLDER).",
+                "There is no training data. Choose a train CSV or a data folder (--train-csv FILE "
+                "or --train-data FOLDER).",
                 "data.train_csv",
             )
         )

@@ -1,4 +1,4 @@
-"""Foresight: `python -m trainer estimate`, what a run will need and whether it fits."""
+"""Implement `python -m trainer estimate`: how much memory a run needs and whether it fits."""
 
 import argparse
 import json
@@ -24,26 +24,27 @@ from trainer.specs import Optimization
 Tell = Callable[[str], None]
 
 _CHECKPOINTING = "gradient_checkpointing"
+# Optimizations that save memory without changing what is trained, the cheapest in time first.
 _SAVERS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("sdpa", {}),
     ("mixed_precision", {"mode": "auto"}),
     ("gradient_checkpointing", {"level": "full"}),
 )
-"""Boxes that save memory and leave what is trained as it is."""
 
 
 def estimate_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: Tell) -> int:
-    """Print what the largest step of a configuration needs; 1 if it does not fit the device."""
+    """Print the memory of the largest step of a configuration; return 1 if it does not fit."""
     add = parser.add_argument_group("the estimate").add_argument
-    add("--gpu-memory", type=float, metavar="GIB", help="for a GPU of this size, not this device")
-    add("--json", action="store_true", help="print JSON for machines")
+    add("--gpu-memory", type=float, metavar="GIB", help="estimate for a GPU with this much memory")
+    add("--json", action="store_true", help="print JSON")
     add("--fix", action="store_true", help="if it does not fit, find settings that do")
     add("--levels", action="store_true", help="compare the levels of gradient checkpointing")
-    parser.epilog = "Without --base, --size also names a random model of a true size, as `measure`."
+    parser.epilog = "Without --base, --size selects a random model of a real size, as in `measure`."
     words, size = _split_size(argv)
     config, args = config_from_args(parser, words)
     device = choose_device(config.training.device)
     if args.gpu_memory:
+        # As capable as a current GPU (9.0 is Hopper), so that no optimization is ruled out.
         device = Device("cuda", 0, f"a GPU with {args.gpu_memory:g} GiB", args.gpu_memory, (9, 0))
     config = with_absolute_paths(config)
     if args.levels:
@@ -61,7 +62,7 @@ def estimate_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell:
 
 
 def _split_size(argv: Sequence[str]) -> tuple[list[str], str]:
-    """Return the words, and the size of a random model if they name one."""
+    """Return the arguments without `--size`, and the size of a random model if they name one."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("--family", "--preset", "--base", "--size"):
         parser.add_argument(name, default="")
@@ -77,10 +78,11 @@ def _split_size(argv: Sequence[str]) -> tuple[list[str], str]:
 def foresee(
     config: RunConfig, device: Device, *, clips: Sequence[Clip] = (), size: str = ""
 ) -> dict[str, Any]:
-    """Return the estimate of a configuration as plain JSON values, with seconds if they are known.
+    """Return the estimate of a configuration as JSON values, with seconds per step if known.
 
-    Clips are read from the configuration's CSV if none are given; a missing one means clips of
-    the usual longest. `s_per_step` is None unless this machine was measured alike.
+    Clips are read from the configuration's CSV if none are given; without a CSV, clips of the
+    family's usual maximum length are assumed. `s_per_step` is None unless a comparable
+    configuration was measured on this machine.
     """
     found = estimate(config, clips=clips or _clips_of(config), device=device, size=size)
     usable_gib = USABLE_SHARE * device.memory_gib
@@ -102,9 +104,9 @@ def foresee(
 
 
 def foresee_levels(config: RunConfig, device: Device, *, size: str = "") -> list[dict[str, Any]]:
-    """Return what every level of gradient checkpointing would keep, and compute again.
+    """Return the memory and the extra computation of each level of gradient checkpointing.
 
-    `more` is what a step computes beyond one without, as a share of its counted FLOPs.
+    `more` is the extra FLOPs per step as a share of those without checkpointing.
     """
     clips = _clips_of(config)
     others = {key: value for key, value in config.optimizations.items() if key != _CHECKPOINTING}
@@ -128,9 +130,9 @@ def _clips_of(config: RunConfig) -> Sequence[Clip]:
 
 
 def find_fix(config: RunConfig, device: Device, *, size: str = "") -> dict[str, Any] | None:
-    """Return the first of ever stronger measures with which a configuration fits; None: none does.
+    """Return the first set of memory-saving changes that makes a configuration fit, or None.
 
-    The effective batch stays as it is: smaller micro-batches are accumulated.
+    The effective batch size stays the same: smaller micro-batches are accumulated.
     """
     clips = _clips_of(config)
     measures: list[str] = []
@@ -139,7 +141,7 @@ def find_fix(config: RunConfig, device: Device, *, size: str = "") -> dict[str, 
         config = changed
         found = foresee(config, device, clips=clips, size=size)
         if found["fits"]:
-            # The last of several batch sizes says what all of them do.
+            # Only the last batch size counts; the ones tried before it did not fit.
             words = [one for one in measures if not one.startswith("batch")]
             words += [one for one in measures if one.startswith("batch")][-1:]
             return {"words": words, "config": config.to_json(), "peak_gib": found["peak_gib"]}
@@ -147,7 +149,7 @@ def find_fix(config: RunConfig, device: Device, *, size: str = "") -> dict[str, 
 
 
 def _measures(config: RunConfig, device: Device) -> Iterator[tuple[str, RunConfig]]:
-    """Yield what saves memory, the cheapest first; each keeps those before it."""
+    """Yield changes that save memory, the cheapest first; each includes those before it."""
     boxes = discover("trainer.optimizations", Optimization)
     for name, options in _SAVERS:
         is_on = name in config.optimizations
@@ -156,6 +158,7 @@ def _measures(config: RunConfig, device: Device) -> Iterator[tuple[str, RunConfi
             config = config.with_values(optimizations=optimizations)
             yield boxes[name].label, config
     whole = config.training.batch_size * config.training.accumulate
+    # Only divisors of the effective batch size keep it the same.
     while (size := config.training.batch_size) > 1:
         size = next(fewer for fewer in range(size // 2, 0, -1) if whole % fewer == 0)
         training = replace(config.training, batch_size=size, accumulate=whole // size)
@@ -165,7 +168,7 @@ def _measures(config: RunConfig, device: Device) -> Iterator[tuple[str, RunConfi
 
 def _describe_level(row: dict[str, Any]) -> str:
     verdict = "fits" if row["fits"] else "does not fit"
-    return f"{row['level']:<7} {row['peak_gib']:6.2f} GiB  +{row['more']:.0%} to compute  {verdict}"
+    return f"{row['level']:<7} {row['peak_gib']:6.2f} GiB  +{row['more']:.0%} compute  {verdict}"
 
 
 def _describe(found: dict[str, Any], tell: Tell) -> None:
@@ -173,15 +176,15 @@ def _describe(found: dict[str, Any], tell: Tell) -> None:
     listed = ", ".join(f"{name} {found[name] / GIB:.2f}" for name in parts if found[name])
     tell(f"Peak memory of a step: {found['peak_gib']:.2f} GiB ({listed}).")
     verdict = "It fits" if found["fits"] else "It does not fit"
-    tell(f"{verdict}: {found['device']} has {found['usable_gib']:.1f} GiB that a run may use.")
+    tell(f"{verdict}: {found['device']} has {found['usable_gib']:.1f} GiB usable for a run.")
     if found.get("fix"):
         words = ", ".join(found["fix"]["words"])
         tell(f"With {words} it needs {found['fix']['peak_gib']:.2f} GiB and fits.")
     elif not found["fits"] and "fix" in found:
-        tell("Nothing here that saves memory, down to batch size 1, makes it fit.")
+        tell("No memory-saving option makes it fit, even with batch size 1.")
     if found["left_out"]:
-        tell(f"Not reckoned in, it may need less: {', '.join(found['left_out'])}.")
+        tell(f"Not included (may reduce memory): {', '.join(found['left_out'])}.")
     if found["s_per_step"] is None:
-        tell("Seconds per step are unknown: python -m trainer measure tells them for this machine.")
+        tell("Seconds per step are unknown; measure them here with: python -m trainer measure")
     else:
         tell(f"{found['s_per_step']:.3f} s/step, from {found['s_per_step_from']}.")
