@@ -100,7 +100,9 @@ def _end_badly(run: Run, step: int, end: str) -> int:
         os.abort()
     if end == "nan":
         run.events.append(StepDone(step + 1, {"train/loss": float("nan")}))
-        run.events.append(Notice("error", "The loss is no number.", "Lower the rate.", step + 1))
+        run.events.append(
+            Notice("error", "The loss is NaN or infinite.", "Lower the rate.", step + 1)
+        )
     remedy = "Halve the batch size and double the accumulation."
     run.events.append(RunFinished("failed", step, "The device ran out of memory.", remedy))
     return 20

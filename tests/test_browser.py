@@ -103,7 +103,7 @@ def test_runs_that_end_badly_say_why_and_what_to_do(
 ) -> None:
     ends = {
         "fail": ("failed", "ran out of memory. Halve the batch size"),
-        "nan": ("failed", "The loss is no number."),
+        "nan": ("failed", "The loss is NaN or infinite."),
         "vanish": ("interrupted", "Press Resume"),
     }
     for end in ends:

@@ -73,7 +73,10 @@ def _finished(server: PageServer, name: str) -> Run:
     run.events.append(ValidationDone(20, {"val/loss": 0.2}))
     run.events.append(
         Notice(
-            "warning", "The loss is no number.", "Listen to these clips if it happens again.", 15
+            "warning",
+            "The loss is NaN or infinite.",
+            "Listen to these clips if it happens again.",
+            15,
         )
     )
     run.events.append(CheckpointSaved(20, "checkpoints/step-00000020", True, 10, 0.1))

@@ -211,7 +211,7 @@ def test_a_voice_is_heard_while_it_speaks(
     assert spoken.returncode == 0, spoken.stderr
     assert "First sound after" in streamed.stderr
     assert (live.tolist(), live_rate) == (wave.tolist(), rate)
-    assert "needs --stream" in capsys.readouterr().err
+    assert "works only with --stream" in capsys.readouterr().err
 
 
 def test_an_export_is_a_base_for_the_next_run(folder: Path, whole: Run) -> None:

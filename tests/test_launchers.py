@@ -63,7 +63,7 @@ def test_a_run_is_sent_to_this_machine_asked_about_stopped_and_waited_for(run: R
 def test_what_a_run_trains_is_not_changed_by_sending_it(run: Run) -> None:
     with pytest.raises(ConfigError, match="Leave out: --steps 5"):
         _launch("--run", run.folder, "--steps", 5)
-    with pytest.raises(RunNotFound, match="not sent anywhere"):
+    with pytest.raises(RunNotFound, match="was not submitted"):
         _launch("--run", run.folder, "--status")
     with pytest.raises(ConfigError, match="one machine"):
         local.submit(run, Resources(nodes=2, gpus=2))
@@ -90,7 +90,7 @@ def test_gpus_are_shared_evenly() -> None:
 def test_without_slurm_a_run_stays_here(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
 
-    with pytest.raises(RunError, match="no Slurm on this machine"):
+    with pytest.raises(RunError, match="Slurm was not found on this machine"):
         slurm.submit(run, Resources())
 
 

@@ -197,7 +197,7 @@ def test_a_run_that_trains_cannot_wait(library: RunLibrary) -> None:
     run = library.create("voice", RunConfig())
     lock = run.take()
 
-    with pytest.raises(RunOwned, match="need not wait"):
+    with pytest.raises(RunOwned, match="cannot be queued"):
         library.requeue("voice")
     lock.release()
     library.requeue("voice")

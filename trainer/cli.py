@@ -1,4 +1,4 @@
-"""The command line: python -m trainer check | train | resume | stop | status | metrics | ..."""
+"""Implement the command line: python -m trainer check | train | resume | stop | status | ..."""
 
 import argparse
 import csv
@@ -21,41 +21,41 @@ from trainer.series import merged_rows
 
 COMMANDS = {
     "check": "read CSVs and list every clip and every problem",
-    "cut": "cut long recordings into clips, and write their texts",
+    "cut": "split long recordings into clips and transcribe them",
     "train": "create a run folder and train it here",
-    "resume": "start or continue a run folder",
+    "resume": "start or continue a run",
     "stop": "ask a run to save and stop",
-    "status": "say what a run does",
+    "status": "show the state of a run",
     "metrics": "print the metrics of a run as JSON or CSV",
-    "synthesize": "speak a sentence with a checkpoint of a run",
+    "synthesize": "synthesize speech with a checkpoint of a run",
     "export": "write the weights of a run for use elsewhere",
-    "launch": "train a run in the background here, or on a Slurm cluster",
+    "launch": "train a run in the background, here or on a Slurm cluster",
     "race": "compare optimizers on your clips under equal conditions",
     "find-lr": "find a learning rate with one short run",
-    "estimate": "say how much memory a run will need, before it runs",
-    "measure": "measure what each optimization brings on this machine",
+    "estimate": "estimate the memory of a run before it starts",
+    "measure": "measure the speed and memory of each optimization on this machine",
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; errors for people are printed as sentences."""
+    """Run one command and return its exit code; a TimbreError is printed as a sentence."""
     argv = list(sys.argv[1:] if argv is None else argv)
     parser = _top_parser()
     if not argv or argv[0] in ("-h", "--help"):
         parser.print_help()
         return 0 if argv else 2
     if argv[0] not in COMMANDS:
-        parser.error(f"'{argv[0]}' is not a command; there are {', '.join(COMMANDS)}")
+        parser.error(f"'{argv[0]}' is not a command; use one of: {', '.join(COMMANDS)}")
     try:
         return _HANDLERS[argv[0]](argv[1:])
     except TimbreError as error:
         print(f"Error: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        return 0
-    except OSError as error:  # A training process tells of its own failures and raises none.
+        return 0  # the reader, such as `head`, has seen enough
+    except OSError as error:  # not from training, which logs its own failures
         if not (text := refusal_of_disk(error)):
-            raise
+            raise  # not about a file: a bug, and its traceback is wanted
         print(f"Error: {text}", file=sys.stderr)
         return 1
 
@@ -74,7 +74,7 @@ def _top_parser() -> argparse.ArgumentParser:
 def _parser(command: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         prog=f"python -m trainer {command}", description=COMMANDS[command], allow_abbrev=False
-    )
+    )  # no abbreviations: a new option must not change what an old script means
 
 
 def _run_parser(command: str, what: str = "the run folder") -> argparse.ArgumentParser:
@@ -83,14 +83,14 @@ def _run_parser(command: str, what: str = "the run folder") -> argparse.Argument
     return parser
 
 
-def _check(argv: list[str]) -> int:
+def _check(argv: list[str]) -> int:  # imports inside commands: torch takes seconds to import
     from trainer.data.manifest import read_manifest
     from trainer.flags import data_from_args
 
     parser = _parser("check")
     parser.add_argument("--family", default="", help="also compute this family's features")
-    parser.add_argument("--base", default="", help="the base checkpoint the family starts from")
-    parser.add_argument("--json", action="store_true", help="print JSON for machines")
+    parser.add_argument("--base", default="", help="the family's base checkpoint")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     data, args = data_from_args(parser, argv)
     manifest = read_manifest(data, progress=shown_progress())
     unusable, costs, alphabet = {}, [], {}
@@ -123,11 +123,11 @@ def _check(argv: list[str]) -> int:
         print(_describe_cost(cost))
     for letter in alphabet.get("letters", []):
         where = f"{letter['clips']} clips, {letter['minutes']:.1f} minutes"
-        print(f"Unknown letter: {letter['letter']} ({letter['name']}), in {where}")
+        print(f"Unknown character: {letter['letter']} ({letter['name']}), in {where}")
     kept = [clip for clip in manifest.clips if clip.id not in unusable]
     minutes = sum(clip.duration_s for clip in kept) / 60
     print(
-        f"{len(kept)} clips can be used ({minutes:.1f} minutes, {len(usable)} train, "
+        f"{len(kept)} clips are usable ({minutes:.1f} minutes, {len(usable)} train, "
         f"{len(kept) - len(usable)} val), {len(manifest.problems) + len(unusable)} rows have "
         "problems."
     )
@@ -147,20 +147,20 @@ def _left_out(clips: Sequence[Clip], unusable: dict[str, str]) -> list[dict[str,
 
 
 def _describe_cost(cost: dict[str, Any]) -> str:
-    """Say what a language that the vocabulary does not know costs."""
+    """Describe how many tokens a language adds to the vocabulary."""
     letters = cost["unknown_characters"]
     added = len(letters) + cost["new_merges"] + cost["needs_language_token"]
     return (
         f"Language {cost['language']}: {added} new tokens ({' '.join(letters)[:120]}); "
         f"{cost['clips_with_unknown']} of {cost['clips']} clips need them; "
-        f"{cost['tokens_per_character_after']:.2f} tokens a character."
+        f"{cost['tokens_per_character_after']:.2f} tokens per character."
     )
 
 
 def _judge_for(
     family_name: str, base_name: str, clips: Sequence[Clip]
 ) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """Return what a family cannot use, by clip id, and what languages new to it cost."""
+    """Return why clips are unusable for a family, by clip id, and the costs of new languages."""
     from trainer.data.cache import FeatureCache, default_cache_folder
     from trainer.data.listing import no_progress
     from trainer.dataset import loader_workers
@@ -180,7 +180,7 @@ def _judge_for(
 
 
 def _alphabet_for(family_name: str, base_name: str, clips: Sequence[Clip]) -> dict[str, Any]:
-    """Return the letters a family does not know and how it reads texts; see `alphabet`."""
+    """Return the characters that a family does not know; see `describe_alphabet`."""
     from trainer.alphabet import describe_alphabet
     from trainer.entries import find_family
 
@@ -206,11 +206,11 @@ def _train(argv: list[str]) -> int:
 
 def _resume(argv: list[str]) -> int:
     parser = _run_parser("resume")
-    more = "let it go further than planned, or than where it ended early"
+    more = "train this many more steps than planned, or than where it stopped early"
     parser.add_argument("--more-steps", type=int, metavar="N", help=more)
-    sizes = "train with so many processes from now on, one a GPU; steps hold the same clips"
+    sizes = "number of processes from now on, one per GPU; steps keep the same clips"
     parser.add_argument("--gpus", type=int, metavar="N", help=sizes)
-    change = "change an option, such as training.batch_size=4; says what that means for the result"
+    change = "change an option, such as training.batch_size=4; prints what that means for the run"
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=change)
     args = parser.parse_args(argv)
     run = Run.open(args.run)
@@ -219,14 +219,14 @@ def _resume(argv: list[str]) -> int:
     if args.set:
         _change_options(run, args.set)
     if args.more_steps is not None:
-        print(f"{run.name} goes to step {run.request_more(args.more_steps)}.")
+        print(f"{run.name} now ends at step {run.request_more(args.more_steps)}.")
         if run.is_owned():
-            return 0
+            return 0  # the process that trains it reads the request
     return _continue(run)
 
 
 def _change_options(run: Run, words: Sequence[str]) -> None:
-    """Take up options that are changed at a resume, and say how much each of them matters."""
+    """Apply options that change at a resume and print how much each of them matters."""
     from trainer.entries import resolve
     from trainer.scope import (
         changed_config,
@@ -248,7 +248,7 @@ def _change_options(run: Run, words: Sequence[str]) -> None:
 
 
 def _continue(run: Run) -> int:
-    """Train in this process, or become what starts one process a GPU."""
+    """Train in this process, or replace it by torchrun, which starts one process per GPU."""
     import os
     import subprocess
 
@@ -258,7 +258,7 @@ def _continue(run: Run) -> int:
     if not is_one_of_several:
         report(run.folder, run.num_processes)
     if run.num_processes > 1 and not is_one_of_several:
-        if os.name == "nt":
+        if os.name == "nt":  # execv on Windows returns to the shell before torchrun has ended
             return subprocess.run(run.torchrun(), check=False).returncode
         os.execv(sys.executable, run.torchrun())
     from trainer.process import continue_run
@@ -269,16 +269,16 @@ def _continue(run: Run) -> int:
 
 def _stop(argv: list[str]) -> int:
     parser = _run_parser("stop")
-    parser.add_argument("--wait", action="store_true", help="return when the run has stopped")
-    parser.add_argument("--now", action="store_true", help="end it at once, without saving")
+    parser.add_argument("--wait", action="store_true", help="wait until the run has stopped")
+    parser.add_argument("--now", action="store_true", help="kill it at once, without saving")
     args = parser.parse_args(argv)
     run = Run.open(args.run)
     if not run.status().is_active:
-        print(f"The run {run.name} is not being trained ({run.status().state}).")
+        print(f"The run {run.name} is not training ({run.status().state}).")
         return 0
     if args.now:
         run.kill()
-        print(f"{run.name} is ended at once; it can go on from its last checkpoint.")
+        print(f"{run.name} was killed; resume continues from its last checkpoint.")
     else:
         run.request("stop")
         print(f"Asked {run.name} to save and stop after the current step.")
@@ -290,7 +290,7 @@ def _stop(argv: list[str]) -> int:
 
 def _status(argv: list[str]) -> int:
     parser = _run_parser("status")
-    parser.add_argument("--json", action="store_true", help="print JSON for machines")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args(argv)
     status = Run.open(args.run).status()
     if args.json:
@@ -313,7 +313,7 @@ def _metrics(argv: list[str]) -> int:
     parser = _run_parser("metrics")
     form = parser.add_mutually_exclusive_group(required=True)
     form.add_argument("--json", action="store_true", help="one JSON object of columns")
-    form.add_argument("--csv", action="store_true", help="one row a step")
+    form.add_argument("--csv", action="store_true", help="one row per step")
     args = parser.parse_args(argv)
     series = Run.open(args.run).series()
     tables = {"steps": series.steps, "validations": series.validations}
@@ -327,7 +327,7 @@ def _metrics(argv: list[str]) -> int:
     names = list(series.steps.columns)
     names += [name for name in series.validations.columns if name not in names]
     writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
-    writer.writerow({name: disarm(name) for name in names})
+    writer.writerow({name: disarm(name) for name in names})  # no name may act as a formula
     for row in merged_rows(series.steps.columns, series.validations.columns):
         writer.writerow(row)
     return 0
@@ -335,22 +335,22 @@ def _metrics(argv: list[str]) -> int:
 
 def _synthesize(argv: list[str]) -> int:
     started = time.monotonic()
-    parser = _run_parser("synthesize", "the folder of a run, or of an exported FastSpeech 2")
-    parser.add_argument("--text", required=True, action="append", help="what to say")
+    parser = _run_parser("synthesize", "the folder of a run or of an exported FastSpeech 2")
+    parser.add_argument("--text", required=True, action="append", help="the text; may be repeated")
     one_each = "the WAV file to write; a folder for several texts or checkpoints"
     parser.add_argument("--out", required=True, metavar="X.wav", help=one_each)
-    streams = "write sound as soon as there is some, with --out - to standard output"
+    streams = "write audio as it is generated; with --out - to standard output"
     parser.add_argument("--stream", action="store_true", help=streams)
-    parser.add_argument("--speaker", default="", help="who says it [the first speaker]")
-    which = "best, last, a step, or base; several with commas [best]"
+    parser.add_argument("--speaker", default="", help="name of the speaker [the first one]")
+    which = "best, last, a step or base; several separated by commas [best]"
     parser.add_argument("--checkpoint", default="best", help=which)
-    where = "auto (a GPU with room to spare, else the CPU), cpu, cuda or cuda:1 [auto]"
+    where = "auto (a GPU with enough free memory, or the CPU), cpu, cuda or cuda:1 [auto]"
     parser.add_argument("--device", default="auto", help=where)
     args = parser.parse_args(argv)
     is_one = len(args.text) == 1 and "," not in args.checkpoint
     if args.stream:
         if not is_one:
-            parser.error("--stream speaks one text with one checkpoint")
+            parser.error("--stream takes one text and one checkpoint")
         args.text = args.text[0]
         return _stream(args, started)
     if not is_one:
@@ -360,7 +360,7 @@ def _synthesize(argv: list[str]) -> int:
     from trainer.speaking import find_voice, speak
 
     if args.out == "-":
-        parser.error("--out - writes to standard output as the sound comes; it needs --stream")
+        parser.error("--out - works only with --stream; add --stream or give a file name")
     chosen = {"speaker": args.speaker, "which": args.checkpoint, "device": args.device}
     speech = speak(find_voice(args.run), args.text, **chosen)
     write_wav(Path(args.out), speech.wave, speech.sample_rate)
@@ -369,7 +369,7 @@ def _synthesize(argv: list[str]) -> int:
 
 
 def _speak_takes(args: argparse.Namespace) -> int:
-    """Speak every text with every checkpoint, into a folder: best-0.wav, best-1.wav, ..."""
+    """Synthesize every text with every checkpoint into a folder: best-0.wav, best-1.wav, ..."""
     from trainer.data.audio import write_wav
     from trainer.speaking import find_voice, speak_takes
 
@@ -385,7 +385,7 @@ def _speak_takes(args: argparse.Namespace) -> int:
 
 
 def _stream(args: argparse.Namespace, started: float) -> int:
-    """Write speech as it comes, and tell on stderr how soon that was."""
+    """Write speech as it is generated, and report on stderr how soon it started."""
     from trainer.data.live_wav import write_live
     from trainer.speaking import find_voice, open_voice, place_voice, speak_pieces
 
@@ -399,8 +399,8 @@ def _stream(args: argparse.Namespace, started: float) -> int:
         if not spoken_s:
             first = time.monotonic()
             print(
-                f"First sound after {first - started:.2f} s, {loaded - started:.2f} s of them to "
-                "load the model.",
+                f"First sound after {first - started:.2f} s, of which {loaded - started:.2f} s for "
+                "loading the model.",
                 file=sys.stderr,
             )
         spoken_s += seconds
@@ -464,7 +464,7 @@ def _say(text: str) -> None:
 
 
 class _Printer:
-    """Prints a run's events for a person at a terminal, a line every few seconds."""
+    """Prints a run's events to a terminal, at most one step every two seconds."""
 
     def __init__(self) -> None:
         self._printed_at = 0.0
@@ -479,7 +479,7 @@ class _Printer:
 
 
 def _finite(column: Sequence[float]) -> list[float | None]:
-    return [value if value == value else None for value in column]
+    return [value if value == value else None for value in column]  # NaN is not valid JSON
 
 
 _HANDLERS: dict[str, Callable[[list[str]], int]] = {

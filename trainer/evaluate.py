@@ -19,7 +19,7 @@ _SHOWN_BATCHES = 8
 
 
 def has_other_weights(setup: Setup) -> bool:
-    """Whether evaluation uses other weights than training: an EMA, Schedule-Free's or merged LoRA."""
+    """Whether evaluation uses other weights than training: EMA, Schedule-Free's or merged LoRA."""
     has_mode = setup.optimizer_spec.set_mode is not None
     return setup.average is not None or has_mode or setup.has_parts
 

@@ -127,7 +127,7 @@ def config_flags(config: RunConfig) -> list[Flag]:
 
 
 def command_line(config: RunConfig, run: str) -> list[str]:
-    """Return the command that starts such a run, with only the options that differ from defaults."""
+    """Return the command that starts such a run; options with default values are left out."""
     words = ["python", "-m", "trainer", "train", "--run", run]
     for part in ("family", "optimizer", "schedule"):
         words += [f"--{part}", getattr(config, part).name]

@@ -1,22 +1,24 @@
-"""Garbage collection out of the steps: Python looks for cycles when the loop pauses, not midway."""
+"""Move Python's garbage collection out of the training steps, into the pauses between them."""
 
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+# Steps between two collections of young objects. Chosen by hand: often enough that tensors in a
+# reference cycle do not pile up, rarely enough to cost nothing.
 _SWEEP_EVERY = 50
 
 
 @contextmanager
 def collection_by_hand() -> Iterator[None]:
-    """Leave all that exists now out of the search for cycles, and let `sweep` alone search.
+    """Freeze all objects that exist now and let only `sweep` search for reference cycles.
 
-    A corpus is hundreds of thousands of objects; looking through them halts a step, and on a GPU
-    that is waited for, every time. Where the program around it has left out its own objects
-    already, that stays as it is.
+    A corpus is hundreds of thousands of objects. An automatic collection searches all of them in
+    the middle of a step, and then the GPU waits. If the surrounding program has frozen objects
+    already, they stay frozen.
     """
     was_enabled, was_frozen = gc.isenabled(), gc.get_freeze_count() > 0
-    gc.collect()
+    gc.collect()  # first, or garbage would be frozen too and never be freed
     if not was_frozen:
         gc.freeze()
     gc.disable()
@@ -30,7 +32,8 @@ def collection_by_hand() -> Iterator[None]:
 
 
 def sweep(step: int, *, is_pause: bool) -> None:
-    """Collect everything in a pause, and what is young every 50 steps: a cycle may hold tensors."""
+    """Collect everything in a pause, and young objects every 50 steps."""
+    # Generation 1 without the frozen corpus takes little time, and a cycle may hold GPU tensors.
     if is_pause:
         gc.collect()
     elif step % _SWEEP_EVERY == 0:

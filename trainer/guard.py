@@ -1,6 +1,7 @@
-"""First-steps guard: tells within 100 steps that an optimizer does harm, and what to do instead.
+"""Detect within the first 100 steps that a run diverges, and say what to do instead.
 
-It watches the events of a run, not the loop: what it needs is what the log gets anyway.
+The losses and gradient norms come from the run's events, so the loop does not know about this
+check and no value is read from the GPU for it.
 """
 
 import math
@@ -15,30 +16,27 @@ from trainer.config import Choice, RunConfig
 from trainer.entries import find_base_lr, resolve
 from trainer.events import CheckpointSaved, Event, Notice, StepDone
 
-FIRST_STEPS = 100
-_WINDOW = 5
-"""Steps whose median counts, so that one odd batch raises no alarm."""
-_RISE_SHARE = 0.5
-_BATCH_SHARE = 0.25
-"""How much harder than the first batch the next ones may be."""
-_EXPLOSION = 20.0
-_LOST_LOSSES = 3
-_LOST_NORMS = 20
-"""Gradient norms in a row that are no numbers; a GradScaler loses a few while it calibrates."""
-_BLAME = "The optimizer does harm with these settings."
+# All thresholds are chosen by hand. AdamW at its usual learning rate stays far inside all of them.
+FIRST_STEPS = 100  # later, the alerts about a diverging loss take over
+_WINDOW = 5  # steps whose median counts, so that one unusual batch raises no alarm
+_RISE_SHARE = 0.5  # rise of the loss above its start, as a share of the start
+_BATCH_SHARE = 0.25  # how much harder than the first batch the next ones may be, as a share
+_EXPLOSION = 20.0  # times the median so far; the spikes of a warm-up must not reach it
+_LOST_LOSSES = 3  # NaN losses in a row; the loop skips single ones
+_LOST_NORMS = 20  # infinite norms in a row; a GradScaler causes a few while it calibrates
+_BLAME = "Training is diverging with these optimizer settings."
 
 Emit = Callable[[Event], None]
 
 
 def find_trouble(losses: Sequence[float], grad_norms: Sequence[float]) -> str | None:
-    """Say what is wrong with the first steps of a run, from their losses and gradient norms.
+    """Say what is wrong with the first steps of a run; None if nothing is.
 
-    A loss that is no number three times in a row (single ones are left out by the loop); a loss
-    far above its start (by half of it, in the median of five steps); gradient norms 20 times their
-    median so far. AdamW at its usual rate stays far inside all three.
+    Trouble is a loss that is NaN or infinite three times in a row, a loss 50 % above its start
+    (median of five steps), or gradient norms 20 times their median so far.
     """
     if len(losses) >= _LOST_LOSSES and not any(map(math.isfinite, losses[-_LOST_LOSSES:])):
-        return "The loss is no number."
+        return "The loss is NaN or infinite."
     losses = [loss for loss in losses if math.isfinite(loss)]
     if has_risen(losses):
         start, now = _start_of(losses), median(losses[-_WINDOW:])
@@ -47,7 +45,8 @@ def find_trouble(losses: Sequence[float], grad_norms: Sequence[float]) -> str | 
 
 
 def has_risen(losses: Sequence[float], share: float = _RISE_SHARE) -> bool:
-    """Whether the newest losses lie above the first ones by a share of them."""
+    """Whether the latest losses exceed the first ones by a share of them."""
+    # Two windows that do not overlap.
     if len(losses) < 2 * _WINDOW:
         return False
     start = _start_of(losses)
@@ -55,29 +54,30 @@ def has_risen(losses: Sequence[float], share: float = _RISE_SHARE) -> bool:
 
 
 def are_sane(losses: Sequence[float]) -> bool:
-    """Whether weights after these first steps are worth going on from.
+    """Whether the weights after these first steps are good enough to continue from.
 
-    The best of few validations may still be one of ruined weights.
+    Being the best of a few validations is not enough: all of them may be of ruined weights.
     """
     if not losses:
         return True
-    now = median(losses[-3:])
+    now = median(losses[-3:])  # 3: the newest losses, with room for one unusual batch
     return math.isfinite(now) and now - losses[0] <= _BATCH_SHARE * abs(losses[0])
 
 
 def _start_of(losses: Sequence[float]) -> float:
-    """Return where the loss began: by five batches, unless the first update already ruined them.
+    """Return the loss at the start: the median of five steps, but at most 25 % above the first.
 
-    Only the first loss is certainly one of the initial weights.
+    Only the first loss is certainly one of the initial weights; the first update may already have
+    ruined them.
     """
     return min(median(losses[:_WINDOW]), losses[0] + _BATCH_SHARE * abs(losses[0]))
 
 
 class Guard:
-    """Passes events on; among the first steps it adds one Notice when they go wrong.
+    """Passes events on and adds one Notice if the first steps diverge.
 
-    `lr` is the run's peak learning rate. `known` are the metric columns of steps that an earlier
-    process did: a resumed run is judged as a whole, and nothing is told twice.
+    `lr` is the run's peak learning rate. `known` holds the metric columns of steps that an earlier
+    process logged, so a resumed run is checked as a whole and no notice appears twice.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Guard:
         self._is_silent = find_trouble(self._losses, self._grad_norms) is not None
 
     def watch(self, emit: Emit) -> Emit:
-        """Return an `emit` that adds the guard's word."""
+        """Return an `emit` that adds the notice."""
 
         def emit_and_judge(event: Event) -> None:
             emit(event)
@@ -114,11 +114,12 @@ class Guard:
 def rescue_config(config: RunConfig, lr: float, checkpoint: Path | None) -> RunConfig:
     """Return the same run with AdamW at its usual rate, from the last good checkpoint if any.
 
-    A run that had AdamW already keeps it, with a tenth of its rate `lr` or the family's usual one,
-    whichever is less.
+    A run that already uses AdamW keeps it, with a tenth of its learning rate `lr` or the family's
+    usual rate, whichever is lower.
     """
     options: dict[str, Any] = {}
     if config.optimizer.name == "adamw":
+        # A tenth is chosen by hand: far enough from the rate that diverged to be worth a try.
         usual = find_base_lr(resolve(replace(config, optimizer=Choice("adamw"))))
         options = config.optimizer.options | {"lr": min(lr / 10, usual)}
     base = str(checkpoint) if checkpoint else config.base
@@ -126,7 +127,7 @@ def rescue_config(config: RunConfig, lr: float, checkpoint: Path | None) -> RunC
 
 
 def describe_rescue(folder: Path, config: RunConfig, lr: float, checkpoint: Path | None) -> str:
-    """Say how to start the run of `rescue_config`, as a sentence with its command."""
+    """Describe how to start the run of `rescue_config`, as a sentence with the command."""
     rescue = rescue_config(config, lr, checkpoint)
     words = ["train", "--config", str(folder / "run.json"), "--run", f"{folder}-adamw"]
     words += ["--optimizer", "adamw"]
@@ -141,10 +142,10 @@ def describe_rescue(folder: Path, config: RunConfig, lr: float, checkpoint: Path
 def _explosion(grad_norms: Sequence[float]) -> str | None:
     lost = [not math.isfinite(norm) for norm in grad_norms[-_LOST_NORMS:]]
     if len(lost) == _LOST_NORMS and all(lost):
-        return f"The gradients of {_LOST_NORMS} steps in a row are no numbers."
+        return f"The gradients of {_LOST_NORMS} steps in a row are NaN or infinite."
     finite = [norm for norm in grad_norms if math.isfinite(norm)]
     if len(finite) < 3 * _WINDOW:
-        return None
+        return None  # a median needs at least two windows before the one it is compared with
     usual, now = median(finite[:-_WINDOW]), median(finite[-_WINDOW:])
     if usual <= 0 or now <= _EXPLOSION * usual:
         return None

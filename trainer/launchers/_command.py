@@ -1,4 +1,4 @@
-"""`python -m trainer launch`: send a run somewhere, ask about it, take it back, wait for it."""
+"""Implement `python -m trainer launch`: submit a run, query it, cancel it or wait for it."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -17,8 +17,12 @@ _LAUNCHERS = "trainer.launchers"
 
 
 def launch_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: Tell) -> int:
-    """Send a run, which flags of `train` may describe, to a launcher; or ask about one sent."""
+    """Submit a run to a launcher, or query one that was submitted.
+
+    The run may be an existing folder, or a new one that the flags of `train` describe.
+    """
     _add_flags(parser)
+    # Two passes, because an existing run takes none of the flags that describe a new one.
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     _add_flags(first, is_first=True)
     known, rest = first.parse_known_args(argv)
@@ -27,7 +31,7 @@ def launch_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: T
     if known.run and Path(known.run).exists():
         if rest:
             raise ConfigError(
-                f"{known.run} is there already, and what it trains stays. Leave out: "
+                f"{known.run} already exists, and its settings cannot be changed here. Leave out: "
                 f"{' '.join(rest)}"
             )
         run = Run.open(known.run)
@@ -35,7 +39,7 @@ def launch_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: T
         config, known = config_from_args(parser, argv)
         refuse_missing_data(config)
         config = with_absolute_paths(config)
-        check_before_start(config)
+        check_before_start(config)  # now, and not after hours in a queue
         run = Run.create(known.run, config)
     resources = Resources(
         known.nodes, run.num_processes, known.hours, known.cpus, known.memory, known.partition
@@ -43,8 +47,8 @@ def launch_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: T
     launcher = find(_LAUNCHERS, Launcher, known.on)
     handle = launcher.submit(run, resources)
     handle.save(run.folder)
-    tell(f"{run.name} was sent to: {launcher.label}.")
-    tell(f"Watch it with: python -m trainer status {run.folder}")
+    tell(f"{run.name} was submitted to: {launcher.label}.")
+    tell(f"Show its progress with: python -m trainer status {run.folder}")
     return 0
 
 
@@ -63,13 +67,13 @@ def _ask(run: Run, known: argparse.Namespace, tell: Tell) -> int:
 
 def _add_flags(parser: argparse.ArgumentParser, *, is_first: bool = False) -> None:
     add = parser.add_argument_group("where").add_argument
-    add("--run", required=not is_first, default="", metavar="DIR", help="a run folder, new or not")
+    add("--run", required=not is_first, default="", metavar="DIR", help="a run folder, may be new")
     add("--on", default="local", help=f"{', '.join(discover(_LAUNCHERS, Launcher))} [local]")
-    add("--nodes", type=int, default=1, help="machines that share the GPUs [1]")
-    add("--hours", type=float, default=24.0, help="longest time the cluster grants at once [24]")
-    add("--cpus", type=int, default=8, help="processor cores on each machine [8]")
-    add("--memory", type=int, default=32, metavar="GIB", help="memory of each machine [32]")
-    add("--partition", default="", help="queue of the cluster, if it has several")
-    add("--status", action="store_true", help="say where a run is that was sent")
-    add("--cancel", action="store_true", help="let it save and stop, or leave the queue")
-    add("--attach", action="store_true", help="wait until it has ended")
+    add("--nodes", type=int, default=1, help="number of machines that share the GPUs [1]")
+    add("--hours", type=float, default=24.0, help="time limit of a cluster job [24]")
+    add("--cpus", type=int, default=8, help="CPU cores per machine [8]")
+    add("--memory", type=int, default=32, metavar="GIB", help="memory per machine [32]")
+    add("--partition", default="", help="partition of the cluster, if it has several")
+    add("--status", action="store_true", help="show the state of a submitted run")
+    add("--cancel", action="store_true", help="save and stop the run, or remove it from the queue")
+    add("--attach", action="store_true", help="wait until the run has ended")

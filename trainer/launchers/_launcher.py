@@ -1,7 +1,7 @@
-"""What a launcher must offer, and the handle that a run keeps of where it was sent.
+"""Define the interface of a launcher and the handle of a submitted run.
 
-Wherever it trains, the truth about a run is the event log in its folder, which all machines share;
-a handle only says whom to ask whether it waits, and whom to tell that it is no longer wanted.
+Wherever a run trains, its progress is in the event log in its folder, which must be on a disk that
+all machines share. The handle only says how to query or cancel the job.
 """
 
 import json
@@ -13,12 +13,12 @@ from typing import Any
 from trainer.errors import ConfigError, RunNotFound
 from trainer.runs import Run
 
-_HANDLE = "launch.json"
+_HANDLE = "launch.json"  # in the run's `control/` folder
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What a run asks of a cluster; `gpus` are those of all machines together."""
+    """The resources that a run requests; `gpus` counts those of all machines together."""
 
     nodes: int = 1
     gpus: int = 1
@@ -28,54 +28,55 @@ class Resources:
     partition: str = ""
 
     def __post_init__(self) -> None:
+        # torchrun starts the same number of processes on every machine.
         if self.nodes < 1 or self.gpus % self.nodes:
             raise ConfigError(
-                f"{self.gpus} GPUs cannot be shared evenly among {self.nodes} machines. Give as "
-                "many GPUs as machines, or a multiple of that."
+                f"{self.gpus} GPUs cannot be divided evenly among {self.nodes} machines. Choose a "
+                "number of GPUs that is a multiple of the number of machines."
             )
 
     @property
     def gpus_per_node(self) -> int:
-        """The processes on each machine."""
+        """GPUs, and so processes, on each machine."""
         return self.gpus // self.nodes
 
 
 @dataclass(frozen=True)
 class Handle:
-    """Where a run was sent: the launcher's name, and what that needs to find it again."""
+    """Where a run was submitted: the launcher's name and the values it needs to find the job."""
 
     launcher: str
-    values: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)  # JSON; each launcher has its own keys
 
     def save(self, folder: Path) -> None:
-        """Keep the handle in a run's folder, in place of an earlier one."""
+        """Save the handle in a run's folder, replacing an earlier one."""
         partial = folder / "control" / f"{_HANDLE}.part"
         partial.write_text(json.dumps(asdict(self)), encoding="utf-8")
         partial.replace(folder / "control" / _HANDLE)
 
 
 def read_handle(folder: Path) -> Handle:
-    """Return the handle that a run's folder holds.
+    """Return the handle saved in a run's folder.
 
     Raises:
-        RunNotFound: the run was never sent anywhere.
+        RunNotFound: the run was never submitted.
     """
     try:
         values = json.loads((folder / "control" / _HANDLE).read_text(encoding="utf-8"))
         return Handle(str(values["launcher"]), dict(values["values"]))
     except (OSError, ValueError, KeyError, TypeError):
         raise RunNotFound(
-            f"The run {folder.name} was not sent anywhere. Send it with: python -m trainer launch "
+            f"The run {folder.name} was not submitted. Submit it with: python -m trainer launch "
             f"--run {folder}"
         ) from None
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """A place to train. `status` is `waiting`, `running`, `ended` or `unknown`.
+    """A place to train; `status` returns `waiting`, `running`, `ended` or `unknown`.
 
-    `submit` sends a run and returns its handle; `cancel` asks it to save and stop, and takes it
-    back where it still waits; `attach` waits until it has ended.
+    `submit` starts or queues a run and returns its handle; `cancel` asks a run to save and stop,
+    or removes it from the queue; `attach` waits until it has ended.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Local: this machine, in a process that outlives whoever started it; torchrun for several GPUs."""
+"""Train on this machine, in a process that outlives the one that started it."""
 
 import threading
 import time
@@ -9,26 +9,32 @@ from trainer.launchers._launcher import Handle, Launcher, Resources
 from trainer.ownership import Identity
 from trainer.runs import Run
 
-_POLL_S = 0.05
+_POLL_S = 0.05  # a status costs only a look at the process table
 
 
 def submit(run: Run, resources: Resources) -> Handle:
-    """Start a run here.
+    """Start a run on this machine.
 
     Raises:
-        RunOwned: it is being trained.
+        ConfigError: more than one machine is requested.
+        RunOwned: the run is already training.
     """
     if resources.nodes > 1:
-        raise ConfigError("This machine is one machine. Give --nodes 1, or another launcher.")
+        raise ConfigError(
+            f"{resources.nodes} machines were requested, but the launcher 'local' uses only this "
+            "one. Use --nodes 1 or another launcher."
+        )
     process = run.start()
-    # It outlives this process; until then, somebody has to take note of its end.
+    # While this process lives, it has to reap the child, or the child would stay a zombie and count
+    # as alive.
     threading.Thread(target=process.wait, daemon=True).start()
     identity = Identity.of(process.pid)
     return Handle("local", asdict(identity) if identity is not None else {})
 
 
 def status(run: Run, handle: Handle) -> str:
-    """Return whether the run trains here."""
+    """Return whether the run is training on this machine."""
+    # Also by the run's own status, because someone else may have resumed it meanwhile.
     identity = Identity.read(handle.values)
     is_alive = identity is not None and identity.is_alive
     return "running" if is_alive or run.status().is_active else "ended"
@@ -41,7 +47,7 @@ def cancel(run: Run, handle: Handle) -> None:
 
 
 def attach(run: Run, handle: Handle) -> None:
-    """Wait until no process trains the run, and the one that was sent is gone."""
+    """Wait until the run has ended and the process that was started is gone."""
     run.wait()
     while status(run, handle) == "running":
         time.sleep(_POLL_S)

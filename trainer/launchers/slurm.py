@@ -1,7 +1,7 @@
-"""Slurm: a run becomes a job of a cluster through submitit, an optional package.
+"""Train on a Slurm cluster through the optional package submitit.
 
-The folder of the run must be on a disk that all machines share. A job that is preempted or runs
-out of time is put back into the queue and goes on from the run's last checkpoint.
+The run folder must be on a disk that all machines share. A job that is preempted or reaches its
+time limit is queued again and continues from the run's last checkpoint.
 """
 
 import os
@@ -18,10 +18,11 @@ from trainer.errors import MissingDependency, RunError
 from trainer.launchers._launcher import Handle, Launcher, Resources
 from trainer.runs import Run
 
-_PORT = 29400
-_RESTARTS = 3
-_POLL_S = 2.0
+_PORT = 29400  # torchrun's default port for the c10d rendezvous
+_RESTARTS = 3  # as many as the supervisor allows in an hour
+_POLL_S = 2.0  # seconds; chosen by hand, to spare the cluster's scheduler
 _PROJECT = Path(__file__).resolve().parent.parent.parent
+# Slurm's job states; FINISHED is that of submitit's local stand-in.
 _WAITING = ("PENDING", "REQUEUED", "CONFIGURING")
 _RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED")
 _ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "FINISHED")
@@ -29,7 +30,7 @@ _ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_
 
 @dataclass(frozen=True)
 class TrainOnNode:
-    """What each machine of a job does: one torchrun with its GPUs, or the run itself on one."""
+    """The task of each machine of a job: torchrun, or just the run if there is one machine."""
 
     folder: str
     nodes: int
@@ -41,13 +42,15 @@ class TrainOnNode:
         return subprocess.run(self.command(), env=environment, check=False).returncode
 
     def command(self) -> list[str]:
-        """Return the command of this machine."""
+        """Return the command for this machine."""
         resume = ["-m", "trainer", "resume", self.folder]
         if self.nodes == 1:
             return [sys.executable, *resume]
         import submitit
 
         job = submitit.JobEnvironment()
+        # Every machine must agree on who hosts the rendezvous; torchrun's own guess compares host
+        # names, which often differ from those that Slurm uses.
         is_first = int(job.node == 0)
         torchrun = [
             "-m", "torch.distributed.run", "--nnodes", str(self.nodes),
@@ -58,24 +61,24 @@ class TrainOnNode:
         return [sys.executable, *torchrun, *resume]
 
     def checkpoint(self) -> Any:
-        """Return what Slurm puts back into its queue when the job is preempted."""
+        """Return the submission that Slurm queues again when the job is preempted."""
         import submitit
 
         return submitit.helpers.DelayedSubmission(self)
 
 
 def submit(run: Run, resources: Resources, cluster: str = "slurm") -> Handle:
-    """Send a run to the cluster's queue; `local` is submitit's stand-in for a cluster.
+    """Submit a run to the cluster's queue; `local` is submitit's stand-in for a cluster.
 
     Raises:
         MissingDependency: submitit is not installed.
-        RunError: there is no Slurm here.
+        RunError: this machine has no Slurm.
     """
     executor = _executor(run, cluster)
     executor.update_parameters(
         name=f"timbre-{run.name}",
         nodes=resources.nodes,
-        tasks_per_node=1,
+        tasks_per_node=1,  # torchrun starts the processes of a machine
         gpus_per_node=resources.gpus_per_node,
         cpus_per_task=resources.cpus,
         mem_gb=resources.memory_gib,
@@ -90,7 +93,8 @@ def submit(run: Run, resources: Resources, cluster: str = "slurm") -> Handle:
 
 
 def status(run: Run, handle: Handle) -> str:
-    """Return what the cluster says of the job."""
+    """Return the state of the job as the cluster reports it."""
+    # Slurm appends details, as in "CANCELLED by 1000" and "CANCELLED+".
     state = _job(run, handle).state.upper().split(" ")[0].rstrip("+")
     if state in _WAITING:
         return "waiting"
@@ -100,7 +104,7 @@ def status(run: Run, handle: Handle) -> str:
 
 
 def cancel(run: Run, handle: Handle) -> None:
-    """Ask a run that trains to save and stop; take one that waits out of the queue."""
+    """Ask a run that is training to save and stop; remove one that is waiting from the queue."""
     if run.status().is_active:
         run.request("stop")
     else:
@@ -114,6 +118,7 @@ def attach(run: Run, handle: Handle) -> None:
 
 
 def _python_path() -> str:
+    # A job can start in any folder and must find `trainer` and everything this process can import.
     return os.pathsep.join(filter(None, [str(_PROJECT), os.environ.get("PYTHONPATH", "")]))
 
 
@@ -124,14 +129,14 @@ def _executor(run: Run, cluster: str) -> Any:
         raise MissingDependency("submitit", "Training on Slurm") from None
     if cluster == "slurm" and shutil.which("srun") is None:
         raise RunError(
-            "There is no Slurm on this machine (srun is not found). Send the run from a machine of "
-            "the cluster, or train it here with --on local."
+            "Slurm was not found on this machine (there is no srun). Submit the run from a machine "
+            "of the cluster, or train it here with --on local."
         )
     return submitit.AutoExecutor(folder=run.folder / "control" / "jobs", cluster=cluster)
 
 
 def _job(run: Run, handle: Handle) -> Any:
-    """Return submitit's view of a job that another process may have sent."""
+    """Return submitit's object for a job that another process may have submitted."""
     _executor(run, handle.values["cluster"])
     import submitit
 
