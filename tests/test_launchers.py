@@ -54,7 +54,7 @@ def test_a_run_is_sent_to_this_machine_asked_about_stopped_and_waited_for(run: R
     _launch("--run", run.folder, "--cancel")
     ended = _launch("--run", run.folder, "--attach")
 
-    assert sent[0] == "voice was sent to: This machine."
+    assert sent[0] == "voice was submitted to: This machine."
     assert asked[0].startswith("This machine: running. voice: start")
     assert ended == ["This machine: ended. voice: stopped, step 0."]
     assert read_handle(run.folder).launcher == "local"
