@@ -177,7 +177,7 @@ def test_options_of_an_optimization_are_flags_of_their_own() -> None:
     config = _parse("--gradient-checkpointing", "--gradient-checkpointing-level", "light")
 
     assert config.optimizations == {"gradient_checkpointing": {"level": "light"}}
-    with pytest.raises(ConfigError, match="lora-rank has no effect because lora is off. Add --lora"):
+    with pytest.raises(ConfigError, match="lora-rank has no effect because lora is off"):
         _parse("--lora-rank", "8")
 
 

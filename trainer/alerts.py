@@ -124,7 +124,7 @@ class Alerts:
     def _full_disk(self, event: CheckpointSaved) -> Notice | None:
         free_gib, size_gib = self._free_gib(self._folder), event.size_bytes / _GIB
         text = f"The disk has {free_gib:.2g} GiB free; a checkpoint takes {size_gib:.2g} GiB."
-        remedy = "Free some space, or empty the trash on the Runs tab. Training goes on."
+        remedy = "Free some space, or empty the trash on the Runs tab. Training continues."
         is_low = free_gib < max(1.0, _SAVES_LEFT * size_gib)
         return self._once("disk", is_low, "warning", text, remedy, event)
 

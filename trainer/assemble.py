@@ -175,6 +175,7 @@ def describe_start(setup: Setup, shown: Probe) -> RunStarted:
     entries = resolve(setup.config)
     # All optimizations, not only those asked for: torch may use a fused kernel by itself.
     states: dict[str, dict[str, object]] = {}
+    # Asked for and really on are two things, so both are recorded.
     asked = {optimization.name for optimization, _ in entries.optimizations}
     for name, optimization in discover("trainer.optimizations", Optimization).items():
         state = optimization.state(setup, shown)

@@ -31,6 +31,8 @@ class Choice:
     options: dict[str, Any] = field(default_factory=dict)
 
 
+# Each option is declared once: the form, the command line and the README read default, label, help
+# and bounds from here. Defaults are chosen by hand; presets replace them by family and GPU memory.
 @dataclass(frozen=True)
 class DataConfig:
     """Which clips a run uses and how they are read."""
@@ -115,6 +117,7 @@ class TrainingConfig:
         0.0, "EMA decay", "Average the weights with this decay (0.999 is usual); 0: off.", min=0.0,
         max=0.99999, folded=True,
     )  # fmt: skip
+    # Off by default, so that a run has the length that was chosen.
     patience: int = option(
         0, "Early stopping", "Stop after this many validations without improvement; 0: off.", min=0
     )
@@ -186,6 +189,7 @@ class TrainingConfig:
         "and continue in full precision or with a lower learning rate. Off: stop at once.",
         folded=True,
     )
+    # The upper bound only catches typing errors.
     loader_workers: int | None = option(
         None, "Loader workers", "Processes that compute features. Empty: by the number of cores.",
         min=0, max=128, folded=True,
@@ -208,6 +212,7 @@ class RunConfig:
     optimizations: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        # Collected and raised together, so that a form with three mistakes shows all three.
         problems = _interval_problems(self.training)
         if self.training.steps is not None and self.training.epochs is not None:
             both = "Steps and epochs are both set. Set one; the other follows from it."

@@ -82,6 +82,7 @@ def describe_cpu() -> Device:
 def read_use(device: Device) -> DeviceUse:
     """Read memory, utilisation and temperature of a device."""
     if device.kind == "cpu":
+        # interval=None: the load since the last call, without waiting.
         return DeviceUse(*_host_memory(), psutil.cpu_percent(interval=None))
     import pynvml
 
@@ -124,6 +125,7 @@ def _memory_of(handle: Any) -> tuple[float, float]:
 
 def _host_memory() -> tuple[float, float]:
     memory = psutil.virtual_memory()
+    # Not `used`: caches that the system can drop at once count as available.
     return (memory.total - memory.available) / _GIB, memory.total / _GIB
 
 
@@ -212,6 +214,7 @@ def _describe_gpu(index: int) -> Device:
 
 
 def _cpu_model() -> str:
+    # platform.processor() is empty or only says x86_64 on Linux.
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -55,7 +55,7 @@ def resolve(config: RunConfig) -> Entries:
             problems += within(f"optimization.{name}", error.problems)
     if problems:
         raise ConfigError(problems)
-    # By stage, then by name, so that the order in which boxes were ticked changes nothing.
+    # By stage, then by name, so that the order in which they were chosen makes no difference.
     optimizations.sort(key=lambda pair: (STAGES.index(pair[0].stage), pair[0].name))
     return Entries(**found, optimizations=optimizations)
 

@@ -110,7 +110,7 @@ def make_previews(setup: Setup, step: int) -> Iterator[Event]:
     except CheckpointError as error:
         yield Notice("warning", f"No preview was made: {error}", "", step)
     except OSError as error:
-        remedy = f"Free space on the disk that holds {setup.folder}. Training goes on."
+        remedy = f"Free some space on the disk that holds {setup.folder}. Training continues."
         yield Notice("warning", f"No preview was made: {error}.", remedy, step)
 
 

@@ -16,6 +16,8 @@ from typing import Any
 from trainer.durable import line_end_if_torn
 
 
+# Names and fields of events are stored in every run's events.jsonl. Renaming one makes old runs
+# unreadable; a new field needs a default.
 @dataclass(frozen=True)
 class Event:
     """One fact about a run."""
@@ -165,6 +167,7 @@ class RunFinished(Event):
 # Events kept in memory while the disk is full: a few megabytes, chosen by hand. The oldest are
 # dropped first.
 MOST_WAITING = 10_000
+# By class name, which is what `append` writes.
 EVENT_TYPES: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subclasses__()}
 
 
@@ -185,7 +188,7 @@ class EventLog:
         self.num_lost = 0
         """Events that were dropped because too many were waiting."""
         self._waiting: list[bytes] = []
-        self._tail_is_whole = False
+        self._tail_is_whole = False  # unknown until the first write looks at the file
         self._synced_at = 0.0
 
     def append(self, event: Event) -> None:
@@ -197,7 +200,7 @@ class EventLog:
         try:
             self._write_waiting()
         except OSError:
-            # Training goes on. The line may be half written, so the next one starts on a new line.
+            # Training continues. The line may be half written; the next one starts on a new line.
             self._tail_is_whole = False
 
     @property

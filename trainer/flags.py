@@ -116,6 +116,7 @@ def config_flags(config: RunConfig) -> list[Flag]:
     ]
     flags: list[Flag] = []
     taken = {"family", "base", "optimizer", "schedule", "preset", "config", "run", "json", "help"}
+    # In a fixed order, so that the same option gets the same flag for every choice of entries.
     taken |= {name.replace("_", "-") for name in discover("trainer.optimizations", Optimization)}
     for path, options_class in parts:
         for info in describe(options_class):
@@ -157,6 +158,7 @@ def _starting_config(chosen: argparse.Namespace) -> RunConfig:
     values = config.to_json()
     if hasattr(chosen, "config"):
         given = read_values(Path(chosen.config))
+        # A file that sets one of the two replaces the other as well if a preset has set it.
         if {"steps", "epochs"} & given.get("training", {}).keys():
             values["training"] |= {"steps": None, "epochs": None}
         values = merge_values(values, given)
@@ -224,6 +226,7 @@ def _add_optimizations(parser: argparse.ArgumentParser) -> None:
             action = argparse.BooleanOptionalAction
             group.add_argument(flag, action=action, help=text, default=argparse.SUPPRESS)
             continue
+        # An optimization with modes takes one as an optional value: --compile, --compile MODE.
         choices = [*modes[0].choices, "off"]
         group.add_argument(
             flag, nargs="?", const=modes[0].default, choices=choices, help=text,
@@ -270,6 +273,7 @@ def _read_optimizations(values: dict[str, Any], parsed: argparse.Namespace) -> N
 def _read_optimization(values: dict[str, Any], name: str, given: bool | str | None) -> None:
     if given is None:
         return
+    # A copy, because to_json() hands out the dict of a frozen RunConfig.
     values["optimizations"] = dict(values["optimizations"])
     if given is False or given == "off":
         values["optimizations"].pop(name, None)

@@ -40,6 +40,7 @@ def estimate_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell:
     add("--fix", action="store_true", help="if it does not fit, find settings that do")
     add("--levels", action="store_true", help="compare the levels of gradient checkpointing")
     parser.epilog = "Without --base, --size selects a random model of a real size, as in `measure`."
+    # `--size` may also be an option of the family; only without a base it selects a random model.
     words, size = _split_size(argv)
     config, args = config_from_args(parser, words)
     device = choose_device(config.training.device)
@@ -85,6 +86,7 @@ def foresee(
     configuration was measured on this machine.
     """
     found = estimate(config, clips=clips or _clips_of(config), device=device, size=size)
+    # Not all of it: the CUDA context, other programs and fragmentation take their share.
     usable_gib = USABLE_SHARE * device.memory_gib
     known = s_per_step_of(
         config,
@@ -108,7 +110,7 @@ def foresee_levels(config: RunConfig, device: Device, *, size: str = "") -> list
 
     `more` is the extra FLOPs per step as a share of those without checkpointing.
     """
-    clips = _clips_of(config)
+    clips = _clips_of(config)  # read once, because checking a CSV can take seconds
     others = {key: value for key, value in config.optimizations.items() if key != _CHECKPOINTING}
     rows: list[dict[str, Any]] = []
     box = discover("trainer.optimizations", Optimization)[_CHECKPOINTING]
@@ -118,7 +120,7 @@ def foresee_levels(config: RunConfig, device: Device, *, size: str = "") -> list
         found = foresee(
             config.with_values(optimizations=others | added), device, clips=clips, size=size
         )
-        first = rows[0]["flops"] if rows else found["flops"]
+        first = rows[0]["flops"] if rows else found["flops"]  # the level "off" comes first
         kept = {name: found[name] for name in ("peak_gib", "flops", "fits")}
         rows.append({"level": level, "more": found["flops"] / first - 1} | kept)
     return rows

@@ -50,7 +50,7 @@ class TrainerThread(threading.Thread):
             self.series.update()
             time.sleep(0.25)  # chosen by hand: soon enough for a live page, little CPU
         self.series.update()
-        # No last event: the process was killed, and nobody else can say why.
+        # Without a last event the process was killed and could not log the reason itself.
         if self.series.finished is None:
             self._explain()
             self.series.update()
@@ -229,7 +229,7 @@ class RunLibrary:
         try:
             self._follow(run, start_process=True)
         except (TimbreError, OSError) as error:
-            # Logged as an end, so that the queue goes on with the next run.
+            # Logged as a failed run, so that the queue continues with the next one.
             reason = f"The run could not be started from the queue: {error}"
             run.events.append(RunFinished("failed", run.series().last_step, reason))
         # Removed last: if the server is killed before this line, the run is still in the queue, and

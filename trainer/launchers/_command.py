@@ -25,7 +25,7 @@ def launch_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: T
     # Two passes, because an existing run takes none of the flags that describe a new one.
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     _add_flags(first, is_first=True)
-    known, rest = first.parse_known_args(argv)
+    known, rest = first.parse_known_args(argv)  # `rest` describes a run to be created
     if known.status or known.cancel or known.attach:
         return _ask(Run.open(known.run), known, tell)
     if known.run and Path(known.run).exists():
