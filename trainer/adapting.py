@@ -160,7 +160,7 @@ class Fitting:
 # a start, the batch is simply too large. Chosen by hand; no GPU run has shown this case yet.
 _MANY_STEPS = 50
 _REMEDY = (
-    "Training continues with the same gradients, only slower. For full speed, halve the batch size "
+    "Training continues as before, only slower. For full speed, halve the batch size "
     "and double the gradient accumulation next time, or turn on gradient checkpointing."
 )
 

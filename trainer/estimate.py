@@ -27,7 +27,7 @@ from trainer.setup import Setup, World
 
 GIB = 1024**3
 # These stages set up the process or replace the graph, which fake tensors do not allow. Without
-# them the estimate is that of the eager graph, an upper bound in practice.
+# them the estimate is that of the eager graph.
 _UNSEEN_STAGES = ("backend", "compile")
 
 

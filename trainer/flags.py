@@ -283,7 +283,7 @@ def _read_optimization(values: dict[str, Any], name: str, given: bool | str | No
 
 def _spell(value: Any) -> str:
     """Return a value as a person would type it: 30, not 30.0."""
-    # Beyond 1e15 a float no longer holds every integer, and str() writes an exponent.
+    # Up to 1e15 a float holds every integer exactly.
     is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
     return str(int(value)) if is_whole else str(value)
 
