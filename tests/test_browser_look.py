@@ -269,7 +269,7 @@ def test_the_tiles_of_a_run_on_a_gpu_tell_its_memory_work_and_warmth(
     tiles = page.evaluate(TILES)
     drawn = page.evaluate(DRAWN)
     legend = page.inner_text("#live figure:has-text('Memory') .legend")
-    warning = page.inner_text("#live .notice.warning >> text=The peak of GPU memory")
+    warning = page.inner_text("#live .notice.warning >> text=Peak GPU memory")
     _keep(page, "live-gpu")
     lock.release()
 

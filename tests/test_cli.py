@@ -157,8 +157,8 @@ def test_check_counts_only_what_the_family_can_use(
     main([*words, "--family", "xtts"])
     told = capsys.readouterr().out
 
-    assert "3 clips can be used (0.1 minutes, 3 train, 0 val), 0 rows" in whole
-    assert "1 clips can be used (0.0 minutes, 1 train, 0 val), 2 rows" in told
+    assert "3 clips are usable (0.1 minutes, 3 train, 0 val), 0 rows" in whole
+    assert "1 clips are usable (0.0 minutes, 1 train, 0 val), 2 rows" in told
 
 
 def test_a_preset_gives_way_to_flags() -> None:

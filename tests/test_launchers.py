@@ -83,7 +83,7 @@ def test_a_new_run_is_made_before_it_is_sent(tmp_path: Path, run: Run) -> None:
 
 def test_gpus_are_shared_evenly() -> None:
     assert Resources(nodes=2, gpus=8).gpus_per_node == 4
-    with pytest.raises(ConfigError, match="3 GPUs cannot be shared evenly among 2"):
+    with pytest.raises(ConfigError, match="3 GPUs cannot be divided evenly among 2"):
         Resources(nodes=2, gpus=3)
 
 

@@ -435,7 +435,7 @@ def test_a_run_whose_val_clips_are_all_unusable_says_that_it_is_not_validated(
 
     close(setup)
     told = [event.text for event in events if isinstance(event, Notice)]
-    assert "None of the 2 val clips can be used, so this run is not validated." in told
+    assert "None of the 2 eval clips can be used, so this run has no validation." in told
 
 
 def test_no_usable_clip_is_a_sentence(tmp_path: Path) -> None:
