@@ -134,7 +134,7 @@ def test_voice_windows_cover_a_clip_and_pad_a_short_one():
 
 
 def test_an_empty_list_has_no_voice():
-    with pytest.raises(DataError, match="no clip"):
+    with pytest.raises(DataError, match="No clips"):
         judge.speaker_embedding([])
 
 
