@@ -65,7 +65,7 @@ def test_what_a_run_trains_is_not_changed_by_sending_it(run: Run) -> None:
         _launch("--run", run.folder, "--steps", 5)
     with pytest.raises(RunNotFound, match="was not submitted"):
         _launch("--run", run.folder, "--status")
-    with pytest.raises(ConfigError, match="one machine"):
+    with pytest.raises(ConfigError, match="uses only this one"):
         local.submit(run, Resources(nodes=2, gpus=2))
 
 
