@@ -191,7 +191,7 @@ def test_a_preview_that_does_not_fit_is_a_notice(tmp_path: Path) -> None:
 
     assert not [event for event in events if isinstance(event, PreviewMade)]
     assert [e.text for e in events if isinstance(e, Notice)] == [
-        "No preview was made: memory ran out."
+        "No preview was made: out of memory."
     ]
 
 

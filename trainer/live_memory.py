@@ -1,4 +1,4 @@
-"""Live memory: which storages are alive while operators run, how many bytes at most; and FLOPs."""
+"""Track live tensor storages, their peak size in bytes, and FLOPs while operators run."""
 
 import weakref
 from typing import Any
@@ -11,10 +11,10 @@ from torch.utils.flop_counter import flop_registry
 
 
 class LiveMemory(TorchDispatchMode):
-    """Adds up the storages of all tensors that operators make, from birth to death.
+    """Sums the storages of all tensors that operators create, until they are freed.
 
-    It works for tensors without contents as well as for real ones. What an operator takes and
-    gives back inside itself is not seen. A storage counts once, however many views it has.
+    Works for fake tensors (no data) and real ones. Temporary memory that an operator allocates and
+    frees internally is not counted. A storage counts once, however many views share it.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,8 @@ class LiveMemory(TorchDispatchMode):
         self._alive: dict[int, weakref.ref[Any]] = {}
 
     def note(self, value: Tensor) -> None:
-        """Count the storage behind a tensor of any shape from now on."""
+        """Start counting the storage behind a tensor of any shape."""
+        # Subclasses such as quantized tensors own no storage; their inner tensors do.
         if is_traceable_wrapper_subclass(value):
             names, _ = value.__tensor_flatten__()
             for name in names:
@@ -36,7 +37,8 @@ class LiveMemory(TorchDispatchMode):
             return
 
         def forget(_: Any) -> None:
-            # The same place may be taken anew only after this ran.
+            # The weak reference calls this before the allocator can reuse the address, so a new
+            # storage with the same key is never mistaken for the old one.
             del self._alive[key]
             self.now_bytes -= num_bytes
 
@@ -45,13 +47,13 @@ class LiveMemory(TorchDispatchMode):
         self.peak_bytes = max(self.peak_bytes, self.now_bytes)
 
     def restart_peak(self) -> None:
-        """Forget the peak so far; what is alive stays counted."""
+        """Reset the peak to the bytes that are alive now."""
         self.peak_bytes = self.now_bytes
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run the operator and count what it made."""
+        """Run the operator and count the tensors it returns."""
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
@@ -60,10 +62,10 @@ class LiveMemory(TorchDispatchMode):
 
 
 class FlopCount(TorchDispatchMode):
-    """Adds up the FLOPs of matrix products, convolutions and attention (counted in full).
+    """Sums the FLOPs of matrix products, convolutions and attention (without causal savings).
 
-    torch's own counter follows modules with hooks that keep the graph of a recomputed block alive,
-    which would falsify the memory counted beside it.
+    torch's own FlopCounterMode is not used: its module hooks keep the graph of a checkpointed block
+    alive, which would distort the memory that LiveMemory counts at the same time.
     """
 
     def __init__(self) -> None:
@@ -73,7 +75,7 @@ class FlopCount(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run the operator and count it."""
+        """Run the operator and add its FLOPs."""
         result = func(*args, **(kwargs or {}))
         formula = flop_registry.get(getattr(func, "_overloadpacket", None))
         if formula is not None:
@@ -82,12 +84,13 @@ class FlopCount(TorchDispatchMode):
 
 
 class MadeUpScalars(TorchDispatchMode):
-    """Answers 1 where the host asks a tensor without contents for its one number."""
+    """Returns 1 when the host reads a scalar from a fake tensor, which has no data."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run the operator, or answer in its place."""
+        """Run the operator, or answer a scalar read in its place."""
+        # `.item()`, `bool(tensor)` and `float(tensor)` all dispatch to this operator.
         if func is torch.ops.aten._local_scalar_dense.default:
             dtype = args[0].dtype
             return 1.0 if dtype.is_floating_point else True if dtype == torch.bool else 1

@@ -1,16 +1,17 @@
-"""Logs: what the training process and its libraries print, kept within bounds."""
+"""Limit the size of the log that the training process and its libraries print to."""
 
 import os
 from pathlib import Path
 
+# Chosen by hand: several days of ordinary output, and small enough for a text editor to open.
 MOST_BYTES = 16 * 2**20
-_KEPT_BYTES = 4 * 2**20
+_KEPT_BYTES = 4 * 2**20  # the end of a log explains a crash; the middle rarely matters
 
 
 def cap_log(path: Path, most_bytes: int = MOST_BYTES) -> bool:
-    """Keep the end of a log that grew too long as `log.1.txt`, empty it, and say whether it did.
+    """Move the end of an oversized log to `log.1.txt`, truncate it, and return whether it did.
 
-    Everyone appends to it, so that writers go on at its new beginning without noticing.
+    All writers open the log in append mode, so after truncation they continue at its new start.
     """
     try:
         size = path.stat().st_size
@@ -19,9 +20,9 @@ def cap_log(path: Path, most_bytes: int = MOST_BYTES) -> bool:
         with path.open("rb") as file:
             file.seek(max(0, size - min(_KEPT_BYTES, most_bytes)))
             end = file.read(min(_KEPT_BYTES, most_bytes))
+        # Truncate before writing the copy, so that a full disk has room for it.
         os.truncate(path, 0)
         path.with_name(f"{path.stem}.1{path.suffix}").write_bytes(end)
     except OSError:
-        # A full disk: emptying the log came first and made room.
-        return False
+        return False  # a log that cannot be rotated must not stop training
     return True

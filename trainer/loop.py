@@ -1,4 +1,4 @@
-"""The loop: train() and train_step(); a reader who knows PyTorch needs no other file."""
+"""The training loop: train() and train_step(), readable without opening another file."""
 
 from collections.abc import Callable
 from functools import partial
@@ -27,7 +27,7 @@ Emit = Callable[[Event], None]
 
 
 def train(setup: Setup, emit: Emit) -> str:
-    """Train until the last step or a stop request; every fact leaves through `emit`.
+    """Train until the last step or a stop request, reporting everything through `emit`.
 
     Returns:
         `finished` or `stopped`.
@@ -38,10 +38,10 @@ def train(setup: Setup, emit: Emit) -> str:
     with CheckpointWriter(setup, emit) as writer, collection_by_hand():
         for step in timetable.steps():
             meter.step_done(step, fitting.do(step, partial(train_step, setup, step)))
-            writer.tell()
-            due = timetable.due_after(step)
+            writer.tell()  # report checkpoints that were written in the background
+            due = timetable.due_after(step)  # the same on every rank, read from rank 0
             if due:
-                meter.finish()
+                meter.finish()  # the only host-device synchronization, and only when needed
             best = False
             if "validate" in due and (metrics := fitting.do(step, partial(validate, setup))):
                 best = note_validation(setup, step, metrics)
@@ -50,9 +50,10 @@ def train(setup: Setup, emit: Emit) -> str:
                 _emit_preview(setup, step, emit)
             is_out_of_patience = timetable.is_out_of_patience()
             if is_out_of_patience:
-                emit(Notice("info", "Stopped early: validation no longer improves.", "", step))
+                emit(Notice("info", "Stopped early: validation loss stopped improving.", "", step))
             stopping = "stop" in due or is_out_of_patience
             is_last = stopping or step == setup.last_step
+            # Skip checkpoints while updates are being skipped (NaN), except the last one.
             if setup.world.is_main and (is_last or (best or "save" in due) and meter.is_sound):
                 writer.save(step, best=best, wait=is_last)
             if stopping:
@@ -65,9 +66,12 @@ def train(setup: Setup, emit: Emit) -> str:
 
 
 def train_step(setup: Setup, step: int) -> dict[str, Tensor]:
-    """Do one optimizer update over the micro-batches of a step; metrics stay on the device.
+    """Do one optimizer update over the micro-batches of a step.
 
-    Where loss or gradients are not finite, nothing is updated.
+    If the loss or gradients are NaN or infinite, the weights stay unchanged.
+
+    Returns:
+        Loss terms and `grad_norm`, scalars that stay on the device.
     """
     seed_step(setup, step)
     lr = setup.base_lr * setup.adapted.rate * setup.lr_factor(step)
@@ -82,6 +86,7 @@ def train_step(setup: Setup, step: int) -> dict[str, Tensor]:
             setup.enter("forward")
             with setup.precision.autocast(setup.device):
                 parts = setup.family.losses(setup.model, batch)
+            # Losses are divided by the totals of the whole step, so micro-steps simply add up.
             loss = torch.stack(list(parts.values())).sum()
             setup.enter("backward")
             setup.precision.scaler.scale(loss).backward()
@@ -102,12 +107,12 @@ def train_step(setup: Setup, step: int) -> dict[str, Tensor]:
 
 
 def seed_step(setup: Setup, step: int) -> None:
-    """Make dropout a function of seed, step and rank, so that a resume repeats it exactly.
-
-    A run may have grown since it was configured; its ranks must not draw what others draw later.
-    """
+    """Make dropout a function of seed, step and rank, so that a resume repeats it exactly."""
     training, world = setup.config.training, setup.world
+    # The number of ranks may have grown since the run was configured. The stride covers all of
+    # them, so no rank reuses a seed of another step.
     most = max(training.num_processes, world.size)
+    # 1,000,003 is a prime beyond any usual step count: runs with neighboring seeds don't overlap.
     torch.manual_seed(((training.seed * 1_000_003 + step) * most + world.rank) % 2**64)
 
 
@@ -118,5 +123,5 @@ def _emit_preview(setup: Setup, step: int, emit: Emit) -> None:
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        remedy = "Choose a shorter preview sentence for the next run. Training goes on."
-        emit(Notice("warning", "No preview was made: memory ran out.", remedy, step))
+        remedy = "Training continues. Use a shorter preview sentence in the next run."
+        emit(Notice("warning", "No preview was made: out of memory.", remedy, step))

@@ -1,4 +1,4 @@
-"""Measurements: what `measure` found on this machine, kept in the cache and read again."""
+"""Store and look up the results of `measure` on this machine, kept in the cache folder."""
 
 import json
 import os
@@ -13,20 +13,20 @@ from trainer.errors import ConfigError
 
 FORMAT = 1
 _ALIKE = 0.01
-"""Models whose numbers of parameters differ by less take as long."""
+"""Parameter counts within 1 % count as the same model: a larger symbol table changes no timing."""
 _MOST_SCALED = 2.0
-"""Beyond this ratio of FLOPs, time is no longer taken as proportional to them."""
+"""Largest FLOP ratio over which step time is scaled linearly (chosen by hand, not measured)."""
 
 
 @dataclass
 class Row:
-    """One line of the ladder: a set of optimizations and what a step with them took.
+    """One trial of the benchmark: a set of optimizations and how long a step took with them.
 
-    `changes` is laid over the configuration of the ladder, as its JSON. `plain_flops` are those of
-    the row's real positions in the plain graph, which recomputes nothing.
-    `cpu_s_per_step` is the processor time of all threads, which other programs disturb less.
+    `changes` overrides the benchmark's configuration, as JSON. `plain_flops` counts the trial's
+    real positions in the unmodified graph, without recomputation.
+    `cpu_s_per_step` is the CPU time of all threads, which other programs disturb less.
     States: done, refused (cannot be used here), failed, deadline (took too long), skipped (no time
-    was left), cancelled. Numbers that were not measured are None.
+    left), cancelled. Values that were not measured are None.
     """
 
     name: str
@@ -64,13 +64,13 @@ class Row:
 
     @property
     def is_done(self) -> bool:
-        """Whether it was measured."""
+        """Whether the trial finished and has a step time."""
         return self.state == "done" and self.s_per_step is not None
 
 
 @dataclass
 class Measurement:
-    """A ladder on one machine. States: running, finished, cancelled."""
+    """All trials of one benchmark on one machine. States: running, finished, cancelled."""
 
     command: str
     machine: dict[str, Any]
@@ -81,7 +81,7 @@ class Measurement:
     seconds: float = 0.0
 
     def row(self, name: str) -> Row | None:
-        """Return a row by name."""
+        """Return the trial with this name, or None."""
         return next((row for row in self.rows if row.name == name), None)
 
     def to_json(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Measurement:
         """Build a measurement from JSON values.
 
         Raises:
-            ConfigError: it was made by a newer version, or is none.
+            ConfigError: it was written by a newer version, or is not a measurement.
         """
         try:
             known = {name: value for name, value in values.items() if name != "format"}
@@ -105,16 +105,18 @@ class Measurement:
                 )
             return Measurement(**known, rows=rows)
         except (KeyError, TypeError) as error:
-            raise ConfigError(f"This is no measurement of Timbre: {error}.") from None
+            raise ConfigError(
+                f"This file is not a Timbre measurement ({error}). Choose a file that 'measure' wrote."
+            ) from None
 
 
 def kept_folder() -> Path:
-    """Return where measurements of this machine are kept."""
+    """Return the folder that holds this machine's measurements."""
     return default_cache_folder() / "measurements"
 
 
 def keep(measurement: Measurement, path: Path) -> None:
-    """Write a measurement whole, so that whoever reads it at that moment finds the old or new."""
+    """Write a measurement atomically; a reader sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}-{os.getpid()}")
     text = json.dumps(measurement.to_json(), indent=1, ensure_ascii=False)
@@ -123,13 +125,13 @@ def keep(measurement: Measurement, path: Path) -> None:
 
 
 def new_path(family: str) -> Path:
-    """Return a file name of now for a measurement of a family."""
+    """Return a time-stamped path for a new measurement of a model family."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return kept_folder() / f"{stamp}-{family}-{os.getpid()}.json"
 
 
 def list_kept() -> list[tuple[Path, Measurement]]:
-    """Return the measurements of this machine, newest first; what cannot be read is left out."""
+    """Return this machine's measurements, newest first, skipping unreadable files."""
     found = []
     for path in sorted(kept_folder().glob("*.json"), reverse=True):
         try:
@@ -143,24 +145,38 @@ def read_kept(path: Path) -> Measurement:
     """Read one measurement.
 
     Raises:
-        ConfigError: it is not there or is none.
+        ConfigError: the file is missing, unreadable or not a measurement.
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read as a measurement: {error}.") from None
+        raise ConfigError(
+            f"{path} cannot be read as a measurement: {error}. Choose a file that 'measure' wrote."
+        ) from None
     if not isinstance(values, dict):
-        raise ConfigError(f"{path} is no measurement: it holds no JSON object.")
+        raise ConfigError(
+            f"{path} is not a measurement: it must hold a JSON object. Choose a file that 'measure' "
+            "wrote."
+        )
     return Measurement.from_json(values)
 
 
 def s_per_step_of(
     config: RunConfig, *, machine: str, parameters: int, trained: int, flops: float
 ) -> tuple[float, str] | None:
-    """Return the seconds of a step as measured on this machine, and from what; None if unknown.
+    """Estimate the seconds of a step from a measurement on this machine, and name its source.
 
-    Only a row of the same family, model size, optimizer and optimizations tells. Its time without
-    the optimizer is scaled by the FLOPs of a micro-step, within a factor of two.
+    Only a trial with the same family, model size, optimizer and optimizations counts. Its time
+    without the optimizer is scaled by the FLOPs of a micro-step, within a factor of two.
+
+    Args:
+        machine: device name as the measurement recorded it.
+        parameters: all parameters of the model.
+        trained: parameters that the run trains.
+        flops: FLOPs of one micro-step.
+
+    Returns:
+        Seconds and a description of the source, or None if nothing comparable was measured.
     """
     for path, measurement in list_kept():
         about = measurement.model
@@ -175,10 +191,10 @@ def s_per_step_of(
                 continue
             ratio = flops / row.flops
             pairs = ((row.parameters or 0, parameters), (row.trained or 0, trained))
-            # A letter more in the table of symbols is no other model.
             is_same = all(abs(a - b) <= _ALIKE * b for a, b in pairs)
             if is_same and 1 / _MOST_SCALED <= ratio <= _MOST_SCALED:
                 assert row.s_per_step is not None
+                # The optimizer runs once a step however large the batch, so it isn't scaled.
                 optimizer_s = row.optimizer_s or 0.0
                 micro_s = (row.s_per_step - optimizer_s) * ratio
                 seconds = micro_s * config.training.accumulate + optimizer_s

@@ -1,4 +1,4 @@
-"""Meter: turns what a step leaves on the device into StepDone events, read one step late."""
+"""Turn the metrics of a step into StepDone events, reading device values one step late."""
 
 import time
 from collections.abc import Callable
@@ -15,9 +15,9 @@ from trainer.setup import Setup
 from trainer.stopwatch import Lap, Splits, Stopwatch, seconds_by_part
 
 _GIB = 1024**3
-_GLANCE_S = 2.0
+_GLANCE_S = 2.0  # chosen by hand: a chart needs no more, and a driver query takes a moment
 _PARTS = {"data": "perf/data_wait_s", "forward": "perf/forward_s", "backward": "perf/backward_s"}
-"""Where a step's seconds go; the optimizer's own are told by its hooks, the rest is the rest."""
+"""Metrics for the parts of a step. The optimizer's time comes from its hooks."""
 
 
 @dataclass
@@ -34,7 +34,8 @@ class _Pending:
 class Meter:
     """Measures steps without making the device wait for the host.
 
-    Values of step N are copied while step N + 1 is prepared, and read then.
+    The values of step N are copied to the host asynchronously and read after step N + 1 was
+    queued, so the device always has work.
     """
 
     def __init__(self, setup: Setup, emit: Callable[[Event], None]) -> None:
@@ -53,33 +54,36 @@ class Meter:
         self._trained_s = float(setup.progress.get("trained_s", 0.0))
 
     def step_done(self, step: int, tensors: dict[str, Tensor]) -> None:
-        """Take the metrics of a step: loss parts and `grad_norm`, scalars on the device."""
+        """Record the metrics of a step: loss terms and `grad_norm`, scalars on the device."""
         self._splits.enter("rest")
         pending = self._copy(step, tensors)
         self._read()
         self._pending = pending
+        # On a CPU nothing runs asynchronously, so there is no reason to wait a step.
         if self._setup.device.type == "cpu":
             self._read()
 
     def finish(self) -> None:
-        """Read what is still pending, so that a deed between steps knows all of them."""
+        """Read the pending step, so that an action between steps sees all metrics."""
         self._read()
         self._setup.progress["trained_s"] = self._trained_s
 
     @property
     def is_sound(self) -> bool:
-        """Whether the last step known was updated: a checkpoint of trouble helps nobody."""
+        """Whether the last step updated the weights; otherwise no checkpoint should be saved."""
         return not self._setup.progress.get("skipped_in_a_row")
 
     def restart(self) -> None:
-        """Leave the time since the last step out of the next one's seconds."""
+        """Exclude the time since the last step from the next step's duration."""
         self._last, self._cpu_last = time.monotonic(), time.process_time()
 
     def _copy(self, step: int, tensors: dict[str, Tensor]) -> _Pending:
         names = list(tensors)
+        # One stacked copy instead of one transfer for each metric.
         values = torch.stack([tensors[name].detach().float() for name in names])
         ready = None
         if values.device.type == "cuda":
+            # Only a copy into pinned memory is asynchronous.
             host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             host.copy_(values, non_blocking=True)
             ready, values = torch.cuda.Event(), host
@@ -88,7 +92,7 @@ class Meter:
         return _Pending(step, names, values, ready, self._facts(step), lap, parts)
 
     def _facts(self, step: int) -> dict[str, float]:
-        """Return what the host knows of a step without asking the device."""
+        """Return the metrics that the host knows without synchronizing with the device."""
         setup = self._setup
         waited_s = setup.train_batches.waited_s
         facts = {
@@ -111,7 +115,7 @@ class Meter:
         return facts
 
     def _glance(self) -> dict[str, float]:
-        """Return how busy and how warm the device is, every two seconds; asking takes a moment."""
+        """Return the device's utilization and temperature, at most every `_GLANCE_S` seconds."""
         now = time.monotonic()
         if now - self._glanced_at < _GLANCE_S:
             return {}
@@ -152,7 +156,9 @@ class Meter:
         metrics |= {name: parts[part] for part, name in _PARTS.items() if part in parts}
         if pending.lap is not None:
             metrics["perf/optimizer_s"] = pending.lap.seconds()
+        # Two reads may share one clock tick; 1e-9 only prevents a division by zero.
         metrics["perf/audio_s_per_s"] = metrics.pop("perf/audio_s") / max(seconds, 1e-9)
+        # A NaN loss (the only value unequal to itself) is always logged.
         if pending.step % self._setup.config.training.log_every == 0 or loss != loss:
             self._emit(StepDone(pending.step, metrics))
         self._divergence.see(pending.step, loss, grad_norm)

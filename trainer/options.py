@@ -1,4 +1,4 @@
-"""Documented fields: one `option(...)` line serves the page, the command line and the README."""
+"""Option fields: one `option(...)` line feeds the page, the command line and the docs."""
 
 import dataclasses
 import difflib
@@ -15,7 +15,7 @@ _KEY = "timbre"
 
 @dataclass(frozen=True)
 class OptionInfo:
-    """All that is known of one field of an Options dataclass."""
+    """Everything declared about one field of an Options dataclass."""
 
     name: str
     kind: type
@@ -43,7 +43,8 @@ def option(
 ) -> Any:
     """Declare a dataclass field with its label, help, bounds (inclusive) and choices.
 
-    A path is made absolute before a run keeps it, and has to exist if it is given.
+    A path is made absolute before a run stores it and must exist when given. A `folded` option
+    sits in the collapsed part of the form.
     """
     about = {"label": label, "help": help, "min": min, "max": max, "choices": tuple(choices)}
     about |= {"folded": folded, "is_path": is_path}
@@ -51,7 +52,7 @@ def option(
 
 
 def describe(options_class: type) -> list[OptionInfo]:
-    """List the documented fields of an Options dataclass in their order."""
+    """List the option fields of a dataclass in declaration order."""
     hints = typing.get_type_hints(options_class)
     infos = []
     for field in dataclasses.fields(options_class):
@@ -67,7 +68,7 @@ def build_options(options_class: type, values: dict[str, Any], where: str) -> An
     """Build an Options dataclass from plain values.
 
     Raises:
-        ConfigError: names every unknown field (with the nearest known one) and every bad value.
+        ConfigError: lists every unknown field (with the closest known name) and every bad value.
     """
     infos = {info.name: info for info in describe(options_class)}
     problems = [
@@ -98,7 +99,7 @@ def parse_value(info: OptionInfo, value: Any) -> Any:
     """Convert a value (from JSON, a form or a command line) to the field's type and check it.
 
     Raises:
-        ConfigError: when the value is of another type, out of bounds or not among the choices.
+        ConfigError: the value has the wrong type, is out of bounds or not one of the choices.
     """
     if value is None or (
         info.optional and isinstance(value, str) and value.strip() in ("", "auto")
@@ -122,7 +123,7 @@ def parse_value(info: OptionInfo, value: Any) -> Any:
 
 
 def unknown_name(name: str, known: list[str], kind: str) -> str:
-    """Say that a name is unknown, what is nearest to it and what there is."""
+    """Return an error for an unknown name, with the closest match and all known names."""
     near = difflib.get_close_matches(name, known, n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     return f"'{name}' is not a known {kind}.{hint} Known: {', '.join(known) or 'none'}."
@@ -143,9 +144,9 @@ def _convert(kind: type, value: Any) -> Any:
             return value
         raise ValueError
     if kind in (int, float) and isinstance(value, bool):
-        raise ValueError
+        raise ValueError  # in Python, True is an int; as a number it is surely a mistake
     if kind is int:
-        # A float holds no whole number beyond 2**53 exactly.
+        # Convert integers directly: beyond 2**53 a detour through float loses digits.
         if isinstance(value, int) or (isinstance(value, str) and value.strip().isdecimal()):
             return int(value)
         number = float(value)

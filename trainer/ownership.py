@@ -1,4 +1,4 @@
-"""Ownership of a run folder: a lock that ends with its process, and processes told apart."""
+"""Lock run folders, and identify processes reliably even when the system reuses their IDs."""
 
 import os
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ try:
 except ImportError:  # Windows has no flock; filelock's own lock serves there
     fcntl = None  # type: ignore[assignment]
 
-_SAME_START_S = 0.05
+_SAME_START_S = 0.05  # Linux counts start times in ticks of 10 ms; this leaves room for rounding
 
 
 @dataclass(frozen=True)
 class Identity:
-    """One process for all times: its number may be given to another, but not at the same start.
+    """Identifies one process for good: a PID may be reused, but not with the same start time.
 
-    `started_at` is what the system says of it, in seconds since 1970, `boot` the boot it lives in.
+    `started_at` is in seconds since 1970, as the system reports it; `boot` identifies the boot.
     """
 
     pid: int
@@ -30,7 +30,7 @@ class Identity:
 
     @staticmethod
     def of(pid: int) -> "Identity | None":
-        """Return the identity of a process that lives now, or None."""
+        """Return the identity of a running process, or None."""
         try:
             return Identity(pid, psutil.Process(pid).create_time(), boot_id())
         except psutil.Error:
@@ -38,7 +38,7 @@ class Identity:
 
     @staticmethod
     def read(values: dict[str, Any]) -> "Identity | None":
-        """Return the identity that was written down as plain values, or None."""
+        """Return the identity stored as plain values, or None if they are malformed."""
         try:
             return Identity(int(values["pid"]), float(values["started_at"]), str(values["boot"]))
         except (KeyError, TypeError, ValueError):
@@ -46,7 +46,7 @@ class Identity:
 
     @property
     def is_alive(self) -> bool:
-        """Whether this very process still lives on this machine, and not only as a zombie."""
+        """Whether this exact process still runs on this machine and is not a zombie."""
         if self.boot != boot_id():
             return False
         try:
@@ -59,7 +59,7 @@ class Identity:
 
 @cache
 def boot_id() -> str:
-    """Return what tells this boot of this machine from all others."""
+    """Return an identifier of the current boot of this machine."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -67,7 +67,7 @@ def boot_id() -> str:
 
 
 def kill_tree(identity: Identity) -> None:
-    """End a process and all it started, at once; one that is gone, or another one now, is left."""
+    """Kill a process and all its descendants; do nothing if the PID now belongs to another one."""
     if not identity.is_alive:
         return
     try:
@@ -77,19 +77,19 @@ def kill_tree(identity: Identity) -> None:
         return
     for member in family:
         try:
-            member.kill()  # psutil compares the start time before it sends anything
+            member.kill()  # psutil checks the start time before it sends the signal
         except psutil.Error:
             continue
 
 
 def take_lock(path: Path, *, timeout_s: float = 0.0) -> filelock.BaseFileLock | None:
-    """Take the exclusive lock, or return None when another process keeps it for `timeout_s`."""
+    """Take the exclusive lock, or return None if another process holds it for `timeout_s`."""
     lock = filelock.FileLock(path, timeout=timeout_s, thread_local=False)
     while True:
         try:
             lock.acquire(poll_interval=0.01)
         except filelock.Timeout:
-            # Somebody who only asked, as pages do all the time, keeps nobody out.
+            # Pages query the lock all the time with a shared lock; retry when it was only a query.
             if fcntl is None or is_locked(path):
                 return None
         else:
@@ -97,10 +97,10 @@ def take_lock(path: Path, *, timeout_s: float = 0.0) -> filelock.BaseFileLock | 
 
 
 def is_locked(path: Path) -> bool:
-    """Tell whether some process holds the exclusive lock; asking never disturbs the holder.
+    """Return whether a process holds the exclusive lock, without disturbing the holder.
 
-    Askers take a shared lock for an instant, so that two of them do not see each other; who takes
-    the lock in that instant tries again.
+    A query takes a shared lock for a moment: with an exclusive one, two simultaneous queries would
+    mistake each other for the owner. `take_lock` retries when it meets a query.
     """
     if fcntl is None:
         lock = take_lock(path)

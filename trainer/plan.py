@@ -1,7 +1,8 @@
-"""Plan: how far a run goes. A person may move its end; `run.json` stays, the log tells of it.
+"""Extend or shorten a run while it trains.
 
-The schedule keeps the length it was drawn for: the steps planned at first are the same whether or
-not more are added, and the added ones go on where its curve ends.
+`run.json` never changes; the new last step is an event in the log. The learning-rate schedule keeps
+its original length, so the steps planned first are the same whether or not more are added. Added
+steps continue at the rate where the curve ends.
 """
 
 from collections.abc import Callable
@@ -12,27 +13,27 @@ from trainer.requests import take_asked_steps
 from trainer.setup import Setup
 
 LEAST_SHARE = 0.05
-"""Of its peak, the rate of added steps where the schedule has come down to zero."""
-_SAMPLES = 200
+"""Rate of added steps, relative to the peak, if the schedule ended at zero (chosen by hand)."""
+_SAMPLES = 200  # enough points to find the peak of any schedule without evaluating every step
 
 Emit = Callable[[Event], None]
 
 
 def take_up_change(setup: Setup, step: int, emit: Emit) -> int | None:
-    """Return where the run ends after a change that was just asked for, told to the log; or None.
+    """Apply a pending request to change the last step; return it, or None without a request.
 
-    Rank 0 alone may ask; the others hear of it by `share_number`.
+    Call this on rank 0 only; the other ranks receive the result through `share_number`.
     """
     wanted = take_asked_steps(setup.folder)
     if wanted is None:
         return None
-    last_step = max(step, wanted)
+    last_step = max(step, wanted)  # steps that are already done cannot be removed
     emit(PlanChanged(step, last_step))
     return last_step
 
 
 def take_up_plan(setup: Setup, told: PlanChanged | None, emit: Emit) -> None:
-    """Give an assembled run the end that was asked for last: just now, or as its log tells."""
+    """Set the last step of an assembled run from a pending request or from its event log."""
     setup.lr_factor = hold_rate(setup.lr_factor, setup.last_step)
     last_step = told.last_step if told is not None else setup.last_step
     if setup.world.is_main:
@@ -41,7 +42,7 @@ def take_up_plan(setup: Setup, told: PlanChanged | None, emit: Emit) -> None:
 
 
 def hold_rate(factor: Callable[[int], float], planned: int) -> Callable[[int], float]:
-    """Return a schedule whose steps after the planned ones are never without a rate."""
+    """Return a schedule that never falls to zero after the planned steps."""
     stride = max(1, planned // _SAMPLES)
     least = LEAST_SHARE * max(factor(step) for step in range(1, planned + 1, stride))
 

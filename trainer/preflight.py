@@ -1,7 +1,8 @@
-"""Preflight: whether disk and memory can hold a run at all, with numbers, before its first step.
+"""Check before the first step whether disk and memory can hold a run at all.
 
-Counted here is what is certain: the weights, what the optimizer keeps of them, the checkpoints.
-`python -m trainer estimate` foretells the rest, and running out of it is dealt with while training.
+Only what is certain is counted: weights, gradients, optimizer state and checkpoints.
+`python -m trainer estimate` predicts activations too; running out of memory for those is handled
+during training.
 """
 
 from pathlib import Path
@@ -14,21 +15,21 @@ from trainer.evaluate import has_other_weights
 from trainer.setup import Setup
 
 _GIB = 2**30
-_MARGIN = 1.1
-_OVERRIDE = "Untick 'Check for room' (--no-check-room) to try all the same."
+_MARGIN = 1.1  # chosen by hand: logs, previews and other programs need some disk space too
+_OVERRIDE = "To try anyway, untick 'Check for room' (--no-check-room)."
 
 
 class NoRoom(RunError):
-    """The disk or the memory cannot hold the run, whatever the batch size is."""
+    """The disk or the memory is too small for the run at any batch size."""
 
     exit_code = 20
 
 
 def refuse_without_room(setup: Setup) -> None:
-    """Check disk and memory of an assembled run, unless its options say not to.
+    """Check disk and memory for an assembled run, unless its options disable the check.
 
     Raises:
-        NoRoom: there is certainly too little; the sentence says how much is needed and free.
+        NoRoom: there is certainly too little; the message says how much is needed and available.
     """
     if not setup.config.training.check_room:
         return
@@ -39,7 +40,7 @@ def refuse_without_room(setup: Setup) -> None:
 
 
 def checkpoint_bytes(setup: Setup) -> int:
-    """Return about how large a checkpoint will be, or how large the newest one is."""
+    """Return the size of the latest checkpoint, or an estimate if there is none yet."""
     saved = sorted((setup.folder / "checkpoints").glob("step-*"))
     if saved:
         return _folder_bytes(saved[-1])
@@ -47,14 +48,14 @@ def checkpoint_bytes(setup: Setup) -> int:
     average = sum(value.nbytes for value in (setup.average or {}).values())
     weights = [*setup.model.state_dict().values()]
     trained = [value for value in setup.model.parameters() if value.requires_grad]
-    # Whatever the model trains with, files hold fp32.
+    # Files hold fp32 weights (4 bytes each), whatever precision the model trains in.
     whole, changing = (sum(4 * value.numel() for value in values) for values in (weights, trained))
     return whole + (twice - 1) * changing + _state_bytes(setup) + average
 
 
 def _disk_problem(setup: Setup) -> str:
     size, every = checkpoint_bytes(setup), setup.save_every.steps
-    # The newest ones, the best one, and one that is being written.
+    # The latest `keep_last`, the best one, and the one being written.
     count = setup.config.training.keep_last + 2
     if every is not None:
         count = min(count, -(-setup.last_step // every) + 1)
@@ -64,9 +65,9 @@ def _disk_problem(setup: Setup) -> str:
     if free_gib >= needed_gib:
         return ""
     return (
-        f"The disk that holds {setup.folder} has {free_gib:.2f} GiB free, and this run needs "
-        f"{needed_gib:.2f} GiB: {count} checkpoints of {size / _GIB:.2f} GiB and a tenth more. "
-        f"Free {needed_gib - free_gib:.2f} GiB, or keep fewer checkpoints."
+        f"The disk that holds {setup.folder} has {free_gib:.2f} GiB free, but this run needs "
+        f"{needed_gib:.2f} GiB: {count} checkpoints of {size / _GIB:.2f} GiB plus 10 %. "
+        f"Free {needed_gib - free_gib:.2f} GiB or keep fewer checkpoints."
     )
 
 
@@ -86,9 +87,9 @@ def _memory_problem(setup: Setup) -> str:
         return ""
     listed = ", ".join(f"{name} {value / _GIB:.2f}" for name, value in parts.items() if value)
     return (
-        f"{setup.machine.name} has {total_gib:.2f} GiB of memory, and this run needs "
+        f"{setup.machine.name} has {total_gib:.2f} GiB of memory, but this run needs "
         f"{needed_gib:.2f} GiB before the first clip ({listed}). Tick LoRA, choose an optimizer "
-        "that keeps less, or a smaller model."
+        "with less state, or choose a smaller model."
     )
 
 
@@ -106,6 +107,6 @@ def _state_bytes(setup: Setup) -> int:
 
 
 def _folder_bytes(folder: Path) -> int:
-    """Return what a folder alone holds; files that are only linked there take no room."""
+    """Return the size of a folder in bytes, without hard-linked files, which take no extra space."""
     files = [path.stat() for path in folder.rglob("*") if path.is_file()]
     return sum(facts.st_size for facts in files if facts.st_nlink == 1)
