@@ -106,7 +106,7 @@ class Measurement:
             return Measurement(**known, rows=rows)
         except (KeyError, TypeError) as error:
             raise ConfigError(
-                f"This file is not a Timbre measurement ({error}). Choose a file that 'measure' wrote."
+                f"This file is not a Timbre measurement ({error}). Choose one that 'measure' wrote."
             ) from None
 
 
@@ -155,7 +155,7 @@ def read_kept(path: Path) -> Measurement:
         ) from None
     if not isinstance(values, dict):
         raise ConfigError(
-            f"{path} is not a measurement: it must hold a JSON object. Choose a file that 'measure' "
+            f"{path} is not a measurement: it must hold a JSON object. Choose one that 'measure' "
             "wrote."
         )
     return Measurement.from_json(values)

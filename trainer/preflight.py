@@ -107,6 +107,6 @@ def _state_bytes(setup: Setup) -> int:
 
 
 def _folder_bytes(folder: Path) -> int:
-    """Return the size of a folder in bytes, without hard-linked files, which take no extra space."""
+    """Return the size of a folder in bytes without hard-linked files, which take no space."""
     files = [path.stat() for path in folder.rglob("*") if path.is_file()]
     return sum(facts.st_size for facts in files if facts.st_nlink == 1)

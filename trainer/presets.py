@@ -1,4 +1,7 @@
-"""Presets: named RunConfig values, laid over the data and the family a person chose."""
+"""Named presets: RunConfig values that replace everything but the data and the model family.
+
+Values without a source in a comment or docstring were chosen by hand as starting points.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,13 +11,13 @@ from trainer.errors import UnknownEntry
 from trainer.options import unknown_name
 
 USABLE_SHARE = 0.9
-"""Of a device's memory, what a run may plan with; the driver, PyTorch's libraries and the gaps
-between blocks take the rest."""
+"""Share of the device's memory that a plan may use (chosen by hand). The CUDA context, PyTorch's
+libraries and fragmentation take the rest."""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """Values laid over a RunConfig's JSON; `families` empty means it suits all of them."""
+    """Values merged into a RunConfig's JSON; empty `families` means the preset fits all of them."""
 
     name: str
     label: str
@@ -24,14 +27,15 @@ class Preset:
 
 
 def apply_preset(config: RunConfig, name: str) -> RunConfig:
-    """Return the configuration with a preset's values in place of its own.
+    """Return the configuration with the preset's values in place of its own.
 
     Raises:
-        UnknownEntry: there is no such preset.
+        UnknownEntry: no preset has this name.
     """
     if name not in PRESETS:
         raise UnknownEntry(unknown_name(name, list(PRESETS), "preset"))
     values = config.to_json()
+    # A preset sets steps or epochs; a value left over from the form would win over its own.
     values["training"] |= {"steps": None, "epochs": None}
     return RunConfig.from_json(merge_values(values, PRESETS[name].values))
 
@@ -41,10 +45,11 @@ def _adamw(**options: Any) -> dict[str, Any]:
 
 
 def _xtts(epochs: float, batch_size: int, accumulate: int, **training: Any) -> dict[str, Any]:
-    """Return settings for XTTS v2: the published optimizer, with clipping and a warm-up.
+    """Return settings for XTTS v2: the published optimizer plus gradient clipping and a warm-up.
 
-    Source: coqui-tts' recipe for the GPT: AdamW, rate 5e-6, betas 0.9/0.96, weight decay 0.01 on
-    weights alone, batch 3 x 84. Clipping at 1 and the warm-up are ours.
+    Source: coqui-tts' recipe for the GPT: AdamW, learning rate 5e-6, betas 0.9/0.96, weight decay
+    0.01 on weights only, batch 3 x 84. The recipe has no clipping and no warm-up; clipping at 1 and
+    50 warm-up steps were chosen by hand.
     """
     sizes = {"epochs": epochs, "batch_size": batch_size, "accumulate": accumulate}
     return {
@@ -57,10 +62,11 @@ def _xtts(epochs: float, batch_size: int, accumulate: int, **training: Any) -> d
 
 
 def _indextts2_korean() -> dict[str, Any]:
-    """Return the settings of the IndexTTS-2 Korean study with which AdamW took 240 000 steps.
+    """Return the settings of the IndexTTS-2 Korean study, whose AdamW run took 240,000 steps.
 
-    Source: the community's trainer: AdamW, weight decay 0.01, warm-up of 1000 steps, cosine to
-    zero, clipping at 1, losses 0.2 for text and 0.8 for audio.
+    Source: the community's trainer: AdamW, weight decay 0.01, 1,000 warm-up steps, cosine decay,
+    clipping at 1, loss weights 0.2 for text and 0.8 for audio. Two values differ from it: its
+    learning rate is 2e-5 and its cosine ends at zero, while our schedule keeps a final share.
     """
     return {
         "family": {"name": "indextts2", "options": {"text_weight": 0.2, "mel_weight": 0.8}},
@@ -72,14 +78,14 @@ def _indextts2_korean() -> dict[str, Any]:
 
 
 def _xtts_on(gib: int, batch_size: int, accumulate: int, **boxes: dict[str, Any]) -> Preset:
-    """Return a preset for GPUs of a memory in GiB, in which its largest step is estimated to fit.
+    """Return a preset whose largest step is estimated to fit a GPU with `gib` GiB of memory.
 
-    Estimated, not measured: `python -m trainer estimate --preset xtts-12gb --size full
+    The fit is estimated, not measured: `python -m trainer estimate --preset xtts-12gb --size full
     --gpu-memory 12` counts clips of 11.6 s at the published size.
     """
     values = _xtts(10, batch_size, accumulate, patience=4, validate_every="1 epochs")
     values["optimizations"] |= boxes
-    what = "all weights, in bf16 without masters" if "bf16_weights" in boxes else "all weights"
+    what = "all weights, stored in bf16 only" if "bf16_weights" in boxes else "all weights"
     return Preset(
         f"xtts-{gib}gb",
         f"XTTS v2: GPU with {gib} GB",
@@ -90,9 +96,10 @@ def _xtts_on(gib: int, batch_size: int, accumulate: int, **boxes: dict[str, Any]
 
 
 def _study(lr: float, warmup_steps: int, weight_decay: float) -> dict[str, Any]:
-    """Return the settings of the FastSpeech 2 optimizer study for the standard size.
+    """Return the settings of the FastSpeech 2 optimizer study for the standard model size.
 
-    Source: the study's tables: milestones 200k/400k/600k x 0.5, eps 1e-8, betas 0.9/0.98, clip 0.5.
+    Source: the study's tables: rate halved at 200k, 400k and 600k steps, eps 1e-8, betas 0.9/0.98,
+    clipping at 0.5.
     """
     milestones = {"milestones": "200000,400000,600000", "rate": 0.5}
     return {
@@ -110,19 +117,19 @@ _PRESETS = (
     Preset(
         "quick",
         "Quick try",
-        "300 steps: hear in minutes whether data and settings make sense.",
+        "300 steps: hear within minutes whether data and settings make sense.",
         {"training": {"steps": 300}, "schedule": {"name": "cosine", "options": {}}},
     ),
     Preset(
         "balanced",
         "Balanced",
-        "30 passes over the clips; the usual choice.",
+        "30 epochs; the usual choice.",
         {"training": {"epochs": 30}, "schedule": {"name": "cosine", "options": {}}},
     ),
     Preset(
         "quality",
         "Best quality",
-        "100 passes with averaged weights (EMA); stops when validation no longer improves.",
+        "100 epochs with averaged weights (EMA) and early stopping.",
         {
             "training": {"epochs": 100, "ema_decay": 0.999, "patience": 10},
             "schedule": {"name": "cosine", "options": {}},
@@ -144,7 +151,7 @@ _PRESETS = (
     Preset(
         "fast-convergence",
         "Fast convergence",
-        "Short warm-up, long plateau, early stopping: to reach a usable voice in few steps.",
+        "20 epochs with a short warm-up and early stopping: a usable voice in few steps.",
         {
             "training": {"epochs": 20, "patience": 5, "validate_every": "1 epochs"},
             "optimizer": _adamw(beta2=0.98),
@@ -165,32 +172,32 @@ _PRESETS = (
     Preset(
         "fastspeech2-standard",
         "FastSpeech 2 study: standard",
-        "35 M parameters, rate 1e-4, warm-up 8000; for hours of data and a GPU.",
+        "35 M parameters, rate 1e-4, 8,000 warm-up steps; for hours of data and a GPU.",
         _study(1e-4, 8_000, 0.001),
         ("fastspeech2",),
     ),
     Preset(
         "fastspeech2-aggressive",
         "FastSpeech 2 study: aggressive",
-        "35 M parameters, rate 2e-4, warm-up 4000.",
+        "35 M parameters, rate 2e-4, 4,000 warm-up steps.",
         _study(2e-4, 4_000, 0.001),
         ("fastspeech2",),
     ),
     Preset(
         "fastspeech2-conservative",
         "FastSpeech 2 study: conservative",
-        "35 M parameters, rate 5e-5, warm-up 12000, weight decay 0.0005.",
+        "35 M parameters, rate 5e-5, 12,000 warm-up steps, weight decay 0.0005.",
         _study(5e-5, 12_000, 0.0005),
         ("fastspeech2",),
     ),
     Preset(
         "xtts-tiny",
-        "XTTS v2: the road without weights",
-        "A tiny random network for any machine: all of the road works, but it does not speak.",
+        "XTTS v2: trial without weights",
+        "A tiny random network for any machine: everything works, but it cannot speak.",
         {
             "family": {"name": "xtts", "options": {"dropout": 0.0}},
             "training": {"steps": 100},
-            "optimizer": _adamw(lr=3e-3),
+            "optimizer": _adamw(lr=3e-3),  # random weights learn at far higher rates than trained
             "schedule": {"name": "cosine", "options": {}},
             "optimizations": {"sdpa": {}},
         },
@@ -199,22 +206,21 @@ _PRESETS = (
     Preset(
         "xtts-recipe",
         "XTTS v2: published recipe",
-        "Rate 5e-6, effective batch 252 (3 x 84) as its authors trained; for hours of data.",
+        "Rate 5e-6, effective batch 252 (3 x 84), as published; for hours of data.",
         _xtts(10, 3, 84),
         ("xtts",),
     ),
     Preset(
         "xtts-voice",
         "XTTS v2: one voice",
-        "10 passes, effective batch 16, stops when validation no longer improves; for minutes of "
-        "data.",
+        "10 epochs, effective batch 16, early stopping; for minutes of data.",
         _xtts(10, 4, 4, patience=4, validate_every="1 epochs"),
         ("xtts",),
     ),
     Preset(
         "xtts-low-memory",
         "XTTS v2: low memory",
-        "As one voice, with clips one by one, gradient checkpointing and the conditioning fixed.",
+        "Like one voice, with batch size 1, gradient checkpointing and frozen conditioning.",
         _xtts(10, 1, 16, patience=4, validate_every="1 epochs")
         | {
             "family": {"name": "xtts", "options": {"freeze": "conditioning"}},
@@ -229,10 +235,11 @@ _PRESETS = (
     Preset(
         "indextts2-korean",
         "IndexTTS-2 Korean, batch 8",
-        "Rate 1e-5, batch 8, 240 000 steps: the study whose optimizers a race compares.",
+        "Rate 1e-5, batch 8, 240,000 steps: the study whose optimizers a race compares.",
         _indextts2_korean(),
         ("indextts2",),
     ),
+    # Batch sizes are the largest that fit by estimate; the effective batch is 16 up to 24 GB.
     _xtts_on(
         8,
         8,

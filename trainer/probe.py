@@ -1,4 +1,8 @@
-"""The probe: one real forward and backward pass, watched closely, that leaves no trace."""
+"""Run one real forward and backward pass, record what it used, and restore all state.
+
+The result shows which optimizations are really active (kernels, dtypes, recomputed blocks), which
+may differ from what was requested.
+"""
 
 import random
 from collections import Counter
@@ -23,19 +27,19 @@ _PRODUCTS = {
     "aten::convolution": (0, 1),
     "aten::convolution_backward": (0, 1, 2),
 }
-"""Operators that multiply matrices, with the places of the operands that are multiplied."""
+"""Matrix-product operators and the positions of the operands that are multiplied."""
 
 
 def probe(setup: Setup, batch: Batch) -> Probe:
-    """Run the losses of a batch and their gradients as a step would, and tell what happened.
+    """Compute the losses and gradients of a batch as a step would and record what happened.
 
-    Weights, buffers, gradients, random states and modes are afterwards as they were before.
+    Weights, buffers, gradients, random states and modes are restored.
     """
     recorder = _Recorder()
     blocks = setup.family.blocks(setup.model)
     with _counted_forwards(blocks) as calls, recorder:
         saved_bytes = _rehearse_and_weigh(setup, batch)
-    # Watching single operators keeps blocks from running compiled, so those run once more alone.
+    # A dispatch mode disables compiled code, so compiled blocks run once more without recording.
     before = _compiled_runs(blocks)
     if any("program" in vars(block) for block in blocks):
         saved_bytes = _rehearse_and_weigh(setup, batch)
@@ -52,25 +56,25 @@ def probe(setup: Setup, batch: Batch) -> Probe:
 def rehearse(
     setup: Setup, batch: Batch, watched: AbstractContextManager[Any] | None = None
 ) -> None:
-    """Run one forward and backward pass as a step would, and leave no trace of it.
+    """Run one forward and backward pass as a step would and restore all state.
 
-    The forward pass runs within `watched`.
+    The forward pass runs inside the context manager `watched`.
     """
     with _nothing_changed(setup.model, setup.device):
         with watched or nullcontext():
             with setup.precision.autocast(setup.device):
                 losses = setup.family.losses(setup.model, batch)
             loss = torch.stack(list(losses.values())).sum()
-        # Scaling would change the scaler's own state and shows nothing more.
+        # No loss scaling: it would change the scaler's state and make no difference here.
         loss.backward()
 
 
 def _rehearse_and_weigh(setup: Setup, batch: Batch) -> int:
-    """Run a pass and return the bytes kept for its backward part."""
+    """Run a pass and return the bytes saved for its backward pass."""
     saved = _SavedStorages(setup.model)
     rehearse(setup, batch, saved_tensors_hooks(saved.pack, saved.unpack))
     blocks = setup.family.blocks(setup.model)
-    # Selective checkpointing keeps results of its own beside autograd's.
+    # Selective checkpointing caches results outside of autograd's saved tensors.
     return saved.num_bytes + sum(vars(block).get("kept_bytes", 0) for block in blocks)
 
 
@@ -79,7 +83,7 @@ def _compiled_runs(blocks: list[nn.Module]) -> list[int]:
 
 
 class _Recorder(TorchDispatchMode):
-    """Counts operators below autograd and autocast, where operands have the types that run."""
+    """Counts operators below autograd and autocast, where operands have their final dtypes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +93,7 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Note the operator and run it."""
+        """Count the operator and its operand dtypes, then run it."""
         name = func.name().split(".")[0]
         self.operators[name] += 1
         places = (0, 1, 2) if "scaled_dot_product" in name else _PRODUCTS.get(name, ())
@@ -100,14 +104,14 @@ class _Recorder(TorchDispatchMode):
 
 
 class _SavedStorages:
-    """Adds up the memory that autograd keeps, each storage once, parameters and buffers not."""
+    """Sums the storages that autograd saves, each once, without parameters and buffers."""
 
     def __init__(self, model: nn.Module) -> None:
         self._seen = {_storage_of(value) for value in [*model.parameters(), *model.buffers()]}
         self.num_bytes = 0
 
     def pack(self, value: Tensor) -> Tensor:
-        """Note a tensor of any shape; detached, since keeping an output would be a cycle."""
+        """Count a saved tensor of any shape; detach it, because a saved output makes a cycle."""
         storage = _storage_of(value)
         if storage not in self._seen:
             self._seen.add(storage)
@@ -115,12 +119,12 @@ class _SavedStorages:
         return value.detach()
 
     def unpack(self, value: Tensor) -> Tensor:
-        """Return the tensor, of any shape, as it was kept."""
+        """Return the saved tensor, of any shape, unchanged."""
         return value
 
 
 def _storage_of(value: Tensor) -> int:
-    """Return an identity of the memory behind a tensor of any shape."""
+    """Return the address of the storage behind a tensor of any shape."""
     return value.untyped_storage().data_ptr()
 
 
@@ -128,8 +132,8 @@ def _storage_of(value: Tensor) -> int:
 def _counted_forwards(blocks: list[nn.Module]) -> Iterator[Counter[int]]:
     """Count how often the forward of each block runs, by the id of the block.
 
-    Counting happens in the class: checkpointing runs `forward` again without calling the module,
-    so hooks on the module would miss it.
+    The class is patched, not the module: checkpointing recomputes by calling `forward` directly, so
+    module hooks would miss it.
     """
     calls: Counter[int] = Counter()
     kinds = {type(block) for block in blocks}
@@ -150,7 +154,7 @@ def _counting(
     kind: type[nn.Module], forward: Callable[..., Any], calls: Counter[int]
 ) -> Callable[..., Any]:
     def counted(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        # A subclass that calls super().forward() is counted in its own class.
+        # If a subclass calls super().forward(), count it only once, in its own class.
         if type(self) is kind:
             calls[id(self)] += 1
         return forward(self, *args, **kwargs)
@@ -160,7 +164,7 @@ def _counting(
 
 @contextmanager
 def _nothing_changed(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Put gradients, buffers and all random states back at the end."""
+    """Restore gradients, buffers and all random states on exit."""
     gradients = [(value, value.grad) for value in model.parameters()]
     buffers = [(value, value.detach().clone()) for value in model.buffers()]
     python_state, numpy_state = random.getstate(), np.random.get_state()
@@ -174,6 +178,7 @@ def _nothing_changed(model: nn.Module, device: torch.device) -> Iterator[None]:
         for value, gradient in gradients:
             value.grad = gradient
         with torch.no_grad():
+            # In place: compiled blocks and captured graphs hold the buffers' addresses.
             for value, kept in buffers:
                 value.copy_(kept)
         random.setstate(python_state)

@@ -1,4 +1,4 @@
-"""The training process: own a run folder, assemble, train, and end with a word in the log."""
+"""The training process: lock a run folder, assemble the run, train, and log how it ended."""
 
 import faulthandler
 import gc
@@ -46,35 +46,35 @@ from trainer.telling import Teller
 from trainer.verification import Verification
 
 _LOG = logging.getLogger("timbre")
+# How torch words failures that a new process can fix; it has no exception class for most of them.
 _STICKY = ("CUDA error", "CUDA driver error", "CUBLAS_STATUS", "CUDNN_STATUS", "cudaError")
 _LOST_PEERS = ("DistBackendError", "DistNetworkError", "DistStoreError")
 _PEER_WORDS = ("Connection closed by peer", "Connection reset by peer", "NCCL error")
 
 
 def continue_run(run: Run, listen: Callable[[Event], None] | None = None) -> int:
-    """Start or continue a run folder in this process and return its exit code.
-
-    `trainer.restarts` names the exit codes.
+    """Start or continue a run in this process and return an exit code of `trainer.restarts`.
 
     Raises:
-        RunOwned: another process trains it.
+        RunOwned: another process is training the run.
     """
     if is_started_in_vain(run.folder):
         return FAILED
     world = join_world(choose_device(run.current_config.training.device).kind)
     lock = run.take(timeout_s=2.0) if world.is_main else None
     if world.is_main:
+        # A stop request meant for an earlier process must not stop this one.
         run.drop_requests_before(psutil.Process().create_time())
         end_orphans(run.folder, Identity.of(os.getppid()))
         if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
-            take_ending(run.folder)  # the last word of an earlier training
+            take_ending(run.folder)  # left over from an earlier process
     heartbeat = set_up_process(run, world)
     emit = heartbeat.watch(Teller(run, world, listen))
     known: RunSeries | None = run.series()
     try:
         while (ending := _train_and_tell(run, world, emit, known)) is None:
             known = None
-            gc.collect()
+            gc.collect()  # cycles still hold the old model; free it before building the new one
         return _code_of(ending, run, world)
     finally:
         heartbeat.end()
@@ -84,7 +84,7 @@ def continue_run(run: Run, listen: Callable[[Event], None] | None = None) -> int
 
 
 def _code_of(ending: Ending, run: Run, world: World) -> int:
-    """Return the exit code; of several processes, one with another code than 0 ends the others."""
+    """Return the exit code; with several processes, a code other than 0 ends the others too."""
     if world.size == 1 or ending.code in (FINISHED, RESTARTABLE):
         return ending.code
     leave_ending(run.folder, ending, world.rank)
@@ -94,9 +94,9 @@ def _code_of(ending: Ending, run: Run, world: World) -> int:
 def _train_and_tell(
     run: Run, world: World, emit: Callable[[Event], None], known: RunSeries | None
 ) -> Ending | None:
-    """Train a run to its end and return the exit code; None: it goes back to its last save.
+    """Train a run to its end; return how it ended, or None to restart from its last checkpoint.
 
-    `known` is what an earlier process did, which a resume is compared with.
+    `known` holds the metrics of earlier processes, which repeated steps are compared with.
     """
     setup: Setup | None = None
     try:
@@ -110,20 +110,20 @@ def _train_and_tell(
         outcome = train(setup, watched)
     except StopRequested as error:
         run.answer("stop")
-        emit(RunFinished("stopped", _step_of(run), str(error), "Press Resume to go on."))
+        emit(RunFinished("stopped", _step_of(run), str(error), "Press Resume to continue."))
         return Ending(STOPPED, str(error))
     except StartAgain:
         if world.size == 1:
             return None
-        # The other ranks may not know; a new process for each of them is the surest way.
-        reason = "The run goes back to its last checkpoint."
+        # The other ranks may not know about it, so each rank restarts in a new process.
+        reason = "The run restarts from its last checkpoint."
         emit(RunFinished("failed", _step_of(run), reason, RESUME))
         return Ending(RESTARTABLE, reason)
     except TimbreError as error:
         _LOG.error("%s", error)
         emit(RunFinished("failed", _step_of(run), str(error)))
         return Ending(error.exit_code, str(error))
-    # The process's last resort: whatever ends a run, the log says what it was.
+    # Last resort: any other error must still leave its reason in the event log.
     except Exception as error:
         _LOG.exception("The training process failed")
         reason, remedy, code = explain_failure(error)
@@ -140,7 +140,7 @@ def _train_and_tell(
 
 
 def _watched(run: Run, setup: Setup, emit: Callable[[Event], None]) -> Callable[[Event], None]:
-    """Let alerts watch the whole run, and the guard its first steps."""
+    """Let alerts watch the whole run and the instability check its first steps."""
     if not setup.world.is_main:
         return emit
     total_gib = setup.machine.memory_gib if setup.device.type == "cuda" else math.inf
@@ -153,29 +153,29 @@ def _watched(run: Run, setup: Setup, emit: Callable[[Event], None]) -> Callable[
 
 
 def explain_failure(error: Exception) -> tuple[str, str, int]:
-    """Say in words what an unforeseen error means: (reason, remedy, exit code)."""
+    """Explain an unexpected error: (reason, remedy, exit code)."""
     name, text = type(error).__name__, str(error).strip().splitlines()
-    first = text[0] if text else "without a message"
+    first = text[0] if text else "no message"
     if name == "OutOfMemoryError" or "out of memory" in first.lower():
         remedy = "Halve the batch size and double the accumulation, or tick gradient checkpointing."
         return f"The device ran out of memory: {first}", remedy, NEEDS_PERSON
     if "no kernel image" in first:
-        remedy = "Install a PyTorch that has code for this GPU (pytorch.org), or choose device cpu."
-        return f"This torch has no code for the GPU: {first}", remedy, NEEDS_PERSON
+        remedy = "Install a PyTorch build that supports this GPU (pytorch.org) or use device cpu."
+        return f"This PyTorch build has no code for the GPU: {first}", remedy, NEEDS_PERSON
     if name == "AcceleratorError" or any(word in first for word in _STICKY):
-        # Such an error stays for the life of the process: torch cannot reset the device.
+        # A CUDA error is permanent for the process, because torch cannot reset the device.
         return f"The GPU failed: {first}", RESUME, RESTARTABLE
     if name in _LOST_PEERS or any(word in first for word in _PEER_WORDS):
         return f"Another training process was lost: {first}", RESUME, RESTARTABLE
     return (
         f"{name}: {first}",
-        "The log holds the details. Resume goes on from the last save.",
+        "See log.txt for details. Press Resume to continue from the last checkpoint.",
         FAILED,
     )
 
 
 def set_up_process(run: Run, world: World) -> Heartbeat:
-    """Log, watch for signals and own the run; return the running heartbeat."""
+    """Set up logging and signals, record the owner, and return the running heartbeat."""
     log = _set_up_log(run)
     faulthandler.enable(log)
     if hasattr(signal, "SIGUSR1"):
@@ -193,7 +193,7 @@ def set_up_process(run: Run, world: World) -> Heartbeat:
 
 
 def take_signals(run: Run) -> None:
-    """Take the first signal to end as Stop; a second one ends the process at once."""
+    """Treat the first termination signal as Stop; a second one ends the process immediately."""
 
     def ask_to_stop(signum: int, frame: FrameType | None) -> None:
         run.request("stop")
@@ -201,13 +201,13 @@ def take_signals(run: Run) -> None:
             signal.signal(number, signal.SIG_DFL)
 
     for number in ASKED:
-        # Torchrun ends the others with SIGTERM when one was lost; nobody wants a stop then.
+        # torchrun sends SIGTERM to the other ranks when one is lost; that is not a person's Stop.
         if number != signal.SIGTERM or "TORCHELASTIC_RUN_ID" not in os.environ:
             signal.signal(number, ask_to_stop)
 
 
 def _set_up_log(run: Run) -> IO[str]:
-    """Log to the run's file, and to a terminal or pipe if that is not the same; return the file."""
+    """Log to the run's file and, unless stderr is that file, to stderr; return the file."""
     path = run.folder / "log.txt"
     logged_to = logging.FileHandler(path, encoding="utf-8")
     handlers: list[logging.Handler] = [logged_to]

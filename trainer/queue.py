@@ -1,4 +1,4 @@
-"""Queue: runs that wait for their turn, in a file that survives every process, and its keeper."""
+"""The queue of runs that wait to be trained, stored in a file, and the thread that starts them."""
 
 import contextlib
 import json
@@ -14,59 +14,61 @@ from trainer.errors import RunError
 from trainer.ownership import take_lock
 
 _LOG = logging.getLogger("timbre")
-_PATIENCE_S = 10.0
+_PATIENCE_S = 10.0  # changing the queue takes milliseconds; longer means a hanging disk
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A run that waits, and since when (seconds since 1970)."""
+    """A queued run and when it was queued (seconds since 1970)."""
 
     name: str
     queued_at: float
 
 
 class RunQueue:
-    """The names of the runs that wait below one folder; any process may read and change them."""
+    """The queue of one folder of runs; any process may read and change it."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / ".queue.json"
         self._lock_path = folder / ".queue.lock"
 
     def waiting(self) -> list[Waiting]:
-        """List the runs that wait, the next one first."""
+        """List the queued runs, next one first."""
         return self._read()[0]
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing is started until a person continues the queue."""
+        """Whether the queue is paused until a person continues it."""
         return self._read()[1]
 
     def add(self, name: str) -> None:
-        """Put a run at the end; one that waits already keeps its place."""
+        """Append a run to the queue; a run that is queued already keeps its place."""
         with self._changing() as (waiting, _):
             if all(entry.name != name for entry in waiting):
                 waiting.append(Waiting(name, time.time()))
 
     def remove(self, name: str) -> None:
-        """Take a run out; it stays where it is, only nobody starts it."""
+        """Remove a run from the queue; its folder stays."""
         with self._changing() as (waiting, _):
             waiting[:] = [entry for entry in waiting if entry.name != name]
 
     def move(self, name: str, places: int) -> None:
-        """Move a run by some places; negative ones lead to the front.
+        """Move a run by a number of places; negative numbers move it toward the front.
 
         Raises:
-            RunError: it does not wait.
+            RunError: the run is not queued.
         """
         with self._changing() as (waiting, _):
             found = [index for index, entry in enumerate(waiting) if entry.name == name]
             if not found:
-                raise RunError(f"The run {name} does not wait in the queue (any more).")
+                raise RunError(
+                    f"The run {name} is no longer in the queue. Reload the page to see the queue."
+                )
             entry = waiting.pop(found[0])
             waiting.insert(max(0, found[0] + places), entry)
 
     def pause(self, paused: bool) -> None:
-        """Start nothing any more, or go on; what trains already is left alone."""
+        """Pause or continue the queue; a run that is training already is not affected."""
         with self._changing() as (_, state):
             state["paused"] = paused
 
@@ -74,7 +76,7 @@ class RunQueue:
     def _changing(self) -> Iterator[tuple[list[Waiting], dict[str, Any]]]:
         lock = take_lock(self._lock_path, timeout_s=_PATIENCE_S)
         if lock is None:
-            raise RunError("Another process keeps the queue locked. Try again in a moment.")
+            raise RunError("Another process has locked the queue. Try again in a moment.")
         try:
             waiting, paused = self._read()
             state: dict[str, Any] = {"paused": paused}
@@ -98,9 +100,9 @@ class RunQueue:
 
 
 class QueueKeeper(threading.Thread):
-    """Starts the next run again and again; of several processes only one keeps a queue.
+    """Starts queued runs one after another; of several processes only one does this.
 
-    The others stand by: the lock ends with its process, so that another one takes over.
+    The others wait for the lock, which is released when its process ends, and then take over.
     """
 
     def __init__(self, folder: Path, start_next: Callable[[], None], poll_s: float = 0.5) -> None:
@@ -111,7 +113,7 @@ class QueueKeeper(threading.Thread):
         self._ended = threading.Event()
 
     def run(self) -> None:
-        """Wait until this process may keep the queue, then keep it until told to end."""
+        """Wait for the lock, then start queued runs until `end` is called."""
         lock = None
         while not self._ended.wait(self._poll_s):
             lock = lock or take_lock(self._lock_path)
@@ -121,7 +123,7 @@ class QueueKeeper(threading.Thread):
             lock.release()
 
     def end(self) -> None:
-        """End the thread; another process may keep the queue then."""
+        """End the thread, so that another process can take over the queue."""
         self._ended.set()
         self.join()
 
@@ -129,5 +131,5 @@ class QueueKeeper(threading.Thread):
         try:
             self._start_next()
         except (OSError, RunError) as error:
-            # A full disk or a busy lock: the queue stays as it is, and is tried again.
-            _LOG.warning("The queue could not go on: %s", error)
+            # A full disk or a busy lock: the queue is unchanged and the next poll tries again.
+            _LOG.warning("The next queued run could not be started: %s", error)

@@ -1,4 +1,4 @@
-"""Rehearsal: datasets of clips that do not exist, to try a configuration before there are any."""
+"""Build synthetic datasets, to estimate or benchmark a configuration before there are clips."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,34 +16,35 @@ from trainer.options import describe
 from trainer.specs import ModelFamily, Rehearsal
 
 _DRAWS = 32
-"""Steps of which the largest batch is taken, where a family draws some lengths anew."""
+"""Steps to search for the largest batch if a family draws lengths at random (chosen by hand)."""
 
 
 def rehearsal_of(entries: Entries) -> Rehearsal:
-    """Return how a family rehearses.
+    """Return how a family makes synthetic features.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: the family cannot make them.
     """
     if entries.family.rehearsal is None:
         raise ConfigError(
-            f"{entries.family.label} cannot be tried without clips. Give --train-csv FILE."
+            f"{entries.family.label} cannot be estimated without clips. Add --train-csv FILE."
         )
     return entries.family.rehearsal
 
 
 def make_up_clips(durations_s: Sequence[float]) -> list[Clip]:
-    """Return clips of these lengths without audio and text, named by their numbers."""
+    """Return numbered clips of these lengths, without audio or text."""
     return [
+        # 22,050 Hz is a placeholder: no audio is read.
         Clip(f"clip{number}", "", "", "nobody", "en", seconds, 22050, "train", "", number)
         for number, seconds in enumerate(durations_s)
     ]
 
 
 def longest_clips(clips: Sequence[Clip], count: int) -> list[Clip]:
-    """Return the clips of which some batch may be the largest: the longest by sound and by text.
+    """Return clips that may form the largest batch: the longest by audio and by text.
 
-    The shortest clip is among them. Fewer clips than `count` are repeated, as passes repeat them.
+    The shortest clip is included. Fewer clips than `count` are repeated, as epochs repeat them.
     """
     by_sound = sorted(clips, key=lambda clip: -clip.duration_s)[: 2 * count]
     shortest = min(clips, key=lambda clip: clip.duration_s)
@@ -55,21 +56,21 @@ def longest_clips(clips: Sequence[Clip], count: int) -> list[Clip]:
 
 
 def imagine(config: RunConfig, entries: Entries, clips: Sequence[Clip], size: str) -> Dataset:
-    """Return a dataset of clips of which nothing but length and text is looked at."""
+    """Return a synthetic dataset; only the lengths and texts of the clips are used."""
     rehearsal = rehearsal_of(entries)
     if size and size not in rehearsal.sizes:
         known = ", ".join(rehearsal.sizes)
-        raise ConfigError(f"{entries.family.label} has no size '{size}'. There is: {known}.")
+        raise ConfigError(f"{entries.family.label} has no size '{size}'. Use one of: {known}.")
     base = Path(config.base) if config.base else None
     corpus = rehearsal.imagine(base, entries.family_options, clips, size)
     return Dataset(tuple(clips), (), corpus)
 
 
 def largest_batches(config: RunConfig, entries: Entries, dataset: Dataset) -> list[Batch]:
-    """Return the micro-batches of which one needs most memory.
+    """Return candidates for the micro-batch that needs the most memory.
 
-    That is the one of the longest clips; under a token budget it may also be the one of the
-    shortest, which holds more of what every clip brings whatever its length.
+    Usually that is the batch of the longest clips. Under a token budget it may also be the batch of
+    the shortest, because it holds more clips and some memory is needed per clip at any length.
     """
     training, features = config.training, dataset.corpus.features
 
@@ -86,7 +87,7 @@ def largest_batches(config: RunConfig, entries: Entries, dataset: Dataset) -> li
 
 
 def _largest_draw(entries: Entries, dataset: Dataset, clips: Sequence[Clip], seed: int) -> Batch:
-    """Return the micro-batch of clips, each as often as it is named."""
+    """Return the largest micro-batch that these clips make over several steps."""
     family, features = entries.family, dataset.corpus.features
     named = {f"{place}": clip for place, clip in enumerate(clips)}
     drawn_from = {name: features[clip.id] for name, clip in named.items()}
@@ -107,14 +108,16 @@ def _largest_draw(entries: Entries, dataset: Dataset, clips: Sequence[Clip], see
 
 
 def spread_lengths(longest_s: float, count: int, seed: int) -> list[float]:
-    """Return lengths in seconds as read speech has them: mean 0.57 of the longest, seeded."""
+    """Return seeded random lengths in seconds, spread around 0.57 of the longest.
+
+    Mean 0.57 and deviation 0.22 of the longest resemble clip lengths in corpora of read speech.
+    """
     drawn = np.random.default_rng(seed).normal(0.57, 0.22, count).clip(0.1, 1.0)
     return [round(longest_s * float(share), 2) for share in drawn]
 
 
 def without_size(words: Sequence[str], family: ModelFamily, size: str) -> list[str]:
-    """Return the words of a command without `--size`, unless the family has an option of the same
-    sizes, which then is this one."""
+    """Remove `--size` from the words of a command, or keep it if the family has such an option."""
     kept, skip = [], False
     for word in words:
         if not (skip or word.partition("=")[0] == "--size"):

@@ -1,4 +1,4 @@
-"""Restarts: what the end of a training process means, and how often a run is started again."""
+"""Explain how a training process ended and decide whether to restart it."""
 
 import json
 import os
@@ -12,26 +12,34 @@ from trainer.ownership import is_locked, take_lock
 FINISHED, FAILED, STOPPED, NEEDS_PERSON, RESTARTABLE, OWNED = 0, 1, 10, 20, 30, 75
 """Exit codes of a training process.
 
-1 and 2: what was asked for cannot be done. 10: a person stopped it. 20: a person has to change
-something. 30: a new process may mend it. 75: another process trains the run."""
+1 and 2: the request is impossible. 10: a person stopped it. 20: a person has to change something.
+30: a new process may succeed. 75: another process is training the run (EX_TEMPFAIL of sysexits.h).
+"""
 ASKED = (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTERM))
-"""Signals that mean Stop; who ends a process with one of them does not want it back."""
-RESUME = "Press Resume: it goes on from the last checkpoint."
+"""Signals that mean Stop: a process ended by one of them is not restarted."""
+RESUME = "Press Resume to continue from the last checkpoint."
 SUPERVISOR_LOCK = "supervisor.lock"
-"""In `control/`: held by whoever watches over a run, also between two starts."""
+"""Lock in `control/`, held by a run's supervisor, also between two starts."""
 _WORD = "ending.json"
 
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """How often a run is started again by itself within a time, and the seconds before each."""
+    """How often a run restarts automatically within a time window, and the wait before each.
+
+    The defaults are chosen by hand: a passing fault (a reset GPU, a lost share) is over within
+    seconds to a minute, and a run that fails more often needs a person.
+    """
 
     most: int = 3
     within_s: float = 3600.0
     waits_s: tuple[float, ...] = (2.0, 15.0, 60.0)
 
     def wait_s(self, restarts: Sequence[float], now: float) -> float | None:
-        """Return how long to wait before the next start, or None when there were too many."""
+        """Return the seconds to wait before the next start, or None after too many restarts.
+
+        `restarts` and `now` are times in seconds since 1970.
+        """
         recent = [moment for moment in restarts if now - moment < self.within_s]
         if len(recent) >= self.most:
             return None
@@ -40,9 +48,9 @@ class RestartPolicy:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a training process ended: its exit code, negative for a signal, and its reason.
+    """How a training process ended: its exit code, negative for a signal, and the reason.
 
-    `is_common`: all processes that train the run end like this, each by itself.
+    `is_common`: every rank ends the same way on its own, so none has to end the others.
     """
 
     code: int
@@ -51,23 +59,23 @@ class Ending:
 
     @property
     def may_restart(self) -> bool:
-        """Whether a new process may mend it: a lost GPU, or a signal that nobody meant as Stop."""
+        """Whether a new process may succeed: after a GPU error or a signal other than Stop."""
         is_struck = self.code < 0 and -self.code not in map(int, ASKED)
         return self.code == RESTARTABLE or is_struck
 
     @property
     def exit_code(self) -> int:
-        """The code a shell would give: signals become 128 and their number."""
+        """The exit code as a shell reports it: 128 plus the number of a signal."""
         return self.code if self.code >= 0 else 128 - self.code
 
 
 def is_supervised(folder: Path) -> bool:
-    """Whether a supervisor watches over a run, also while it waits to start it again."""
+    """Return whether a run has a supervisor, including one that is waiting to restart it."""
     return is_locked(folder / "control" / SUPERVISOR_LOCK)
 
 
 def stays_supervised(folder: Path, patience_s: float) -> bool:
-    """Whether a supervisor still watches over a run after so long: one that is ending goes by."""
+    """Return whether a supervisor remains after `patience_s`, which ignores one that is ending."""
     if not is_supervised(folder):
         return False
     lock = take_lock(folder / "control" / SUPERVISOR_LOCK, timeout_s=patience_s)
@@ -77,20 +85,20 @@ def stays_supervised(folder: Path, patience_s: float) -> bool:
 
 
 def explain_exit(code: int, log: str, memory_percent: float | None = None) -> tuple[str, str]:
-    """Say in words why a training process ended and what to do about it."""
+    """Explain why a training process ended: (reason, remedy)."""
     if code < 0:
         return f"The training process was killed by signal {-code}{_more(code, memory_percent)}.", (
             RESUME
         )
     lines = [line for line in log.splitlines() if line.strip()]
-    last = lines[-1].strip() if lines else "it left no message"
+    last = lines[-1].strip() if lines else "no message"
     return f"The training process ended with code {code}: {last}", RESUME
 
 
 def _more(code: int, memory_percent: float | None) -> str:
     if -code == signal.SIGKILL and memory_percent is not None:
         return f", host memory was {memory_percent:.0f} % full"
-    if -code == signal.SIGKILL:
+    if -code == signal.SIGKILL:  # what the kernel's OOM killer sends
         return ". The system may have run out of memory"
     if -code in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
         return f" ({signal.Signals(-code).name}); its last stack is in log.txt"
@@ -98,10 +106,10 @@ def _more(code: int, memory_percent: float | None) -> str:
 
 
 def leave_ending(folder: Path, ending: Ending, rank: int) -> None:
-    """Write down how one of several processes ended; the first word of a start counts.
+    """Record how one of several ranks ended; the first record of a start counts.
 
-    Who starts several processes reports one code for all of them, and starts them again whatever
-    it is; so they end with 0 where a new start is no use, and leave this word for the supervisor.
+    torchrun reports one code for all ranks and restarts them after any code but 0. If a restart
+    would not help, the ranks therefore exit with 0 and leave this file for the supervisor.
     """
     path = folder / "control" / _WORD
     values = {"code": ending.code, "reason": ending.reason, "rank": rank}
@@ -113,7 +121,7 @@ def leave_ending(folder: Path, ending: Ending, rank: int) -> None:
 
 
 def take_ending(folder: Path) -> Ending | None:
-    """Return what one of several processes left as its last word, and take it away."""
+    """Return and remove the ending that one of several ranks recorded, or return None."""
     path = folder / "control" / _WORD
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -124,6 +132,6 @@ def take_ending(folder: Path) -> Ending | None:
 
 
 def is_started_in_vain(folder: Path) -> bool:
-    """Whether torchrun started processes again that ended because a person has to act."""
+    """Return whether torchrun restarted ranks that had ended because a person has to act."""
     is_again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
     return is_again and (folder / "control" / _WORD).exists()
