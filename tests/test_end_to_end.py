@@ -194,7 +194,7 @@ def test_the_voice_speaks_and_travels(
     assert "holds one checkpoint" in capsys.readouterr().err
     (folder / "export" / "config.json").write_text('{"family": "fastspeech2"}')
     assert main([*words, "--out", str(folder / "none.wav")]) == 1
-    assert "describes no voice" in capsys.readouterr().err
+    assert "does not describe a voice" in capsys.readouterr().err
 
 
 def test_a_voice_is_heard_while_it_speaks(

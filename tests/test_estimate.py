@@ -216,7 +216,7 @@ def test_what_the_estimate_cannot_see_is_named() -> None:
 
 
 def test_an_unknown_size_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no size 'huge'. There is: tiny, medium, full"):
+    with pytest.raises(ConfigError, match="no size 'huge'. Use one of: tiny, medium, full"):
         estimate(_config("xtts", ""), size="huge")
 
 

@@ -429,7 +429,7 @@ def test_rows_are_printed_as_json_lines_as_they_come(
 
 
 def test_a_size_the_family_lacks_is_refused() -> None:
-    with pytest.raises(ConfigError, match="There is: small, standard"):
+    with pytest.raises(ConfigError, match="Use one of: small, standard"):
         _command("--family", "fastspeech2", "--size", "full", "--device", "cpu")
 
 

@@ -145,7 +145,7 @@ def test_any_optimizer_takes_over_from_a_schedule_free_one_and_trains_on(
 
     metrics = train_step(setup, 4)
 
-    assert "The optimizer starts anew" in notices[0].text
+    assert "The optimizer state is reset" in notices[0].text
     assert bool(torch.stack(list(metrics.values())).isfinite().all())
 
 

@@ -1,8 +1,9 @@
-"""Rate finder: one short run whose learning rate grows until the loss tells which one suits.
+"""Find a learning rate with a range test: one short run whose rate grows until the loss diverges.
 
-The range test of Smith 2015 (arXiv 1506.01186, section 3.3). Batches of speech differ more than a
-few steps of training change anything, so each loss is compared with what the initial weights reach
-on the same batch with the same dropout; only the change is smoothed and judged.
+The range test of Smith 2015 (arXiv 1506.01186, section 3.3), with one change. Losses of speech
+batches differ more from each other than a few training steps change them. So each loss is compared
+with the loss of the initial weights on the same batch with the same dropout, and only the
+difference is smoothed and evaluated.
 """
 
 import argparse
@@ -29,20 +30,20 @@ from trainer.setup import Setup, World
 Progress = Callable[[int, int], None]
 
 NUM_STEPS = 100
-FEWEST_STEPS = 20
+FEWEST_STEPS = 20  # fewer points leave nothing to smooth (chosen by hand)
 _SPAN = 100.0
-"""How far the test reaches below and above the usual rate."""
-_MEMORY = 0.9
-_MARGIN = 10.0
+"""The test covers the usual rate divided by this to the usual rate times this (chosen by hand)."""
+_MEMORY = 0.9  # running mean of about 10 steps, to stop the test without reacting to one batch
+_MARGIN = 10.0  # rule of thumb: a tenth of the rate at which the loss diverges is safe
 
 
 @dataclass(frozen=True)
 class RateFinding:
     """What a range test found.
 
-    changes: loss minus the initial weights' on the same batch, as measured; smooth: smoothed.
-    steepest: the rate at which the loss fell fastest; lost: the first rate that is too high, if
-    any was reached. suggestion: the smaller of steepest and a tenth of lost; None if no rate
+    changes: loss minus the initial weights' loss on the same batch; smooth: the same, smoothed.
+    steepest: the rate at which the loss fell fastest. lost: the first rate that is too high, if
+    one was reached. suggestion: the smaller of `steepest` and a tenth of `lost`; None if no rate
     lowered the loss.
     """
 
@@ -65,21 +66,21 @@ def find_rate(
     emit: Callable[[Event], None] = lambda event: None,
     progress: Progress = lambda done, total: None,
 ) -> RateFinding:
-    """Run a range test of `config` from its initial weights; nothing of it is kept.
+    """Run a range test of `config` from its initial weights, and discard the trained model.
 
     The rate grows geometrically from `lowest` to `highest`, by default a hundredth to a hundred
     times the usual one, over `config.training.steps` or 100 steps.
 
     Raises:
-        ConfigError: the optimizer finds its rate itself, or the bounds make no range.
+        ConfigError: the optimizer finds its rate itself, or the bounds are not a valid range.
     """
     num_steps = config.training.steps or NUM_STEPS
     usual = _usual_rate(config)
     lowest, highest = lowest or usual / _SPAN, highest or usual * _SPAN
     if not 0 < lowest < highest or num_steps < FEWEST_STEPS:
         raise ConfigError(
-            f"The test would go from {lowest:g} to {highest:g} in {num_steps} steps; expected a "
-            f"rising range of rates and {FEWEST_STEPS} steps or more."
+            f"A test from {lowest:g} to {highest:g} in {num_steps} steps is not possible. Use a "
+            f"lowest rate above 0, a higher highest rate and at least {FEWEST_STEPS} steps."
         )
     rates = np.geomspace(lowest, highest, num_steps)
     with tempfile.TemporaryDirectory(prefix="timbre-rates-") as name:
@@ -98,11 +99,11 @@ def find_rate(
 def measure_rates(
     setup: Setup, rates: np.ndarray, progress: Progress = lambda done, total: None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Train one step at each rate, until the loss is lost; changes the model of `setup`.
+    """Train one step at each rate until the loss diverges; changes the model of `setup`.
 
     Args:
         rates: float64 (steps,), rising.
-        progress: called with the passes over a batch that are done, and how many there are.
+        progress: called with the number of finished and of all forward passes over a batch.
 
     Returns:
         The losses, and their change against the initial weights; both (steps done,).
@@ -115,9 +116,11 @@ def measure_rates(
     for step in range(1, len(rates) + 1):
         metrics = train_step(setup, step)
         losses.append(sum(float(metrics[name]) for name in metrics if name != "grad_norm"))
+        # `weight` corrects the bias of a running mean that starts at zero, as in Adam.
         smooth = _MEMORY * smooth + (1 - _MEMORY) * (losses[-1] - untrained[step - 1])
         weight = _MEMORY * weight + (1 - _MEMORY)
         progress(len(rates) + step, total)
+        # A loss that doubled on average will not recover; further steps would only cost time.
         if not math.isfinite(losses[-1]) or smooth / weight > abs(untrained[0]):
             break
     measured = np.array(losses)
@@ -130,7 +133,7 @@ def judge_rates(
     """Find the steepest descent and the first rate that is too high.
 
     Args:
-        rates, losses, changes: (steps,); the last loss may be no number.
+        rates, losses, changes: (steps,); the last loss may be NaN or infinite.
     """
     smooth = _smooth(changes)
     lost = _first_lost(rates, smooth, level=float(np.nanmean(np.abs(losses[:10] - changes[:10]))))
@@ -151,7 +154,7 @@ def judge_rates(
 
 
 def draw_rates(finding: RateFinding, path: Path) -> None:
-    """Write the picture of a range test as PNG.
+    """Draw a range test into a PNG file.
 
     Raises:
         MissingDependency: matplotlib is not installed.
@@ -159,7 +162,7 @@ def draw_rates(finding: RateFinding, path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingDependency("matplotlib", "The picture of the range test") from None
+        raise MissingDependency("matplotlib", "The chart of the range test") from None
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
     axes.plot(finding.rates, finding.changes, color="#C8C8C8", label="every step")
@@ -169,6 +172,7 @@ def draw_rates(finding: RateFinding, path: Path) -> None:
         rate = getattr(finding, name)
         if rate is not None:
             axes.axvline(rate, color=colour, linestyle="--", label=f"{name} {rate:.2g}")
+    # Scale to the lowest loss: the divergence at the end would flatten everything else.
     deepest = max((-value for value in finding.changes if math.isfinite(value)), default=0.0)
     reach = max(1.1 * deepest, 1e-9)
     axes.set(xscale="log", ylim=(-reach, reach))
@@ -181,12 +185,12 @@ def draw_rates(finding: RateFinding, path: Path) -> None:
 def find_lr_command(
     parser: argparse.ArgumentParser, argv: Sequence[str], tell: Callable[[str], None]
 ) -> int:
-    """Read the words of `python -m trainer find-lr`, test, and write what was found."""
+    """Run `python -m trainer find-lr`: parse its arguments, test, and write the result."""
     add = parser.add_argument_group("the range test").add_argument
     add("--out", metavar="DIR", required=True, help="new folder for find-lr.json and find-lr.png")
-    add("--lowest", type=float, help="where the rate starts [a hundredth of the usual one]")
-    add("--highest", type=float, help="where it ends [a hundred times the usual one]")
-    add("--lines", action="store_true", help="print a line of JSON for every step, for programs")
+    add("--lowest", type=float, help="lowest learning rate [1/100 of the usual rate]")
+    add("--highest", type=float, help="highest learning rate [100 times the usual rate]")
+    add("--lines", action="store_true", help="print one JSON line per step, for programs")
     config, args = config_from_args(parser, argv)
     refuse_missing_data(config)
     config, out = config.with_absolute_paths(), Path(args.out)
@@ -197,7 +201,7 @@ def find_lr_command(
 
     check_before_start(config)
     if out.exists():
-        raise RunExists(f"{out} exists already and is never overwritten. Choose another folder.")
+        raise RunExists(f"{out} exists already and will not be overwritten. Use another folder.")
     finding = find_rate(config, lowest=args.lowest, highest=args.highest, progress=say)
     write_finding(finding, config, out, tell)
     tell(finding.text)
@@ -214,21 +218,21 @@ def write_finding(
     try:
         draw_rates(finding, out / "find-lr.png")
     except MissingDependency as error:
-        tell(f"No picture was drawn: {error}")
+        tell(f"No chart was drawn: {error}")
 
 
 def _usual_rate(config: RunConfig) -> float:
     entries = resolve(config)
     if entries.optimizer.effective_lr is not None:
         raise ConfigError(
-            f"{entries.optimizer.label} finds its learning rate itself; a range test has nothing "
-            "to find. Tune its growth coefficient with a race, or choose another optimizer."
+            f"{entries.optimizer.label} finds its learning rate itself, so there is nothing to "
+            "test. Tune its growth coefficient with a race or choose another optimizer."
         )
     return find_base_lr(entries)
 
 
 def _plain(config: RunConfig, num_steps: int) -> RunConfig:
-    """Return the configuration without what would bend the range: averages and warm-ups."""
+    """Return the configuration without averages and warm-ups, which would distort the range."""
     training = replace(config.training, steps=num_steps, epochs=None, ema_decay=0.0)
     entries = resolve(config)
     options = dict(config.optimizer.options)
@@ -242,7 +246,8 @@ def _plain(config: RunConfig, num_steps: int) -> RunConfig:
 def _losses_of_initial_weights(
     setup: Setup, num_steps: int, told: Callable[[int], None]
 ) -> np.ndarray:
-    """Return the loss of every step's batches without training, (steps,); the model stays as is."""
+    """Return the loss of every step's batches without training, (steps,); restores the model."""
+    # Layers such as BatchNorm change their buffers in a forward pass even without gradients.
     kept = {name: value.clone() for name, value in setup.model.state_dict().items()}
     losses = []
     for step in range(1, num_steps + 1):
@@ -259,11 +264,11 @@ def _losses_of_initial_weights(
 
 
 def _smooth(changes: np.ndarray) -> np.ndarray:
-    """Return running means of running medians, (steps,): odd batches count little, nothing lags.
+    """Return running means of running medians, (steps,), centered so that nothing lags.
 
-    Values that are no numbers stay so.
+    The median keeps unusual batches from counting much. NaN and infinity become NaN.
     """
-    half = max(2, len(changes) // 24)
+    half = max(2, len(changes) // 24)  # windows of about a twelfth of the range, chosen by hand
     known = changes[: len(changes) - _num_lost(changes)]
     smooth = np.full(len(changes), np.nan)
     medians = _running(known, half, np.median)
@@ -272,31 +277,35 @@ def _smooth(changes: np.ndarray) -> np.ndarray:
 
 
 def _running(values: np.ndarray, half: int, summarize: Callable[[np.ndarray], Any]) -> np.ndarray:
-    """Summarize each value with its neighbours; windows shrink evenly at the ends. (steps,)."""
+    """Summarize each value with its neighbors, (steps,); windows shrink evenly at the ends."""
     reach = [min(half, index, len(values) - 1 - index) for index in range(len(values))]
     windows = [values[index - by : index + by + 1] for index, by in enumerate(reach)]
     return np.array([float(summarize(window)) for window in windows])
 
 
 def _num_lost(changes: np.ndarray) -> int:
-    """Return how many values at the end are no numbers."""
+    """Return how many values at the end are NaN or infinite."""
     finite = np.flatnonzero(np.isfinite(changes))
     return len(changes) - (int(finite[-1]) + 1 if finite.size else 0)
 
 
 def _first_lost(rates: np.ndarray, smooth: np.ndarray, *, level: float) -> float | None:
-    """Return the first rate from which the loss is above its start for good, or no number."""
+    """Return the first rate after the lowest loss at which the loss exceeds its start, or None.
+
+    A rate at which the loss becomes NaN counts too. `level` is the usual size of the loss.
+    """
     finite = np.flatnonzero(np.isfinite(smooth))
     if finite.size < len(smooth):
         after = int(finite[-1]) + 1 if finite.size else 0
         return float(rates[after])
     lowest = int(np.argmin(smooth))
+    # 2 % of the loss (chosen by hand): smaller changes are noise that smoothing left.
     above = np.flatnonzero(smooth[lowest:] > 0.02 * level)
     return float(rates[lowest + above[0]]) if above.size else None
 
 
 def _steepest(rates: np.ndarray, smooth: np.ndarray) -> float | None:
-    """Return the rate of the steepest fall before the lowest loss; None if it never fell."""
+    """Return the rate of the steepest descent before the lowest loss; None if it never fell."""
     known = smooth[np.isfinite(smooth)]
     if known.size < 3 or not known.min() < 0:
         return None
@@ -310,10 +319,10 @@ def _sentence(
 ) -> str:
     if suggestion is None:
         return (
-            f"No rate of this range lowered the loss of {optimizer}. Test another range, or more "
-            "steps; weights that fit the clips already cannot show a rate either."
+            f"No rate in this range lowered the loss with {optimizer}. Test another range or more "
+            "steps. Weights that already fit the clips show no rate either."
         )
-    end = f"from {lost:.2g} on the loss is lost" if lost else "no rate was too high"
+    end = f"it diverged from {lost:.2g} on" if lost else "no rate was too high"
     return (
         f"Suggested learning rate for {optimizer}: {suggestion:.2g}. The loss fell fastest at "
         f"{steepest:.2g}; {end}."

@@ -1,4 +1,4 @@
-"""Runs: a run is a folder, from which everything about it can be told."""
+"""A run is a folder; its state and history can be rebuilt from the folder alone."""
 
 import json
 import os
@@ -26,21 +26,20 @@ from trainer.series import RunSeries
 
 REQUESTS = ("stop", "kill", "save", "preview", "discard")
 ACTIVE = ("starting", "running", "stalled", "stopping")
-_STARTING_GRACE_S = 60.0
-_CLOCK_SKEW_S = 2.0
-# A supervisor outlives its run's last word by what a busy machine needs to end it.
-_ENDING_S = 20.0
-_LEAST_DISK_GIB = 0.02
+# Chosen by hand: a busy machine may take a minute to import torch and 20 s to end a supervisor.
+_STARTING_GRACE_S, _ENDING_S = 60.0, 20.0
+_CLOCK_SKEW_S = 2.0  # tolerance between the system's start times and our clock
+_LEAST_DISK_GIB = 0.02  # chosen by hand: no checkpoint fits into less
 _FULL_DISK = (
-    "The disk that holds this run is full. Training goes on; what it tells waits in memory, and it "
-    "saves nothing.",
-    "Free some space, or empty the trash on the Runs tab.",
+    "The disk that holds this run is full. Training continues, but nothing is saved and events "
+    "wait in memory.",
+    "Free some space or empty the trash on the Runs tab.",
 )
 _STALL_REMEDY = (
-    "log.txt shows where it hangs. Wait if a disk or a share is slow; else end it, and Resume goes "
-    "on from the last checkpoint."
+    "log.txt shows where it hangs. If a disk or network share is slow, wait. Otherwise end it and "
+    "press Resume to continue from the last checkpoint."
 )
-_MOST_STEPS = 100_000_000
+_MOST_STEPS = 100_000_000  # protects against typing errors; no real run is that long
 _FOLDERS = ("control", "checkpoints", "previews")
 _PROJECT = Path(__file__).resolve().parent.parent
 
@@ -57,7 +56,7 @@ class CheckpointInfo:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """What a person wants to know of a run; `state` is derived, never stored.
+    """A summary of a run for the page and the command line; `state` is derived, never stored.
 
     States: created, starting, running, stalled, stopping, stopped, finished, failed, interrupted.
     """
@@ -81,12 +80,12 @@ class RunStatus:
 
     @property
     def is_active(self) -> bool:
-        """Whether a process trains it or is about to."""
+        """Whether a process trains the run or is about to."""
         return self.state in ACTIVE
 
 
 class Run:
-    """One training, one folder; everything about it can be rebuilt from there."""
+    """One training and its folder, the only place where its state is kept."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder).absolute()
@@ -95,10 +94,10 @@ class Run:
 
     @staticmethod
     def create(folder: Path | str, config: RunConfig) -> "Run":
-        """Make a new run folder.
+        """Create a new run folder.
 
         Raises:
-            RunExists: the folder is there already; a run is never overwritten.
+            RunExists: the folder exists already; a run is never overwritten.
         """
         run = Run(Path(folder))
         try:
@@ -106,8 +105,8 @@ class Run:
         except FileExistsError:
             if not _is_half_made(run.folder):
                 raise RunExists(
-                    f"The folder {run.folder} exists already. A run is never overwritten: choose "
-                    f"another name, or continue it with: python -m trainer resume {run.folder}"
+                    f"The folder {run.folder} exists already. A run is never overwritten: use "
+                    f"another name or continue it with: python -m trainer resume {run.folder}"
                 ) from None
         for name in _FOLDERS:
             (run.folder / name).mkdir(exist_ok=True)
@@ -122,24 +121,24 @@ class Run:
         """Open an existing run folder.
 
         Raises:
-            RunNotFound: there is no run in the folder.
+            RunNotFound: the folder holds no run.
         """
         run = Run(Path(folder))
         if not (run.folder / "run.json").is_file():
             raise RunNotFound(
-                f"{run.folder} holds no run (it has no run.json). Give the folder of a run, or "
-                "start one with: python -m trainer train --run DIR ..."
+                f"{run.folder} holds no run (it has no run.json). Use the folder of a run or start "
+                "one with: python -m trainer train --run DIR ..."
             )
         return run
 
     @property
     def config(self) -> RunConfig:
-        """The choices this run was made with; they never change."""
+        """The configuration the run was created with; it never changes."""
         return read_config(self.folder / "run.json")
 
     @property
     def current_config(self) -> RunConfig:
-        """The choices that hold now: those of `config` with what was changed at resumes."""
+        """The configuration in effect: `config` plus the options changed at resumes."""
         values = self.config.to_json()
         for logged in self.events.follow():
             if isinstance(logged.event, OptionsChanged):
@@ -147,10 +146,10 @@ class Run:
         return RunConfig.from_json(values)
 
     def change_options(self, values: dict[str, Any]) -> None:
-        """Let the run go on with other options (as in `run.json`) from where it stopped.
+        """Change options (as in `run.json`) for the rest of a stopped run.
 
         Raises:
-            RunOwned: it is being trained.
+            RunOwned: the run is being trained.
         """
         lock = self.take()
         try:
@@ -159,10 +158,10 @@ class Run:
             lock.release()
 
     def take(self, *, timeout_s: float = 0.0) -> filelock.BaseFileLock:
-        """Become the one owner; the lock ends with the process, however that ends.
+        """Take the run's exclusive lock, which the system releases when the process ends.
 
         Raises:
-            RunOwned: another process trains this run.
+            RunOwned: another process is training this run.
         """
         lock = take_lock(self.folder / "owner.lock", timeout_s=timeout_s)
         if lock is None:
@@ -173,31 +172,31 @@ class Run:
         return lock
 
     def is_owned(self) -> bool:
-        """Whether a living process holds the run."""
+        """Return whether a running process holds the run's lock."""
         return is_locked(self.folder / "owner.lock")
 
     def is_supervised(self) -> bool:
-        """Whether a process watches over the run, also while it waits to start it again."""
+        """Return whether the run has a supervisor, including one that waits to restart it."""
         return is_supervised(self.folder)
 
     def write_owner(self) -> None:
-        """Leave word of who owns the run; the lock decides, this only explains."""
+        """Record which process owns the run; only the lock decides, this is for messages."""
         identity = Identity.of(os.getpid())
         values = asdict(identity) if identity is not None else {}
         replace_text(self.folder / "owner.json", json.dumps(values))
 
     def owner(self) -> Identity | None:
-        """Return the process that owns the run, or None: a left word is not taken for its owner."""
+        """Return the process that owns the run, or None; a stale record does not count."""
         identity = Identity.read(_read_json(self.folder / "owner.json"))
         return identity if identity is not None and self.is_owned() and identity.is_alive else None
 
     def kill(self) -> None:
-        """End the training process at once, without a last checkpoint.
+        """Kill the training process without a last checkpoint.
 
-        Its supervisor does so; without one, what the owner left says for sure which process it is.
+        Its supervisor does it. Without one, the owner's record identifies the process for certain.
 
         Raises:
-            RunError: nobody trains it.
+            RunError: the run is not being trained.
         """
         if not self.status().is_active:
             raise RunError(f"The run {self.name} is not being trained.")
@@ -207,13 +206,13 @@ class Run:
             kill_tree(owner)
 
     def request(self, name: str) -> None:
-        """Ask for a deed after the current step, `discard` at the end, or for `kill` at once."""
+        """Request an action after the current step; `discard` acts at the end, `kill` at once."""
         if name not in REQUESTS:
-            raise RunError(f"'{name}' is no request; there are {', '.join(REQUESTS)}.")
+            raise RunError(f"Unknown request '{name}'; use one of {', '.join(REQUESTS)}.")
         (self.folder / "control" / name).touch()
 
     def requests(self) -> set[str]:
-        """Return the requests that wait for the training process."""
+        """Return the requests that the training process has not handled yet."""
         return {name for name in REQUESTS if (self.folder / "control" / name).exists()}
 
     def answer(self, name: str) -> None:
@@ -221,27 +220,27 @@ class Run:
         (self.folder / "control" / name).unlink(missing_ok=True)
 
     def request_steps(self, last_step: int) -> None:
-        """Ask that the run go to this step, now or when it is resumed; `run.json` stays as it is.
+        """Request a new last step, now or for the next resume; `run.json` never changes.
 
         Raises:
-            RunError: it is there already, or the number is beyond all reason.
+            RunError: the run has passed this step already, or the number is too large.
         """
         done = self.series().last_step
         if not done < last_step <= _MOST_STEPS:
             raise RunError(
-                f"The run {self.name} is at step {done}; it cannot be told to go to step "
-                f"{last_step}. Give a step behind that, and at most {_MOST_STEPS}."
+                f"The run {self.name} is at step {done} and cannot train to step {last_step}. "
+                f"Enter a later step, at most {_MOST_STEPS}."
             )
         ask_for_steps(self.folder, last_step)
 
     def request_more(self, count: int) -> int:
-        """Ask for more steps than planned, or than were done when it ended early; return the end.
+        """Request more steps than planned (or done, if it finished early); return the last step.
 
         Raises:
-            RunError: no such number of steps can be added.
+            RunError: this number of steps cannot be added.
         """
         if count < 1:
-            raise RunError(f"{count} more steps cannot be done. Give 1 or more.")
+            raise RunError(f"A run cannot train {count} more steps; enter at least 1.")
         status = self.status()
         planned = status.step if status.state == "finished" else status.total_steps
         last_step = (self.requested_steps() or planned) + count
@@ -249,16 +248,16 @@ class Run:
         return last_step
 
     def requested_steps(self) -> int | None:
-        """Return the last step that was asked for and that no process has taken up yet."""
+        """Return the requested last step that no process has applied yet, or None."""
         return asked_steps(self.folder)
 
     def begun_at(self) -> float:
-        """Return when a process was last started for this run, in seconds since 1970; or 0."""
+        """Return when a process was last started for this run, in seconds since 1970, or 0."""
         words = (self.folder / "control" / "spawned.json", self.folder / "owner.json")
         return max(_read_json(path).get("started_at", 0.0) for path in words)
 
     def drop_requests_before(self, started_at: float) -> None:
-        """Remove requests that were meant for an earlier process, by their time in seconds."""
+        """Remove requests older than `started_at` (seconds since 1970), made to another process."""
         for name in REQUESTS:
             path = self.folder / "control" / name
             if path.exists() and path.stat().st_mtime < started_at:
@@ -282,7 +281,7 @@ class Run:
         ]
 
     def previews(self) -> list[Path]:
-        """List the preview files, oldest first; links that lead out of the run are none."""
+        """List the preview files, oldest first, without links that lead out of the run."""
         home = self.folder.resolve()
         files = (self.folder / "previews").glob("*.*")
         inside = (path for path in files if path.resolve().is_relative_to(home))
@@ -331,50 +330,50 @@ class Run:
 
     @property
     def num_processes(self) -> int:
-        """How many processes train it: as configured, or as chosen for a later start."""
+        """The number of training processes, as configured or as chosen for the next start."""
         return chosen_processes(self.folder) or self.current_config.training.num_processes
 
     def choose_processes(self, count: int) -> None:
-        """Let so many processes train the run from its next start on; steps keep their clips.
+        """Set the number of processes from the next start on; steps keep their clips.
 
         Raises:
-            RunError: its micro-batches cannot be shared among so many.
+            RunError: a step's micro-batches cannot be shared evenly.
         """
         training = self.config.training
         shared = training.num_processes * training.accumulate
         if count < 1 or shared % count:
             fitting = [str(each) for each in range(1, shared + 1) if shared % each == 0]
             raise RunError(
-                f"A step of {self.name} has {shared} micro-batches; {count} processes cannot share "
-                f"them evenly. Give one of: {', '.join(fitting)}."
+                f"A step of {self.name} has {shared} micro-batches, which {count} processes cannot "
+                f"share evenly. Use one of: {', '.join(fitting)}."
             )
         choose_processes(self.folder, count)
 
     def command(self) -> list[str]:
-        """Return the one command that starts or continues this run."""
+        """Return the command that starts or continues this run."""
         return [sys.executable, "-m", "trainer", "resume", str(self.folder)]
 
     def torchrun(self) -> list[str]:
-        """Return the command that trains this run with several processes on this machine."""
+        """Return the torchrun command for several processes on this machine."""
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
         resume = ["-m", "trainer", "resume", str(self.folder)]
         return [sys.executable, *torchrun, str(self.num_processes), *resume]
 
     def start(self) -> "subprocess.Popen[bytes]":
-        """Start the training process, detached: it outlives whoever started it.
+        """Start the training process, detached, so that it outlives this process.
 
         Raises:
-            RunOwned: a process trains this run already.
+            RunOwned: a process is training this run already.
         """
         if self.is_owned() or stays_supervised(self.folder, _ENDING_S):
             raise RunOwned(f"The run {self.name} is being trained already{self._owner_note()}.")
         self.answer("stop")
         self.answer("kill")
         paths = [str(_PROJECT), os.environ.get("PYTHONPATH", "")]
-        # numpy's own threads would compete with torch's during the alignment.
+        # numpy's threads would compete with torch's during the alignment.
         environment = {"OPENBLAS_NUM_THREADS": "1"} | os.environ
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        environment.pop("TIMBRE_REPORT", None)  # it has a supervisor of its own
+        environment.pop("TIMBRE_REPORT", None)  # the new process gets its own supervisor
         with (self.folder / "log.txt").open("ab") as log:
             process = subprocess.Popen(
                 self.command(),
@@ -390,13 +389,13 @@ class Run:
         return process
 
     def wait(self, poll_s: float = 0.2) -> RunStatus:
-        """Wait until no process trains the run and return how it ended."""
+        """Wait until the run ends and return its final status."""
         while (status := self.status()).is_active:
             time.sleep(poll_s)
         return status
 
     def follow(self, poll_s: float = 0.2) -> Iterator[LoggedEvent]:
-        """Yield the events as they come, until no process trains the run."""
+        """Yield events as they arrive, until the run ends."""
         offset = 0
         while True:
             is_over = not self.status().is_active
@@ -418,7 +417,7 @@ class Run:
             is_full = free_disk_gib(self.folder) < _LEAST_DISK_GIB
             reason, remedy = _FULL_DISK if is_full else ("", "")
             return ("running" if has_begun else "starting"), reason, remedy
-        # The process may have said its last words and let go since the series was read.
+        # The process may have logged its end and released the lock since the series was read.
         series.update()
         if self._was_just_spawned(series):
             return "starting", "", ""
@@ -429,22 +428,22 @@ class Run:
             return finished.outcome, finished.reason, finished.remedy
         if series.offset == 0:
             return "created", "", ""
-        reason = "The training process ended without a word (killed, or the machine went down)."
+        reason = "The training process ended unexpectedly (killed, or the machine went down)."
         return "interrupted", reason, RESUME
 
     def _created_at(self) -> float:
         try:
             return (self.folder / "run.json").stat().st_mtime
         except FileNotFoundError:
-            raise RunNotFound(f"The run {self.name} was moved away at this moment.") from None
+            raise RunNotFound(f"The run {self.name} was just moved away.") from None
 
     def _stall(self) -> str:
-        """Say which training process shows no sign of life, or nothing."""
+        """Describe a training process that has stopped responding, or return ''."""
         for pulse in read_pulses(self.folder):
             if pulse.is_stalled and pulse.identity.is_alive:
                 return (
                     f"The training process {pulse.identity.pid} has shown no sign of life for "
-                    f"{pulse.age_s:.0f} s ({pulse.limit_s:.0f} s are allowed)."
+                    f"{pulse.age_s:.0f} s (limit: {pulse.limit_s:.0f} s)."
                 )
         return ""
 
@@ -455,7 +454,7 @@ class Run:
             return False
         try:
             process = psutil.Process(values["pid"])
-            # A process that began long after was given the same number by chance.
+            # A process that started much later got the same PID by chance.
             is_other = process.create_time() > spawned_at + _CLOCK_SKEW_S
             is_dead = is_other or process.status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
@@ -468,7 +467,7 @@ class Run:
 
 
 def _is_half_made(folder: Path) -> bool:
-    """Whether a crash, a while ago, left a folder that was about to become a run."""
+    """Return whether a crash left a folder that was about to become a run, a while ago."""
     made = (*_FOLDERS, "events.jsonl", "run.json.part")
     found = list(folder.iterdir()) if folder.is_dir() else [folder]
     is_ours = all(path.name in made and not _holds_anything(path) for path in found)
@@ -482,6 +481,7 @@ def _holds_anything(path: Path) -> bool:
 
 
 def _eta(series: RunSeries, total: int) -> float | None:
+    # The first steps are slow; the median of the last 200 ignores pauses. Both chosen by hand.
     if series.steps.count < 10 or "perf/s_per_step" not in series.steps.columns:
         return None
     recent = sorted(v for v in series.steps.columns["perf/s_per_step"][-200:] if v == v)

@@ -1,4 +1,4 @@
-"""Schedules: pure functions from a step to a learning-rate factor, and their table."""
+"""Learning-rate schedules: pure functions from a step to a factor, and their registry."""
 
 import math
 from dataclasses import dataclass
@@ -9,6 +9,8 @@ from trainer.errors import ConfigError, FieldProblem
 from trainer.options import option
 from trainer.specs import Schedule
 
+# Chosen by hand: 5 % suits short runs, and the cap keeps long ones from wasting steps. The
+# IndexTTS-2 community trainer warms up for 1,000 steps too.
 _WARMUP_SHARE = 0.05
 _LONGEST_AUTO_WARMUP = 1000
 _WARMUP_HELP = "Steps until the full rate. Empty: 5 % of the run, at most 1000."
@@ -27,7 +29,7 @@ class LinearOptions:
 
     warmup_steps: int | None = option(None, "Warm-up (steps)", _WARMUP_HELP, min=0)
     final_share: float = option(
-        0.0, "Final share", "Share of the rate that is left at the last step.", min=0.0, max=1.0
+        0.0, "Final share", "Share of the full rate at the last step.", min=0.0, max=1.0
     )
 
 
@@ -37,7 +39,7 @@ class CosineOptions:
 
     warmup_steps: int | None = option(None, "Warm-up (steps)", _WARMUP_HELP, min=0)
     final_share: float = option(
-        0.05, "Final share", "Share of the rate that is left at the last step.", min=0.0, max=1.0
+        0.05, "Final share", "Share of the full rate at the last step.", min=0.0, max=1.0
     )
 
 
@@ -49,10 +51,10 @@ class PlateauOptions:
     milestones: str = option(
         "200000,400000,600000",
         "Milestones (steps)",
-        "After each of these steps the rate is multiplied once more.",
+        "The learning rate is multiplied by the anneal rate after each of these steps.",
     )
     rate: float = option(
-        0.5, "Anneal rate", "What the rate is multiplied by at a milestone.", min=0.0, max=1.0
+        0.5, "Anneal rate", "Factor on the learning rate at each milestone.", min=0.0, max=1.0
     )
 
     def __post_init__(self) -> None:
@@ -67,26 +69,26 @@ class NoamOptions:
     convention: str = option(
         "peak",
         "Convention",
-        "peak: the learning rate is the peak, at the end of the warm-up. paper: it is multiplied "
-        "by width^-0.5 * min(step^-0.5, step * warm-up^-1.5), so give 1. The first factor, 0.0625 "
-        "for width 256, is no learning rate: with a warm-up of 4000 the peak is 0.0625 / "
-        "sqrt(4000) = 9.9e-4.",
+        "peak: the learning rate is the peak, reached at the end of the warm-up. paper: the "
+        "learning rate is multiplied by width^-0.5 * min(step^-0.5, step * warm-up^-1.5), so set "
+        "it to 1. Do not enter width^-0.5 (0.0625 for width 256) as the learning rate: with a "
+        "warm-up of 4000 steps the peak is 0.0625 / sqrt(4000) = 9.9e-4.",
         choices=("peak", "paper"),
     )
     width: int = option(
-        256, "Model width", "Used by the paper's convention only.", min=1, folded=True
+        256, "Model width", "Used only by the paper's convention.", min=1, folded=True
     )
     milestones: str = option(
         "",
         "Milestones (steps)",
-        "After each of these steps the rate is multiplied once more; empty: none. "
-        "The published FastSpeech 2 has 300000,400000,500000 and 0.3.",
+        "The learning rate is multiplied by the anneal rate after each of these steps. Empty: "
+        "none. The published FastSpeech 2 uses 300000,400000,500000 with 0.3.",
         folded=True,
     )
     rate: float = option(
         0.3,
         "Anneal rate",
-        "What the rate is multiplied by at a milestone.",
+        "Factor on the learning rate at each milestone.",
         min=0.0,
         max=1.0,
         folded=True,
@@ -97,12 +99,12 @@ class NoamOptions:
 
 
 def constant(step: int, total_steps: int, options: ConstantOptions) -> float:
-    """Rise to the full rate, then stay."""
+    """Rise to the full rate, then stay constant."""
     return _rise(step, options.warmup_steps)
 
 
 def linear(step: int, total_steps: int, options: LinearOptions) -> float:
-    """Rise to the full rate, then fall evenly to the final share at the last step."""
+    """Rise to the full rate, then fall linearly to the final share at the last step."""
     warmup_steps = find_warmup_steps(options, total_steps)
     if step <= warmup_steps:
         return _rise(step, warmup_steps)
@@ -127,6 +129,7 @@ def warmup_plateau_anneal(step: int, total_steps: int, options: PlateauOptions) 
 def noam(step: int, total_steps: int, options: NoamOptions) -> float:
     """Rise, then fall with the inverse square root (Vaswani et al. 2017, equation 3)."""
     warmup_steps = options.warmup_steps
+    # The minimum peaks at warmup_steps^-0.5; multiplying by warmup_steps^0.5 makes that peak 1.
     factor = min(step**-0.5, step * warmup_steps**-1.5)
     factor *= warmup_steps**0.5 if options.convention == "peak" else options.width**-0.5
     return factor * _annealed(step, options.milestones, options.rate)
@@ -135,10 +138,11 @@ def noam(step: int, total_steps: int, options: NoamOptions) -> float:
 def lr_curve(
     schedule: Schedule, options: Any, lr: float, total_steps: int, points: int = 200
 ) -> list[tuple[int, float]]:
-    """Return (step, learning rate) pairs for drawing, evenly spread; corners are always in."""
+    """Return (step, learning rate) pairs for drawing, evenly spaced plus every corner."""
     last = max(1, total_steps)
     count = max(2, points)
     steps = {1 + round(index * (last - 1) / (count - 1)) for index in range(count)}
+    # Points on both sides of a milestone draw the cut as a vertical line.
     for milestone in _milestones_of(options):
         steps |= {milestone, milestone + 1}
     steps.add(find_warmup_steps(options, last))
@@ -147,32 +151,32 @@ def lr_curve(
 
 
 def warnings_for(schedule: Schedule, options: Any, total_steps: int) -> list[str]:
-    """Return a sentence for each choice that will not do what a person probably wants."""
+    """Return a warning for each choice that probably won't do what was intended."""
     warnings = []
     warmup_steps = find_warmup_steps(options, total_steps)
     if warmup_steps >= total_steps:
         peak = schedule.factor(total_steps, total_steps, options)
         warnings.append(
-            f"{schedule.label}: the warm-up takes {warmup_steps} steps, but the run has "
-            f"{total_steps}, so the factor on the rate ends at {peak:.3g}. Use a shorter warm-up."
+            f"{schedule.label}: the warm-up takes {warmup_steps} steps, but the run has only "
+            f"{total_steps}, so the rate ends at {peak:.3g} of its peak. Use a shorter warm-up."
         )
     late = [milestone for milestone in _milestones_of(options) if milestone >= total_steps]
     if late:
         warnings.append(
             f"{schedule.label}: the run ends at step {total_steps}, before the milestones "
-            f"{', '.join(map(str, late))}. Lower them, or train longer."
+            f"{', '.join(map(str, late))}. Lower them or train longer."
         )
     if isinstance(options, NoamOptions) and options.convention == "paper":
         peak = (options.width * options.warmup_steps) ** -0.5
         warnings.append(
             f"{schedule.label}: in the paper's convention the learning rate is multiplied by at "
-            f"most {peak:.2g}. Set it to 1, or choose the convention 'peak'."
+            f"most {peak:.2g}. Set it to 1 or choose the convention 'peak'."
         )
     return warnings
 
 
 def find_warmup_steps(options: Any, total_steps: int) -> int:
-    """Return the steps of warm-up: as chosen, else 5 % of the run and at most 1000."""
+    """Return the warm-up steps: as chosen, or 5 % of the run and at most 1000."""
     if options.warmup_steps is not None:
         return options.warmup_steps
     return min(_LONGEST_AUTO_WARMUP, round(_WARMUP_SHARE * total_steps))
@@ -180,10 +184,10 @@ def find_warmup_steps(options: Any, total_steps: int) -> int:
 
 @cache
 def parse_milestones(text: str) -> tuple[int, ...]:
-    """Read steps separated by commas, in any order.
+    """Parse steps separated by commas, in any order.
 
     Raises:
-        ConfigError: something between the commas is not a positive whole number.
+        ConfigError: a part is not a positive integer.
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
@@ -218,35 +222,35 @@ _SCHEDULES = (
     Schedule(
         "constant",
         "Constant",
-        "One rate to the end; right for Prodigy and Schedule-Free.",
+        "The same rate to the end; right for Prodigy and Schedule-Free.",
         ConstantOptions,
         constant,
     ),
     Schedule(
         "linear",
         "Linear",
-        "Warm-up, then an even fall to the last step.",
+        "Warm-up, then a linear decay to the last step.",
         LinearOptions,
         linear,
     ),
     Schedule(
         "cosine",
         "Cosine",
-        "Warm-up, then a smooth fall to the last step; the usual choice.",
+        "Warm-up, then a smooth decay to the last step; the usual choice.",
         CosineOptions,
         cosine,
     ),
     Schedule(
         "warmup_plateau_anneal",
         "Warm-up, plateau, anneal",
-        "Warm-up, a long plateau, then a cut at each milestone; for long runs.",
+        "Warm-up, a long plateau, then a lower rate after each milestone; for long runs.",
         PlateauOptions,
         warmup_plateau_anneal,
     ),
     Schedule(
         "noam",
         "Noam",
-        "Warm-up, then a fall with the inverse square root of the step.",
+        "Warm-up, then a decay with the inverse square root of the step.",
         NoamOptions,
         noam,
     ),

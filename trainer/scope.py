@@ -1,8 +1,8 @@
-"""Scope: within what a resume repeats every bit, and what it means that something of it changed.
+"""Decide what may change between a checkpoint and a resume, and what the change means.
 
-Every checkpoint notes what decided its numbers: configuration, clips, torch, device, threads and
-number of processes. What differs at a resume is harmless, allowed though not to the same bits, in
-need of a fresh optimizer, or refused.
+Every checkpoint records what determines its numbers: configuration, clips, torch version, device,
+threads and number of processes. A difference at a resume is harmless, allowed but not bit for bit,
+needs a fresh optimizer, or is refused.
 """
 
 import json
@@ -28,7 +28,7 @@ _HARMLESS = {
     "training.log_every", "training.keep_last", "training.loader_workers", "training.roll_back",
 }  # fmt: skip
 _ENVIRONMENT = {"training.num_processes", "training.device"}
-"""Compared as what they came to, not as what was asked for."""
+"""Options compared by their result (`device`, `world_size` below), not by what was requested."""
 _REFUSED = ("data.", "family.", "base", "optimizations.lora")
 _LABELS = {
     "clips": "the clips (their files or texts)",
@@ -36,13 +36,13 @@ _LABELS = {
     "device": "the device",
     "threads": "the number of threads",
     "world_size": "the number of processes",
-    "reproducible": "whether torch is held to reproducible kernels",
+    "reproducible": "whether torch must use reproducible kernels",
 }
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not as it was when a checkpoint was saved, and what it means."""
+    """One thing that changed since a checkpoint was saved, and what the change means."""
 
     name: str
     before: Any
@@ -57,12 +57,13 @@ class Difference:
 
 
 def describe_scope(setup: Setup) -> dict[str, Any]:
-    """Return what decides a run's numbers besides what a checkpoint holds, as plain JSON."""
+    """Return what determines a run's numbers besides the checkpoint's contents, as plain JSON."""
     return {
         "config": setup.config.to_json(),
         "clips": setup.data_hash,
         "torch": str(torch.__version__),
         "device": setup.machine.name,
+        # Sums on a CPU are split among threads, so their number changes the rounding.
         "threads": torch.get_num_threads() if setup.device.type == "cpu" else None,
         "world_size": setup.world.size,
         "reproducible": torch.are_deterministic_algorithms_enabled(),
@@ -70,8 +71,8 @@ def describe_scope(setup: Setup) -> dict[str, Any]:
 
 
 def compare_scopes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
-    """Return what differs between two scopes; checkpoints of old have none, so nothing is known."""
-    if not before:
+    """Return what differs between the conditions of a checkpoint and those of now."""
+    if not before:  # checkpoints of early versions recorded nothing
         return []
     found = compare_configs(before["config"], now["config"])
     found += [
@@ -83,10 +84,10 @@ def compare_scopes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Di
 
 
 def compare_configs(before: dict[str, Any], now: dict[str, Any]) -> list[Difference]:
-    """Return what differs between two configurations, each as JSON."""
+    """Return what differs between two configurations, given as JSON."""
     old, new = _flat(before), _flat(now)
     if "optimizer.name" in old and old["optimizer.name"] != new.get("optimizer.name"):
-        # The options of another optimizer say nothing.
+        # Options of different optimizers cannot be compared.
         old, new = (
             {k: v for k, v in d.items() if "optimizer.options" not in k} for d in (old, new)
         )
@@ -99,13 +100,13 @@ def compare_configs(before: dict[str, Any], now: dict[str, Any]) -> list[Differe
 
 
 def refuse_differences(differences: Sequence[Difference]) -> None:
-    """Refuse what a run cannot change.
+    """Refuse differences that a run cannot take up.
 
     Raises:
-        ConfigError: names each of it.
+        ConfigError: lists every refused difference.
     """
     problems = [
-        f"A run cannot change {each}. Start a new run, with a checkpoint of this one as its base."
+        f"A run cannot change {each}. Start a new run with a checkpoint of this one as its base."
         for each in differences
         if each.kind == REFUSED
     ]
@@ -114,20 +115,20 @@ def refuse_differences(differences: Sequence[Difference]) -> None:
 
 
 def tell_differences(differences: Sequence[Difference], step: int) -> list[Notice]:
-    """Say in words what changed since the checkpoint of a step, one notice for each kind."""
+    """Return notices about what changed since the checkpoint of a step, one for each kind."""
     by_kind = {
         kind: ", ".join(str(each) for each in differences if each.kind == kind)
         for kind in (HARMLESS, INEXACT, FRESH_OPTIMIZER)
     }
     words = {
-        HARMLESS: ("info", "The numbers stay the same to the last bit."),
+        HARMLESS: ("info", "The result stays the same bit for bit."),
         INEXACT: (
             "warning",
-            "The run goes on correctly, but not to the same bits as without the change.",
+            "The run continues correctly, but the result will not be the same bit for bit.",
         ),
         FRESH_OPTIMIZER: (
             "warning",
-            "The optimizer starts anew; the weights and the step stay. Expect the loss to be "
+            "The optimizer state is reset; weights and step count are kept. The loss may be "
             "unsteady for some steps.",
         ),
     }
@@ -140,14 +141,14 @@ def tell_differences(differences: Sequence[Difference], step: int) -> list[Notic
 
 
 def needs_fresh_optimizer(differences: Sequence[Difference]) -> bool:
-    """Whether the optimizer's saved state is of no use any more."""
+    """Return whether the saved optimizer state can no longer be used."""
     return any(each.kind == FRESH_OPTIMIZER for each in differences)
 
 
 def read_changes(config: RunConfig, words: Sequence[str]) -> dict[str, Any]:
-    """Read `training.batch_size=4` and the like into values as in `run.json`.
+    """Parse words such as `training.batch_size=4` into values as in `run.json`.
 
-    Values are JSON, but for what is text in the configuration as it is.
+    Values are parsed as JSON, except for options that are text in the current configuration.
 
     Raises:
         ConfigError: a word has another form.
@@ -158,8 +159,8 @@ def read_changes(config: RunConfig, words: Sequence[str]) -> dict[str, Any]:
         path, sign, text = word.partition("=")
         if not sign or not all(path.split(".")):
             raise ConfigError(
-                f"'{word}' is no change; expected for example training.batch_size=4, or "
-                "optimizer.name=lion."
+                f"'{word}' is not a valid change. Write it as NAME=VALUE, for example "
+                "training.batch_size=4 or optimizer.name=lion."
             )
         value: Any = text if isinstance(present.get(path), str) else _read_value(text)
         for part in reversed(path.split(".")):
@@ -169,25 +170,24 @@ def read_changes(config: RunConfig, words: Sequence[str]) -> dict[str, Any]:
 
 
 def refuse_processes(changes: Mapping[str, Any]) -> None:
-    """Refuse to change how many processes train a run as if that were an option like others.
+    """Refuse to change the number of processes with --set.
 
     Raises:
-        ConfigError: says what to give instead.
+        ConfigError: says which flag to use instead.
     """
     count = changes.get("training", {}).get("num_processes")
     if count is not None:
         raise ConfigError(
-            "How many processes train a run is no option that --set changes. Give --gpus "
-            f"{count} instead: python -m trainer resume RUN --gpus {count}. A step then holds the "
-            "same clips as before."
+            f"--set cannot change the number of processes. Use --gpus {count} instead: python -m "
+            f"trainer resume RUN --gpus {count}. Every step still trains on the same clips."
         )
 
 
 def changed_config(config: RunConfig, changes: dict[str, Any]) -> RunConfig:
-    """Return a configuration with changes laid over it.
+    """Return a configuration with changes merged into it.
 
     Raises:
-        ConfigError: a name or value that no configuration has.
+        ConfigError: a name or value is not valid in a configuration.
     """
     return RunConfig.from_json(merge_values(config.to_json(), changes))
 
@@ -210,7 +210,7 @@ def _kind_of(name: str) -> str:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested values by dotted names; an empty object is a value of its own."""
+    """Flatten nested values to dotted names; empty `options` and `optimizations` are left out."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict) and value:

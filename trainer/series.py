@@ -1,4 +1,4 @@
-"""Series: the metric columns of one run in memory, fed by its event log and served by cursor."""
+"""The metrics of one run in memory, as columns read from its event log and served by cursor."""
 
 import threading
 import time
@@ -27,12 +27,12 @@ from trainer.events import (
 
 _NAN = float("nan")
 _NEWEST = 60
-"""How many rows at the end are never thinned where some metrics come with these only."""
+"""Newest rows that are never thinned and carry the `brief` metrics (chosen by hand)."""
 
 
 @dataclass
 class Mark:
-    """One fact that stands on the time axis: a checkpoint, preview, notice, start or end."""
+    """An event on the time axis: a checkpoint, preview, notice, start or end."""
 
     kind: str
     step: int
@@ -48,7 +48,7 @@ class Points:
     count: int = 0
 
     def add(self, values: dict[str, float | None]) -> None:
-        """Append one row; a metric that is new starts with NaN in all earlier rows."""
+        """Append one row; a new metric gets NaN in all earlier rows."""
         for name in values:
             if name not in self.columns:
                 self.columns[name] = array("d", [_NAN]) * self.count
@@ -58,7 +58,7 @@ class Points:
         self.count += 1
 
     def cut(self, first_step: int) -> None:
-        """Drop the rows from a step on: a resumed run writes them again."""
+        """Drop the rows from `first_step` on, because a resumed run writes them again."""
         if not self.count:
             return
         keep = int(np.searchsorted(self.array("step"), first_step))
@@ -72,7 +72,7 @@ class Points:
 
 
 class RunSeries:
-    """What the pages of one run share: columns, marks, latest facts; any thread may read it."""
+    """The columns, marks and latest facts of one run, shared by all pages; thread-safe."""
 
     def __init__(self, log: EventLog) -> None:
         self.log = log
@@ -91,7 +91,7 @@ class RunSeries:
         self._lock = threading.RLock()
 
     def update(self) -> int:
-        """Read what the log gained and return how many events that was."""
+        """Read the new events of the log and return their number."""
         with self._lock:
             count = 0
             for logged in self.log.follow(self.offset):
@@ -103,19 +103,19 @@ class RunSeries:
 
     @property
     def last_step(self) -> int:
-        """The newest step done; 0 before the first."""
+        """The last finished step; 0 before the first."""
         with self._lock:
             return int(self.steps.columns["step"][-1]) if self.steps.count else 0
 
     @property
     def planned_steps(self) -> int:
-        """The last step of the run as planned by now; 0 before its first start."""
+        """The currently planned last step; 0 before the first start."""
         if self.plan is not None:
             return self.plan.last_step
         return self.started.last_step if self.started is not None else 0
 
     def latest(self) -> dict[str, float]:
-        """Return the newest value of every metric that has one."""
+        """Return the newest value of every metric, searched in the last 50 rows."""
         with self._lock:
             values: dict[str, float] = {}
             for points in (self.validations, self.steps):
@@ -128,10 +128,10 @@ class RunSeries:
     def after(
         self, cursor: str, most: int = 2000, *, brief: Collection[str] = ()
     ) -> dict[str, Any]:
-        """Return everything behind a cursor as JSON values, thinned to `most` rows.
+        """Return everything after a cursor as JSON values, thinned to `most` rows.
 
-        An empty, stale or unreadable cursor returns the whole run with `reset` true. Where rows
-        are thinned, metrics named in `brief` come with the newest rows only.
+        An empty, stale or unreadable cursor returns the whole run with `reset` true. If rows are
+        thinned, the metrics named in `brief` come with the newest rows only.
         """
         with self._lock:
             rows, validations, marks = self._read_cursor(cursor)
@@ -200,6 +200,7 @@ class RunSeries:
     def _start(self, event: RunStarted, logged_at: float) -> None:
         self.started, self.finished = event, None
         if self.steps.count or self.marks:
+            # Rows may be cut now, which makes every cursor handed out so far invalid.
             self.generation += 1
             self.steps.cut(event.first_step)
             self.validations.cut(event.first_step)
@@ -210,7 +211,7 @@ class RunSeries:
 
 
 def thin(values: list[np.ndarray], most: int) -> np.ndarray:
-    """Choose at most about `most` rows that keep every column's extremes; NaN rows always stay.
+    """Choose about `most` rows that keep every column's extremes and its rare NaN rows.
 
     Args:
         values: columns of equal length, float64 (rows,).
@@ -221,11 +222,14 @@ def thin(values: list[np.ndarray], most: int) -> np.ndarray:
     count = len(values[0])
     if count <= most:
         return np.arange(count)
+    # Each bucket keeps the minimum and the maximum of every column, so spikes stay visible.
     num_buckets = max(1, most // (2 * len(values)))
     edges = np.linspace(0, count, num_buckets + 1).astype(np.int64)
     keep = [np.array([0, count - 1])]
     for column in values:
         missing = np.isnan(column)
+        # Keep single NaN losses. A column that is mostly empty, such as a metric that is logged
+        # every few seconds, would keep nearly all rows; 1 % is chosen by hand.
         if missing.any() and missing.mean() < 0.01:
             keep.append(np.flatnonzero(missing))
         for fill, choose in ((np.inf, np.argmin), (-np.inf, np.argmax)):
@@ -244,7 +248,7 @@ def thin(values: list[np.ndarray], most: int) -> np.ndarray:
 def merged_rows(
     steps: dict[str, array], validations: dict[str, array]
 ) -> list[dict[str, float | int]]:
-    """Join step and validation columns into one row a step; absent values are left out."""
+    """Join step and validation columns into one row per step, without absent values."""
     rows: dict[int, dict[str, float | int]] = {}
     for columns in (steps, validations):
         for index, step in enumerate(columns.get("step", [])):
@@ -259,17 +263,17 @@ def merged_rows(
 def _table(
     points: Points, first: int, last: int, most: int, brief: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return rows `first` to `last` as {columns, rows}, numbers with 6 significant digits.
+    """Return rows `first` to `last` as {columns, rows}, with 6 significant digits.
 
-    Thinned, numbers have 5 digits, and `brief` columns stand last, so that all rows but the newest
-    simply end before them.
+    Thinned rows have 5 digits, more than a chart can show. `brief` columns come last, so that all
+    rows but the newest simply end before them.
     """
     is_thinned = last - first > most
     late = [name for name in points.columns if is_thinned and name in brief]
     names = [name for name in points.columns if name not in late]
     if first >= last:
         return {"columns": names, "rows": []}
-    # Cut before it is copied: a poll asks for a few rows of a hundred thousand.
+    # Slice before copying: a poll usually wants a few rows out of a hundred thousand.
     columns = {
         name: np.array(points.columns[name][first:last], dtype=np.float64)
         for name in [*names, *late]
@@ -291,5 +295,5 @@ def _short(value: float, digits: int = 6) -> float | int | None:
         return None
     if float(value).is_integer() and abs(value) < 1e15:
         return int(value)
-    # Times are large numbers: what counts of them is the second.
+    # Times in seconds since 1970 are above 1e6; significant digits would round them too far.
     return float(f"{value:.{digits}g}") if abs(value) < 1e6 else round(float(value), digits - 3)

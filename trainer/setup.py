@@ -1,4 +1,4 @@
-"""Setup: everything decided before the first step; data only."""
+"""The state of an assembled run: everything that is decided before the first step."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -22,7 +22,7 @@ STAGES = ("backend", "model", "precision", "compile", "data")
 
 
 class StepBatches(Protocol):
-    """The batches of a split; the step alone decides them, so resuming needs no saved position."""
+    """The batches of a split, a pure function of the step, so a resume needs no saved position."""
 
     steps_per_epoch: int
     num_clips: int
@@ -42,7 +42,7 @@ class StepBatches(Protocol):
         ...
 
     def most_clips(self) -> int:
-        """Return how many clips the largest micro-batch holds before it is cut."""
+        """Return how many clips the largest micro-batch holds before any split."""
         ...
 
     def largest(self) -> Batch:
@@ -50,7 +50,7 @@ class StepBatches(Protocol):
         ...
 
     def cut(self, parts: int) -> None:
-        """Cut every micro-batch into so many pieces from now on; `totals` stay the step's."""
+        """Split every further micro-batch into `parts`; `totals` stay those of the step."""
         ...
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class StepBatches(Protocol):
 
 @dataclass(frozen=True)
 class World:
-    """This process among those that train one run; one GPU is a world of size 1."""
+    """This process among those that train the run; a single process is a world of size 1."""
 
     rank: int = 0
     size: int = 1
@@ -74,16 +74,16 @@ class World:
 
 @dataclass
 class Precision:
-    """In which numbers the forward pass runs; None means the weights' own type.
+    """The dtype of the forward pass; None means the dtype of the weights.
 
-    A scaler that is not enabled passes everything through, so the loop needs no branch.
+    A disabled scaler passes everything through unchanged, so the loop needs no branch.
     """
 
     autocast_dtype: torch.dtype | None = None
     scaler: GradScaler = field(default_factory=lambda: GradScaler("cpu", enabled=False))
 
     def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
-        """Return the context the forward pass runs in."""
+        """Return the context manager for the forward pass."""
         if self.autocast_dtype is None:
             return nullcontext()
         return torch.autocast(device.type, dtype=self.autocast_dtype)
@@ -91,7 +91,7 @@ class Precision:
 
 @dataclass(frozen=True)
 class Cadence:
-    """When something is due: every so many steps or minutes; neither means never."""
+    """How often something is due, in steps or minutes; never if both are None."""
 
     steps: int | None = None
     minutes: float | None = None
@@ -101,11 +101,11 @@ class Cadence:
 class Probe:
     """What one real forward and backward pass showed, operator by operator.
 
-    `operators` counts ATen operators; `matmul_dtypes` the operand types of matrix products and
+    `operators` counts ATen operators; `matmul_dtypes` the operand dtypes of matrix products and
     convolutions; `block_calls` how often each block's forward ran (2 under checkpointing);
     `saved_bytes` what autograd and checkpointing kept for the backward pass; `compiled_calls` how
-    often each block ran compiled. Operators are those of the blocks' own code: inside a compiled
-    block nobody can watch.
+    often each block ran compiled. Operators are counted with the blocks in eager mode, because
+    those inside a compiled block cannot be observed.
     """
 
     operators: Counter[str]
@@ -116,16 +116,16 @@ class Probe:
 
 
 def _pass_over(part: str) -> None:
-    """Take no notice: nobody times this step."""
+    """Do nothing: this step is not timed."""
 
 
 def _leave_wide() -> None:
-    """Do nothing: the weights are in full precision."""
+    """Do nothing: the weights are fp32 already."""
 
 
 @dataclass
 class Setup:
-    """Everything the loop needs; assembled once, then only its tensors change."""
+    """Everything the loop needs; after assembly, training changes little but its tensors."""
 
     config: RunConfig
     folder: Path
@@ -145,35 +145,35 @@ class Setup:
     world: World = World()
     precision: Precision = field(default_factory=Precision)
     average: dict[str, torch.Tensor] | None = None
-    """Exponentially averaged parameters by name (EMA), or None when they are not kept."""
+    """Exponential moving average (EMA) of the parameters by name, or None without EMA."""
     validate_every: Cadence = Cadence()
     save_every: Cadence = Cadence()
     preview_every: Cadence = Cadence()
     preview_text: str = ""
     preview_speaker: str = ""
     folded: Callable[[], AbstractContextManager[None]] = nullcontext
-    """While it lasts, the model holds the weights a person would take away as single tensors."""
+    """Context in which the model holds merged weights, with LoRA adapters added in."""
     has_parts: bool = False
-    """Whether training keeps those weights in parts, which `folded` puts together."""
+    """Whether training keeps weights in parts (base and adapter) that `folded` merges."""
     in_full: Callable[[], AbstractContextManager[None]] = nullcontext
-    """While it lasts, the model holds its weights in fp32, also where it trains with fewer bits."""
+    """Context in which the model holds fp32 weights, even if it trains in bf16."""
     masters: dict[str, nn.Parameter] = field(default_factory=dict)
-    """Of weights that the model holds in fewer bits, the fp32 ones that are updated, by name."""
+    """The fp32 master copies, by name, of weights that the model holds in bf16."""
     widen: Callable[[], None] = _leave_wide
-    """Gives the model its weights in fp32 for good."""
+    """Converts the model's weights to fp32 permanently."""
     build_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None
-    """Makes the run's optimizer for what is trainable in a model."""
+    """Builds the run's optimizer for the trainable parameters of a model."""
     data_hash: str = ""
-    """Hash of all that decided the clips and their features."""
+    """Hash of everything that determines the clips and their features."""
     adapted: RunAdapted = RunAdapted(0, "")
-    """What the run changed by itself so that it can go on; see `adapting`."""
+    """What the run changed automatically to recover from running out of memory; see `adapting`."""
     enter: Callable[[str], None] = _pass_over
-    """Told which part of a step begins: `data`, `forward`, `backward`, `update`."""
+    """Called when a part of a step begins: `data`, `forward`, `backward` or `update`."""
     progress: dict[str, Any] = field(default_factory=dict)
-    """What decisions need across a resume, as plain JSON: best value, patience, seconds trained."""
+    """Values that survive a resume, as plain JSON: best loss, patience, seconds trained."""
 
     def train_other_weights(self) -> None:
-        """Make optimizer and average anew, after other weights became trainable."""
+        """Rebuild the optimizer and the average after the set of trainable weights changed."""
         if self.build_optimizer is None:
             raise ValueError("this setup does not know how to build its optimizer")
         self.optimizer = self.build_optimizer(self.model)
@@ -181,7 +181,7 @@ class Setup:
             self.average = start_average(self.model)
 
     def trained_weights(self) -> dict[str, nn.Parameter]:
-        """Return what is trained by name, each weight in the most bits there are of it."""
+        """Return the trained weights by name, using the fp32 master copy where there is one."""
         return {
             name: self.masters.get(name, value)
             for name, value in self.model.named_parameters()

@@ -1,4 +1,4 @@
-"""Speaking and exporting: open a checkpoint of a run, synthesise a sentence, write weights out."""
+"""Open a checkpoint of a run, synthesize speech with it, and export its weights."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -20,14 +20,14 @@ from trainer.runs import Run
 from trainer.specs import ModelFamily, Speech
 
 Said = TypeVar("Said")
-_SPARE_GIB = 3.0
+_SPARE_GIB = 3.0  # activations, the CUDA context and a margin for training (chosen by hand)
 
 
 def find_voice(folder: str | Path) -> Run | Path:
-    """Return the run of a folder, or the folder itself where it is an exported voice of ours.
+    """Return the run in a folder, or the folder itself if it holds an exported voice.
 
     Raises:
-        RunError: it is neither.
+        RunError: the folder holds neither.
     """
     path = Path(folder)
     has_voice = (path / "model.safetensors").is_file() and (path / "config.json").is_file()
@@ -37,11 +37,11 @@ def find_voice(folder: str | Path) -> Run | Path:
 def open_voice(run: Run | Path, which: str = "best") -> tuple[ModelFamily, nn.Module, dict, Path]:
     """Load the model of a run's checkpoint: `best`, `last`, a step number, or `base`.
 
-    `base` is what the run started from: the base's weights with the run's speakers and symbols. An
-    exported folder holds one model.
+    `base` is what the run started from: the base weights with the run's speakers and symbols. An
+    exported folder holds one model only.
 
     Raises:
-        CheckpointError: there is no such checkpoint, or it is damaged; the run has no base.
+        CheckpointError: the checkpoint is missing or damaged, or the run has no base.
     """
     if isinstance(run, Path):
         return (*_open_exported(run, which), run)
@@ -53,7 +53,7 @@ def open_voice(run: Run | Path, which: str = "best") -> tuple[ModelFamily, nn.Mo
 
 
 def open_export(folder: Path, config: RunConfig) -> tuple[ModelFamily, nn.Module, dict]:
-    """Load the model from a folder with `model.safetensors` and `config.json`, for evaluation."""
+    """Load a model for evaluation from a folder with `model.safetensors` and `config.json`."""
     family = find_family(config.family.name)
     options = build_options(family.options, config.family.options, family.name)
     facts = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -63,21 +63,22 @@ def open_export(folder: Path, config: RunConfig) -> tuple[ModelFamily, nn.Module
 def _open_exported(folder: Path, which: str) -> tuple[ModelFamily, nn.Module, dict]:
     if which not in ("best", "last"):
         raise CheckpointError(
-            f"{folder} is an exported voice, which holds one checkpoint. Leave '{which}' out."
+            f"{folder} is an exported voice, which holds one checkpoint. Omit '{which}'."
         )
     try:
         name = json.loads((folder / "config.json").read_text(encoding="utf-8"))["family"]
         return open_export(folder, RunConfig(family=Choice(name)))
     except (ValueError, KeyError, TypeError, OSError):
         raise CheckpointError(
-            f"{folder}/config.json describes no voice. Expected a folder that `export` wrote."
+            f"{folder}/config.json does not describe a voice. Use a folder that `export` wrote."
         ) from None
 
 
 def _open_base(folder: Path, run: Run) -> tuple[ModelFamily, nn.Module, dict]:
     if not run.config.base:
         raise CheckpointError(
-            f"The run {run.name} started from fresh weights, so there is no base to hear."
+            f"The run {run.name} started from random weights, so there is no base to hear. "
+            "Choose best, last or a step."
         )
     family = find_family(run.config.family.name)
     options = build_options(family.options, run.config.family.options, family.name)
@@ -86,10 +87,10 @@ def _open_base(folder: Path, run: Run) -> tuple[ModelFamily, nn.Module, dict]:
 
 
 def find_checkpoint(run: Run, which: str) -> Path:
-    """Return the folder of a run's `best` or `last` checkpoint or of a step, verified.
+    """Return the verified folder of a run's `best` or `last` checkpoint or of a step.
 
     Raises:
-        CheckpointError: there is no such checkpoint, or it is damaged.
+        CheckpointError: the checkpoint is missing or damaged.
     """
     infos = run.checkpoints()
     wanted = {"best": [info for info in infos if info.best] or infos, "last": infos}
@@ -101,40 +102,41 @@ def find_checkpoint(run: Run, which: str) -> Path:
     if not chosen:
         steps = ", ".join(str(info.step) for info in infos) or "none yet"
         raise CheckpointError(
-            f"The run {run.name} has no checkpoint '{which}'. Give best, last or a step. "
-            f"It has: {steps}."
+            f"The run {run.name} has no checkpoint '{which}'. Use best, last or one of its steps: "
+            f"{steps}."
         )
     verify_checkpoint(chosen[-1].folder)
     return chosen[-1].folder
 
 
 def choose_place(device: str, weights_gib: float) -> str:
-    """Return where to speak, as torch names it: `auto` is a GPU with room to spare, else the CPU.
+    """Return the torch device to speak on; `auto` is a GPU with enough free memory, or the CPU.
 
-    What trains on a GPU must not run out of memory for somebody who listens, so the driver is
-    asked before torch takes any.
+    Listening must not make a training run out of memory, so the driver is queried before torch
+    allocates anything.
 
     Raises:
-        ConfigError: there is no such device.
+        ConfigError: the device does not exist.
     """
     if device != "auto":
         return choose_device(device).torch_name
     gpus = [place for place in list_devices() if place.kind == "cuda"]
-    # Where torch is shown only some GPUs, its numbers are not the driver's.
+    # If CUDA_VISIBLE_DEVICES hides GPUs, torch's device numbers differ from the driver's.
     if torch.cuda.device_count() != len(gpus):
         return "cpu"
     for gpu in gpus:
         use = glance_at(gpu)
+        # Twice the weights plus the spare memory: a careful guess, not a measurement.
         if use and use.memory_total_gib - use.memory_used_gib > 2 * weights_gib + _SPARE_GIB:
             return gpu.torch_name
     return "cpu"
 
 
 def place_voice(model: nn.Module, device: str) -> None:
-    """Move a model to where it is to speak.
+    """Move a model to the device that `choose_place` returns.
 
     Raises:
-        ConfigError: there is no such device.
+        ConfigError: the device does not exist.
     """
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     model.to(choose_place(device, size / 2**30))
@@ -144,12 +146,12 @@ def place_voice(model: nn.Module, device: str) -> None:
 def speak(
     run: Run | Path, text: str, *, speaker: str = "", which: str = "best", device: str = "auto"
 ) -> Speech:
-    """Synthesise a sentence with a checkpoint of a run, or with an exported voice.
+    """Synthesize a sentence with a checkpoint of a run or with an exported voice.
 
     Raises:
-        DataError: the text or the speaker cannot be spoken.
-        CheckpointError: there is no usable checkpoint.
-        ConfigError: there is no such device.
+        DataError: the text or the speaker cannot be used.
+        CheckpointError: the checkpoint is missing or damaged.
+        ConfigError: the device does not exist.
     """
     takes = speak_takes(run, [text], [which], speaker=speaker, device=device)
     return next(speech for _, _, speech in takes)
@@ -164,12 +166,12 @@ def speak_takes(
     speaker: str = "",
     device: str = "auto",
 ) -> Iterator[tuple[str, int, Speech]]:
-    """Yield every text (by its number) as every checkpoint speaks it; each is opened once.
+    """Yield (checkpoint, text number, speech) for every pair; each checkpoint is opened once.
 
     Raises:
-        DataError: a text or the speaker cannot be spoken.
-        CheckpointError: there is no usable checkpoint.
-        ConfigError: there is no such device.
+        DataError: a text or the speaker cannot be used.
+        CheckpointError: a checkpoint is missing or damaged.
+        ConfigError: the device does not exist.
     """
     for which in checkpoints:
         family, model, facts, _ = open_voice(run, which)
@@ -181,7 +183,7 @@ def speak_takes(
 
 
 def _or_on_cpu(model: nn.Module, say: Callable[[], Said]) -> Said:
-    """Say it, on the CPU if the GPU turns out to be too full."""
+    """Run the synthesis, and again on the CPU if the GPU runs out of memory."""
     try:
         return say()
     except torch.OutOfMemoryError:
@@ -193,10 +195,10 @@ def _or_on_cpu(model: nn.Module, say: Callable[[], Said]) -> Said:
 def speak_pieces(
     family: ModelFamily, model: nn.Module, facts: dict, text: str, speaker: str = ""
 ) -> Iterator[Speech]:
-    """Yield speech in pieces, each as soon as it can be heard; some families make only one.
+    """Yield speech in chunks, each as soon as it is ready; some families make only one.
 
     Raises:
-        DataError: the text or the speaker cannot be spoken.
+        DataError: the text or the speaker cannot be used.
     """
     speaker = speaker or facts["speakers"][0]["name"]
     if family.stream is None:
@@ -209,18 +211,18 @@ def export_voice(run: Run, folder: Path, *, which: str = "best", bf16: bool = Fa
     """Write a checkpoint's weights for use elsewhere; an existing folder is never overwritten.
 
     Raises:
-        RunExists: the folder is there already.
-        ConfigError: bf16 is asked of a family that writes no bf16 weights.
+        RunExists: the folder exists already.
+        ConfigError: the family cannot write bf16 weights.
     """
     if bf16 and find_family(run.config.family.name).publish is None:
         raise ConfigError(
-            f"The family {run.config.family.name} exports no bf16 weights. Leave bf16 out."
+            f"The family {run.config.family.name} cannot export bf16 weights. Omit bf16."
         )
     family, model, facts, _ = open_voice(run, which)
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
-        raise RunExists(f"{folder} exists already. Export into a folder that is new.") from None
+        raise RunExists(f"{folder} exists already. Export to a new folder.") from None
     if family.publish is not None:
         family.publish(model, facts, folder, bf16)
     else:

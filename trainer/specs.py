@@ -1,4 +1,4 @@
-"""Specs: what a model family, an optimizer, an optimization and a schedule must offer."""
+"""The interfaces of registry entries: model families, optimizers, optimizations, schedules."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from trainer.setup import Probe, Setup
 
 Progress = Callable[[str, int, int], None]
-"""Called as (phase, done, total) from long work before the first step."""
+"""Called as (phase, done, total) during long work before the first step."""
 
 Draw = Callable[[str, np.random.Generator, np.random.Generator], Features]
-"""(clip id, random numbers of the step, those of the clip in the step) -> what the batch holds.
+"""(clip id, generator of the step, generator of the clip in the step) -> Features for the batch.
 
-What all clips of a step share is drawn from the first; it starts anew for every clip.
+The step's generator is reset for every clip, so all clips of a step draw the same values from it.
 """
 
 
@@ -38,18 +38,18 @@ class Export(Protocol):
         weights: "dict[str, Tensor] | None" = None,
         /,
     ) -> None:
-        """Write the model's own weights, or those given in their place."""
+        """Write the model's own weights, or the given ones instead."""
         ...
 
 
 class Featurizer(Protocol):
-    """Clip -> Features; deterministic and picklable, so that workers can fill the cache.
+    """Computes the features of a clip; deterministic and picklable, so workers can fill the cache.
 
-    Raises DataError for a clip that turns out unusable; the ledger then names it.
+    Raises DataError for an unusable clip, which is then listed in the ledger.
     """
 
     fingerprint: str
-    """Hash of all that determines the features of a clip besides its audio, text and speaker."""
+    """Hash of everything that determines a clip's features besides its audio, text and speaker."""
 
     def __call__(self, clip: Clip) -> Features:
         """Compute the features of one clip."""
@@ -58,11 +58,11 @@ class Featurizer(Protocol):
 
 @dataclass
 class Corpus:
-    """What a family learns of a manifest as a whole before training.
+    """What a family computes from the whole manifest before training.
 
-    `facts` is JSON (symbols, statistics, sizes, and `speakers`: objects with a `name`) and travels
-    with every checkpoint as `config.json`; `features` holds one entry a usable clip, ready for
-    `collate`; `unusable` says why a clip had to be left out.
+    `facts` is JSON (symbols, statistics, sizes, and `speakers`: objects with a `name`) and is saved
+    with every checkpoint as `config.json`. `features` holds one entry per usable clip, ready for
+    `collate`. `unusable` maps clip ids to the reason why they are left out.
     """
 
     facts: dict[str, Any]
@@ -72,7 +72,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Speech:
-    """Synthesised audio: `wave` is float32 (T_wav,) within -1..1."""
+    """Synthesized audio: `wave` is float32 (T_wav,) in the range -1..1."""
 
     wave: np.ndarray
     sample_rate: int
@@ -80,7 +80,7 @@ class Speech:
 
 @dataclass(frozen=True)
 class Picture:
-    """What a family draws for a preview: an SVG document, and what it shows in a sentence."""
+    """The image of a preview: an SVG document and a sentence that describes it."""
 
     svg: str
     words: str
@@ -88,9 +88,10 @@ class Picture:
 
 @dataclass(frozen=True)
 class Reading:
-    """A text as a model reads it: `cleaned`, in `pieces`, and the `unknown` letters among them.
+    """A text as the model sees it: `cleaned`, as token `pieces`, and its `unknown` characters.
 
-    Unknown is what the base never learned; a family may leave such a clip out, or learn it anew.
+    Unknown characters are those the base never learned; a family may leave such a clip out or learn
+    them from scratch.
     """
 
     cleaned: str
@@ -100,15 +101,15 @@ class Reading:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """How a family is tried at a real size without its clips and without its weights.
+    """How to try a family at its real size without clips or weights.
 
-    sizes: names of sizes for which nothing has to be at hand, from small to large.
-    longest_s: seconds of the longest usual clip.
+    sizes: names of model sizes that need no files, from small to large.
+    longest_s: duration of the longest usual clip in seconds.
     imagine(base, options, clips, size) -> Corpus as `survey` returns it, with random features of
-        the lengths the clips have; their audio need not exist, an empty text has a usual length.
-        An empty size is that of the base and the options.
-    network(options, facts) -> the model that `load` fills, made without reading a file, so that it
-        may be made of tensors without contents.
+        the clips' lengths. The audio need not exist; an empty text gets a usual length. An empty
+        size means the size of the base and the options.
+    network(options, facts) -> the model that `load` would fill, built without reading a file, so
+        that it can consist of fake tensors.
     """
 
     sizes: tuple[str, ...]
@@ -121,37 +122,37 @@ class Rehearsal:
 class ModelFamily:
     """An architecture with its featurizer, losses and export.
 
-    load(base, options, facts) -> model: weights from a base checkpoint folder, else fresh ones.
+    load(base, options, facts) -> model with weights from a base checkpoint folder, or random ones.
     featurizer(base, options) -> Featurizer.
     survey(features by clip id, clips, options, base, progress) -> Corpus: alignment, symbols,
-        speakers, statistics; deterministic, cached by the fingerprints of what goes in.
+        speakers, statistics; deterministic, cached by the fingerprints of its inputs.
     counts(features) -> {name: valid items of the clip}; batches are bucketed by the first entry.
     collate(list of features) -> {name: padded tensor} on the CPU, masks and lengths included.
     losses(model, batch) -> {name: weighted scalar}: sums divided by `batch.totals`, so that they
         add up over micro-steps and ranks to the step's loss.
     validate(model, batch) -> (losses, {name: scalar}): the losses and further metrics of one
-        forward pass, normalised likewise.
+        forward pass, normalized the same way.
     blocks(model) -> modules that checkpointing and compile may wrap.
     synthesize(model, facts, text, speaker) -> Speech; DataError for unusable text or speaker.
-    export(model, facts, folder, weights): `model.safetensors` and `config.json` that `load` and
-        other tools read; model.safetensors holds the whole state_dict, or `weights` in its place:
-        a copy, written by another thread while the model trains on.
+    export(model, facts, folder, weights): writes `model.safetensors` and `config.json`, which
+        `load` and other tools read. model.safetensors holds the whole state_dict, or `weights`
+        instead: a copy that another thread writes while training continues.
 
-    What only some families need:
+    Only some families need these:
 
-    draws(features by clip id) -> Draw: what is drawn anew at every step, such as a reference clip
-        of the same speaker; without it a batch holds the clips' features as they are.
-    checks(model, facts) -> {name: number}: validation metrics of the corpus as a whole, once a
-        validation, on the main process.
+    draws(features by clip id) -> Draw: features drawn again at every step, such as a reference clip
+        of the same speaker; without it a batch holds the clips' features unchanged.
+    checks(model, facts) -> {name: number}: metrics of the corpus as a whole, computed once per
+        validation on the main process.
     publish(model, facts, folder, bf16): the folder other tools read, if it differs from `export`.
-    terms(base, options) -> the licences of the weights that are used, in sentences; empty: none.
-    stream(model, facts, text, speaker) -> what `synthesize` returns in pieces, each as soon as it
-        can be heard; without it speech comes in one piece.
-    silent(model) -> why the model makes no audio here, and what to do; `synthesize` then raises
-        DataError, and previews have no sound. Empty, or no such function: it speaks.
-    illustrate(model, batches) -> Picture: what can be seen of val batches, shown with the previews.
-    reads(base, options, texts with their languages) -> how each is read, for the page to show.
-    rehearsal: how `estimate` and `measure` try the family before there are clips and weights.
+    terms(base, options) -> the licences of the weights in use, in sentences; empty: none.
+    stream(model, facts, text, speaker) -> the result of `synthesize` in chunks, each as soon as it
+        is ready; without it speech comes in one piece.
+    silent(model) -> why the model cannot speak here, and what to do; `synthesize` then raises
+        DataError and previews have no audio. Empty, or no such function: it speaks.
+    illustrate(model, batches) -> Picture drawn from validation batches, shown with the previews.
+    reads(base, options, texts with their languages) -> how each text is read, for the page to show.
+    rehearsal: how `estimate` and `measure` try the family before there are clips or weights.
     """
 
     name: str
@@ -185,17 +186,17 @@ class ModelFamily:
 class OptimizerSpec:
     """An optimizer.
 
-    build(param_groups, options, device) -> torch optimizer; each group brings its `weight_decay`.
+    build(param_groups, options, device) -> torch optimizer; each group has its own `weight_decay`.
     set_mode(optimizer, training): Schedule-Free needs it around validation and saving.
-    schedules: which schedules apply; empty means all of them.
-    state_bytes: bytes of state per parameter in fp32 training.
-    default_lr: where nothing is known of the model family, for large pretrained models.
-    rate_follows: the optimizer to whose usual rate in a family this one's is in proportion.
-    in_parts: whether `step` may be called with the gradients of some weights at a time, as none
-        looks at another's; where weights are kept in fewer bits, that saves memory.
-    effective_lr(optimizer) -> the rate really applied (Prodigy multiplies by d).
-    experimental: for research; little is known of it in fine-tuning.
-    warning: what a person should know before choosing it, in sentences; empty: nothing.
+    schedules: names of the schedules that suit it; empty means all.
+    state_bytes: bytes of optimizer state per parameter in fp32 training.
+    default_lr: learning rate for large pretrained models, if the family names none.
+    rate_follows: name of the optimizer whose usual rate in a family this one's is proportional to.
+    in_parts: whether `step` may be called with the gradients of a few weights at a time, because no
+        update depends on another weight; with bf16 weights this saves memory.
+    effective_lr(optimizer) -> the rate that is really applied (Prodigy multiplies by d).
+    experimental: for research; little is known about it in fine-tuning.
+    warning: what to know before choosing it, in sentences; may be empty.
     """
 
     name: str
@@ -216,13 +217,13 @@ class OptimizerSpec:
 
     @property
     def advice(self) -> str:
-        """What to know before choosing it, in sentences; may be empty."""
+        """What to know before choosing the optimizer, in sentences; may be empty."""
         return " ".join(filter(None, ("For research." if self.experimental else "", self.warning)))
 
 
 @dataclass(frozen=True)
 class State:
-    """What is really on: measured on the assembled model, not what was asked for."""
+    """Whether an optimization is really active, as measured on the assembled model."""
 
     on: bool
     detail: str
@@ -236,10 +237,10 @@ class Optimization:
     `stage` fixes the order: backend, model, precision, compile, data. `exact`: the loss curve must
     stay the same within rounding.
 
-    refuse(device, options) -> why these options cannot work there, or None; asked before a run
-        folder is made.
-    settle(setup, options, emit): what can only be decided once everything is in place and the
-        newest checkpoint restored, such as whether a measured gain pays for the steps that remain.
+    refuse(device, options) -> why these options cannot work on the device, or None; called before
+        a run folder is created.
+    settle(setup, options, emit): decides what needs the assembled run with its latest checkpoint
+        restored, such as whether a measured speed-up pays off in the remaining steps.
     """
 
     name: str

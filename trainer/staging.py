@@ -1,4 +1,4 @@
-"""Staging: host memory into which a state is copied, so that training need not wait for a disk."""
+"""Copy a training state into reused host memory, so that training doesn't wait for the disk."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 
 class Staging:
-    """Buffers kept from save to save: allocating them anew costs more than copying into them.
+    """Host buffers that are kept from save to save, because allocating costs more than copying.
 
-    For a GPU they are page-locked, so that the copy runs on the device while the host goes on;
-    `ready` then tells when it is done.
+    For a GPU they are pinned (page-locked), so the copies run asynchronously; `ready` returns an
+    event that tells when they are done.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -18,9 +18,9 @@ class Staging:
         self._buffers: dict[tuple[Any, ...], Tensor] = {}
 
     def copy(self, value: Any, *path: Any) -> Any:
-        """Return tensors of any shape, in nested containers, as copies on the host.
+        """Copy tensors of any shape, in nested containers, to the host.
 
-        `path` names the place; the next copy to the same place overwrites this one.
+        `path` names the buffer; the next copy with the same path overwrites this one.
         """
         if isinstance(value, Tensor):
             return self._copy_tensor(value.detach(), path)
@@ -31,7 +31,7 @@ class Staging:
         return value
 
     def ready(self) -> "torch.cuda.Event | None":
-        """Return what to wait for before reading the copies; None where they are done already."""
+        """Return the event to wait for before reading the copies; None if they are done."""
         if not self._is_cuda:
             return None
         event = torch.cuda.Event()
@@ -40,7 +40,7 @@ class Staging:
 
     def _copy_tensor(self, value: Tensor, path: tuple[Any, ...]) -> Tensor:
         if type(value) not in (Tensor, nn.Parameter):
-            # A tensor with a layout of its own (quantised state) knows best how to copy itself.
+            # Tensor subclasses (quantized state) have their own layout and must copy themselves.
             return value.to("cpu", copy=True)
         buffer = self._buffers.get(path)
         if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:
@@ -48,11 +48,11 @@ class Staging:
         return buffer.copy_(value, non_blocking=True)
 
     def _make_buffer(self, value: Tensor) -> Tensor:
-        """Return host memory for a tensor of any shape, page-locked as long as there is such."""
+        """Return host memory for a tensor of any shape, pinned as long as the system grants it."""
         if self._is_locked and value.is_cuda:
             try:
                 return torch.empty_like(value, device="cpu", pin_memory=True)
             except RuntimeError:
-                # A system may grant little of it; the copies then take longer, no more.
+                # Systems may limit pinned memory. Ordinary memory works too, only more slowly.
                 self._is_locked = False
         return torch.empty_like(value, device="cpu")

@@ -1,4 +1,4 @@
-"""Stopwatch: where the time of a step goes, without making the device wait."""
+"""Measure where the time of a step goes, without making the device wait."""
 
 import time
 from dataclasses import dataclass
@@ -9,13 +9,14 @@ import torch
 
 @dataclass(frozen=True)
 class Lap:
-    """Where a part of one step began and ended; readable once the device has passed it."""
+    """Start and end of one part of a step; readable once the device has finished it."""
 
     began: "float | torch.cuda.Event"
     ended: "float | torch.cuda.Event"
 
     def seconds(self) -> float:
-        """Return the seconds between; on a GPU its own time, not the host's."""
+        """Return the duration in seconds; on a GPU, the GPU's time, not the host's."""
+        # `elapsed_time` is in milliseconds.
         if isinstance(self.began, torch.cuda.Event) and isinstance(self.ended, torch.cuda.Event):
             return self.began.elapsed_time(self.ended) / 1000
         assert not isinstance(self.began, torch.cuda.Event)
@@ -24,9 +25,9 @@ class Lap:
 
 
 class Stopwatch:
-    """Times every `optimizer.step()` through the optimizer's own hooks, so the loop knows nothing.
+    """Times every `optimizer.step()` through the optimizer's hooks, without code in the loop.
 
-    Other devices than CPU and CUDA queue work and tell no times; there it stays silent.
+    Devices other than CPU and CUDA have no event timing here, so nothing is measured there.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
@@ -38,7 +39,7 @@ class Stopwatch:
             optimizer.register_step_post_hook(self._end)
 
     def take(self) -> Lap | None:
-        """Return the lap of the step just done; None if the optimizer did not run."""
+        """Return the lap of the last step; None if the optimizer did not run."""
         lap, self._lap = self._lap, None
         return lap
 
@@ -54,10 +55,10 @@ class Stopwatch:
 
 
 class Splits:
-    """Times the parts of a step: each lasts from the call of its name to the next one.
+    """Times the parts of a step; each part lasts until the next `enter`.
 
-    On a GPU the instants are events in its queue: a part lasts as long as the GPU has nothing
-    further to do, so a wait for data that earlier work hides counts for nothing.
+    On a GPU the times are events in its queue. A wait for data therefore counts only while the GPU
+    has no other work: if earlier work hides it, it costs nothing and counts as zero.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -66,19 +67,19 @@ class Splits:
         self._instants: list[tuple[str, float | torch.cuda.Event]] = []
 
     def enter(self, part: str) -> None:
-        """Begin a part of the step; the one before it ends here."""
+        """Begin a part of the step, which ends the part before it."""
         if not self._is_silent:
             self._instants.append((part, _instant(self._device)))
 
     def take(self) -> list[tuple[str, Lap]]:
-        """Return the parts since the last call, in their order; the one under way is left out."""
+        """Return the finished parts since the last call, in order, without the current one."""
         instants, self._instants = self._instants, []
         pairs = zip(instants, instants[1:], strict=False)
         return [(part, Lap(began, ended)) for (part, began), (_, ended) in pairs]
 
 
 def seconds_by_part(laps: list[tuple[str, Lap]]) -> dict[str, float]:
-    """Add up the laps of each part; the device must have passed them."""
+    """Sum the laps of each part in seconds; the device must have finished them."""
     sums: dict[str, float] = {}
     for part, lap in laps:
         sums[part] = sums.get(part, 0.0) + lap.seconds()
