@@ -265,6 +265,6 @@ def test_whisper_is_optional_and_says_what_it_lacks(
         open_transcriber("absent", "en")
 
     assert open_transcriber("small", "pt-BR")(tmp_path / "a.wav") == "Good day."
-    with pytest.raises(CheckpointError, match=r"could not write a\.wav down: 'xx' is not"):
+    with pytest.raises(CheckpointError, match=r"could not transcribe a\.wav: 'xx' is not"):
         open_transcriber("small", "xx")(tmp_path / "a.wav")
     assert asked == ["pt", "xx"]

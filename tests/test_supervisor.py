@@ -112,7 +112,7 @@ def test_a_killed_process_is_started_again_and_the_log_says_what_memory_there_wa
     assert (code, _starts(run), run.status().state) == (0, 2, "finished")
     (told,) = _notices(run)
     assert "killed by signal 9" in told
-    assert "started again" in told
+    assert "Restarting in" in told
     assert "(1 of 2)" in told
 
 
@@ -131,7 +131,7 @@ def test_a_lost_gpu_is_started_again_until_the_policy_has_enough(run: Run) -> No
     status = run.status()
     assert (code, _starts(run), len(_notices(run))) == (30, 3, 2)
     assert (status.state, status.step) == ("failed", 7)
-    assert "The GPU failed. It was started again 2 times" in status.reason
+    assert "The GPU failed. The run was restarted 2 times" in status.reason
 
 
 @pytest.mark.fault("E8")

@@ -221,7 +221,7 @@ def test_a_disk_that_stays_full_leaves_the_older_checkpoint_and_says_how_much_to
     assert tried == [2, 2]
     assert newest_checkpoint(tmp_path / "checkpoints") == (older, [])
     assert "No space left" in events[0].text  # type: ignore[attr-defined]
-    assert "The checkpoint of step 1 is whole" in events[0].text  # type: ignore[attr-defined]
+    assert "The checkpoint of step 1 is intact" in events[0].text  # type: ignore[attr-defined]
     assert "GiB" in events[0].remedy  # type: ignore[attr-defined]
 
 

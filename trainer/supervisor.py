@@ -1,8 +1,8 @@
-"""Supervisor: a small process that starts the training process, and again if it is struck down.
+"""The supervisor: a small process that starts the training process and restarts it after a crash.
 
-It imports no torch and, once detached, outlives whoever started it. `python -m trainer train` and
-`resume` are this process; its child does the work. Only a parent learns how a process ended, so it
-also says so where the child could not.
+It doesn't import torch and, when detached, outlives the process that started it. `python -m trainer
+train` and `resume` run this process; its child does the training. Only a parent process learns the
+exit code of a crash, so the supervisor also logs how the run ended if the child could not.
 """
 
 import contextlib
@@ -43,31 +43,31 @@ from trainer.restarts import (
 )
 
 REPORT = "TIMBRE_REPORT"
-"""Names the variable with the descriptor on which a child tells what it trains."""
-_POLL_S = 0.5
-_TAIL_BYTES = 65536
-_MEMORY_LOOKS = 20
-_PR_SET_PDEATHSIG = 1
+"""Environment variable with the file descriptor on which a child reports what it trains."""
+_POLL_S = 0.5  # short enough that Stop feels immediate, long enough to cost nothing
+_TAIL_BYTES = 65536  # holds the last events or log lines of any run
+_MEMORY_LOOKS = 20  # 10 s: memory is free again by the time a killed child is noticed
+_PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 _OUTCOMES = {"finished": FINISHED, "stopped": STOPPED, "failed": FAILED}
 
 
 def needs_supervisor(words: Sequence[str]) -> bool:
-    """Whether a command line trains, and nobody watches over it yet."""
+    """Return whether a command line trains and has no supervisor yet."""
     if not words or words[0] not in ("train", "resume") or {"-h", "--help"} & set(words):
         return False
-    # Who starts several processes, torchrun or Slurm, watches over them; Windows has no signals.
+    # torchrun and Slurm supervise their own processes; Windows lacks the signals used here.
     return REPORT not in os.environ and "WORLD_SIZE" not in os.environ and os.name != "nt"
 
 
 def supervise(words: Sequence[str]) -> int:
-    """Carry out `train` or `resume` in a child, as often as needed, and return its exit code."""
+    """Run `train` or `resume` in a child, restart it if necessary, and return its exit code."""
     most = os.environ.get("TIMBRE_RESTARTS", "")
     policy = RestartPolicy(most=int(most)) if most.isdigit() else RestartPolicy()
     return Supervisor([sys.executable, "-m", "trainer", *words], policy).run()
 
 
 def report(folder: Path, processes: int) -> None:
-    """Tell the supervisor, if there is one, what this process trains, and end when it ends."""
+    """Tell the supervisor, if there is one, what this process trains; end when it ends."""
     number = os.environ.get(REPORT, "")
     if not number.isdigit():
         return
@@ -77,7 +77,7 @@ def report(folder: Path, processes: int) -> None:
     told = {
         "folder": str(folder),
         "processes": processes,
-        # A process may end before its supervisor looks; its last words lie behind this place.
+        # The process may end before its supervisor looks; its events start at this offset.
         "offset": log.stat().st_size if log.exists() else 0,
     }
     with contextlib.suppress(OSError), os.fdopen(int(number), "w", encoding="utf-8") as pipe:
@@ -85,10 +85,10 @@ def report(folder: Path, processes: int) -> None:
 
 
 def end_process(code: int) -> NoReturn:
-    """End this process with an exit code; one of several ranks skips taking Python apart.
+    """End this process with an exit code; one of several ranks skips Python's shutdown.
 
-    Threads that gloo leaves behind abort that now and then (seen with torch 2.11), and torchrun
-    would call a finished run failed.
+    Threads left behind by gloo sometimes abort the shutdown: with torch 2.11 in 7 of 75 finished
+    pairs of ranks on a busy machine. torchrun would then report a finished run as failed.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         sys.exit(code)
@@ -99,7 +99,7 @@ def end_process(code: int) -> NoReturn:
 
 
 def die_with_parent() -> None:
-    """Let the system end this process when its parent ends, where it can (Linux)."""
+    """Have the system kill this process when its parent ends (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -109,9 +109,9 @@ def _resume(folder: Path) -> list[str]:
 
 
 class Supervisor:
-    """Starts a command that trains a run, watches it, and starts the run again by a policy.
+    """Starts a training command, watches it, and restarts the run as its policy allows.
 
-    `again` returns the command that goes on with a run folder.
+    `again` returns the command that continues a run folder.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Supervisor:
         self._memory_percent: deque[float] = deque(maxlen=_MEMORY_LOOKS)
 
     def run(self) -> int:
-        """Train to an end that no new start would change, and return its exit code."""
+        """Train until a restart would not help or is not allowed; return the exit code."""
         for number in ASKED:
             signal.signal(number, self._take_signal)
         while True:
@@ -151,14 +151,14 @@ class Supervisor:
             self._note_start(self._folder)
 
     def _train_once(self) -> tuple[Ending, bool]:
-        """Run the command once; return how it ended, and whether its log tells that already."""
+        """Run the command once; return how it ended and whether the child logged that itself."""
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         process = subprocess.Popen(
             self._command,
             env=os.environ | {REPORT: str(writer)},
             pass_fds=(writer,),
-            # Ctrl+C reaches the supervisor alone, which tells a first one from a second.
+            # Ctrl+C reaches only the supervisor, which treats a first and a second differently.
             process_group=0,
         )
         os.close(writer)
@@ -172,7 +172,7 @@ class Supervisor:
         return self._ending_of(process.returncode)
 
     def _meet(self, told: bytes | None) -> None:
-        """Learn from the child what it trains."""
+        """Read from the child which run it trains, and lock the run for this supervisor."""
         if not told:
             return
         values = json.loads(told)
@@ -181,7 +181,7 @@ class Supervisor:
         self._offset = values["offset"]
 
     def _note_start(self, folder: Path) -> None:
-        """Remember where the words of a child begin that is about to be started."""
+        """Remember where the events of the next child will begin."""
         take_ending(folder)
         self._offset = (folder / "events.jsonl").stat().st_size
 
@@ -206,7 +206,7 @@ class Supervisor:
         cap_log(folder / "log.txt")
 
     def _dump_if_stalled(self, folder: Path) -> None:
-        """Let processes that show no sign of life write down where they are, once each time."""
+        """Make stalled processes write their stacks to the log, once per stall."""
         stalled = [pulse for pulse in read_pulses(folder) if pulse.is_stalled]
         for pulse in stalled if not self._has_dumped else []:
             if pulse.identity.is_alive:
@@ -215,7 +215,7 @@ class Supervisor:
         self._has_dumped = bool(stalled)
 
     def _ending_of(self, code: int) -> tuple[Ending, bool]:
-        """Return how the child ended by its exit code, and whether it has told so itself."""
+        """Return how the child ended, and whether it logged that itself."""
         folder = self._folder
         if folder is None:
             return Ending(code), True
@@ -224,7 +224,7 @@ class Supervisor:
         if left is not None:
             return left, isinstance(last, RunFinished)
         if isinstance(last, RunFinished):
-            # What strikes a process after its last word changes nothing any more.
+            # The run had ended already; a crash during shutdown changes nothing.
             return Ending(code if code >= 0 else _OUTCOMES[last.outcome], last.reason), True
         if code < 0:
             percent = max(self._memory_percent, default=None)
@@ -232,14 +232,12 @@ class Supervisor:
         if code in (FINISHED, OWNED):
             return Ending(code), True
         if self._processes > 1:
-            text = (
-                f"One of {self._processes} training processes was killed or ended without a word."
-            )
+            text = f"One of {self._processes} training processes was killed or ended unexpectedly."
             return Ending(RESTARTABLE, text), False
         return Ending(code, explain_exit(code, _tail(folder / "log.txt"))[0]), False
 
     def _goes_on(self, folder: Path, ending: Ending) -> bool:
-        """Whether the run is to be started again; waits as long as the policy says and tells so."""
+        """Return whether to restart the run, after announcing and waiting as the policy says."""
         if not ending.may_restart or self._wants_end(folder):
             return False
         now = time.monotonic()
@@ -248,8 +246,8 @@ class Supervisor:
             return False
         count = sum(now - moment < self._policy.within_s for moment in self._restarts) + 1
         most = self._policy.most
-        text = f"{ending.reason} It is started again in {wait_s:.0f} s ({count} of {most})."
-        remedy = "Nothing need be done; it goes on from the last checkpoint."
+        text = f"{ending.reason} Restarting in {wait_s:.0f} s ({count} of {most})."
+        remedy = "No action needed; training resumes from the last checkpoint."
         _append(folder, Notice("warning", text, remedy, _last_words(folder)[1]))
         while time.monotonic() < now + wait_s:
             if self._wants_end(folder):
@@ -264,29 +262,29 @@ class Supervisor:
         return asked or self._signals > 0 or self._was_killed
 
     def _end(self, folder: Path, ending: Ending, *, is_told: bool) -> int:
-        """Say how the run ended where the child could not, and return the exit code."""
+        """Log how the run ended if the child could not, and return the exit code."""
         wants_end = self._wants_end(folder)
         step = _last_words(folder)[1]
         for request in ("stop", "kill"):
             (folder / "control" / request).unlink(missing_ok=True)
         if ending.may_restart and wants_end:
-            reason = "It was ended at once, without a last checkpoint." if self._was_killed else ""
+            reason = "Killed without a last checkpoint." if self._was_killed else ""
             _append(folder, RunFinished("stopped", step, reason or ending.reason, RESUME))
             return STOPPED
         if ending.may_restart:
-            times = f"It was started again {self._policy.most} times, and ended every time."
+            times = f"The run was restarted {self._policy.most} times and crashed every time."
             _append(folder, RunFinished("failed", step, f"{ending.reason} {times}", RESUME))
         elif not is_told:
-            _append(folder, RunFinished("failed", step, ending.reason, "See log.txt for more."))
+            _append(folder, RunFinished("failed", step, ending.reason, "See log.txt for details."))
         return ending.exit_code
 
     def _take_signal(self, number: int, frame: FrameType | None) -> None:
-        """Take a first signal as Stop, and a second one as an end at once (`_watch` does it)."""
+        """Count signals: `_watch` treats the first one as Stop and the second one as kill."""
         self._signals += 1
 
 
 def _append(folder: Path, event: Event) -> None:
-    """Write an event of a run that no process trains; whoever took it meanwhile tells its own."""
+    """Append an event to a run that no process trains; skip it if a new process took the run."""
     lock = take_lock(folder / "owner.lock", timeout_s=2.0)
     if lock is not None:
         EventLog(folder / "events.jsonl").append(event)
@@ -294,7 +292,7 @@ def _append(folder: Path, event: Event) -> None:
 
 
 def _last_words(folder: Path, offset: int = 0) -> tuple[Event | None, int]:
-    """Return the last event behind an offset, and the last step that is told near the end."""
+    """Return the last event after an offset, and the last step found near the end of the log."""
     log = EventLog(folder / "events.jsonl")
     offset = max(offset, log.path.stat().st_size - _TAIL_BYTES)
     last, step = None, 0

@@ -1,4 +1,4 @@
-"""Telling: every event of a training process goes to its log, also through a disk that is full."""
+"""Write the events of a training process to the run's log, even while the disk is full."""
 
 import logging
 from collections.abc import Callable
@@ -10,14 +10,14 @@ from trainer.runs import Run
 from trainer.setup import World
 
 _LOG = logging.getLogger("timbre")
-_FREQUENT = (StepDone, PhaseChanged)
+_FREQUENT = (StepDone, PhaseChanged)  # too many for log.txt; events.jsonl has them
 
 
 class Teller:
-    """Writes the events of the main process to the run's log and hands them to a listener.
+    """Writes the events of the main process to the run's log and passes them to a listener.
 
-    Events that a full disk does not take wait in memory, while training goes on. The first time
-    older checkpoints make room, all but the newest and the best.
+    While the disk is full, events wait in memory and training continues. The first time this
+    happens, all checkpoints but the latest and the best are deleted to free space.
     """
 
     def __init__(self, run: Run, world: World, listen: Callable[[Event], None] | None) -> None:
@@ -28,7 +28,7 @@ class Teller:
         self._most_waiting = 0
 
     def __call__(self, event: Event) -> None:
-        """Tell one event."""
+        """Log one event and pass it to the listener."""
         if self._is_silent:
             return
         self._run.events.append(event)
@@ -43,12 +43,12 @@ class Teller:
         if events.num_waiting:
             if not self._has_pruned:
                 self._has_pruned = True
-                with suppress(OSError):  # a save beside this may be pruning as well
+                with suppress(OSError):  # a save in the background may be pruning too
                     prune(self._run.folder / "checkpoints", keep_last=1)
             self._most_waiting = max(self._most_waiting, events.num_waiting)
         elif self._most_waiting:
-            lost = f" {events.num_lost} of them are lost." if events.num_lost else ""
+            lost = f" {events.num_lost} of them were lost." if events.num_lost else ""
             text = f"The disk was full: {self._most_waiting} events waited in memory.{lost}"
             self._most_waiting = 0
-            remedy = f"Free space on the disk that holds {self._run.folder}. Training went on."
+            remedy = f"Training continued. Free space on the disk that holds {self._run.folder}."
             self(Notice("warning", text, remedy))

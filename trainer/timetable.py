@@ -1,4 +1,4 @@
-"""What is due after a step: validation, preview, save, stop; the same answer on every rank."""
+"""Decide what is due after a step (validate, preview, save, stop), the same on every rank."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ DEEDS = ("validate", "preview", "save", "stop", "plan")
 
 
 class Timetable:
-    """Decides from cadences and from the requests in the run's control folder."""
+    """Decides what is due from the configured intervals and the requests in `control/`."""
 
     def __init__(self, setup: Setup, emit: Callable[[Event], None]) -> None:
         self._setup = setup
@@ -26,18 +26,18 @@ class Timetable:
         now = time.monotonic()
         self._done_at = dict.fromkeys(self._cadences, now)
         if self.is_out_of_patience():
-            # Who resumes a run that stopped early wants it to try as long again.
+            # A run that stopped early and is resumed gets its full patience again.
             setup.progress["since_best"] = 0
 
     def steps(self) -> Iterator[int]:
-        """Yield the steps to do; a person may move the last one while they are done."""
+        """Yield the steps to train; the last one may change while the run is training."""
         step = self._setup.first_step
         while step <= self._setup.last_step:
             yield step
             step += 1
 
     def due_after(self, step: int) -> set[str]:
-        """Return what is due after a step; rank 0 decides."""
+        """Return the actions due after a step, as rank 0 decides."""
         setup = self._setup
         changed = take_up_change(setup, step, self._emit) if setup.world.is_main else None
         due = {
@@ -54,26 +54,28 @@ class Timetable:
                 due.add(request)
         if changed is not None:
             due.add("plan")
+        # Ranks must agree: files and clocks differ between them, and a rank that alone validates
+        # or stops would leave the others waiting in a collective operation.
         due = agree(setup.world, due, DEEDS)
         if "plan" in due:
             setup.last_step = share_number(setup.world, changed or 0)
         return due - {"plan"}
 
     def done(self, deeds: set[str]) -> None:
-        """Note that deeds were done: their requests are answered, their minutes start anew."""
+        """Mark actions as done: remove their requests and restart their intervals."""
         now = time.monotonic()
         for deed in deeds & self._cadences.keys():
             self._done_at[deed] = now
             (self._setup.folder / "control" / deed).unlink(missing_ok=True)
 
     def is_out_of_patience(self) -> bool:
-        """Whether validation has not improved for as long as the run's patience allows."""
+        """Return whether validation has not improved for as many times as the patience allows."""
         patience = self._setup.config.training.patience
         return patience > 0 and self._setup.progress.get("since_best", 0) >= patience
 
 
 def note_validation(setup: Setup, step: int, metrics: dict[str, float]) -> bool:
-    """Keep the validation in the run's progress and tell whether it is the best so far."""
+    """Store a validation in the run's progress and return whether it is the best so far."""
     progress: dict[str, Any] = setup.progress
     progress["validation"] = metrics | {"step": step}
     is_best = metrics["val/loss"] < progress.get("best_loss", float("inf"))

@@ -1,4 +1,4 @@
-"""train_gpt: fine-tune XTTS v2 with the arguments people know from the notebooks and web pages."""
+"""`train_gpt`: fine-tune XTTS v2 with the arguments known from community notebooks and pages."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,31 +12,32 @@ from trainer.options import build_options, option
 from trainer.runs import Run
 from trainer.speaking import export_voice
 
-_SAMPLE_RATE = 22050
+_SAMPLE_RATE = 22050  # of XTTS' training audio, the unit of `max_audio_length`
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of `train_gpt`."""
+    """The arguments of `train_gpt`, spelled (`grad_acumm` too) as in the community's scripts."""
 
-    train_csv: str = option("", "Train CSV", "One clip a row.")
+    train_csv: str = option("", "Train CSV", "One clip per row.")
     eval_csv: str = option("", "Eval CSV", "Clips for validation.")
-    output_path: str = option("output", "Output folder", "Where run folders appear.")
-    language: str = option("en", "Language", "Of rows that name none; amh means am.")
-    num_epochs: float = option(6.0, "Epochs", "Passes over every train clip.", min=0.01)
-    batch_size: int = option(4, "Batch size", "Clips a micro-step.", min=1)
-    grad_acumm: int = option(1, "Accumulation", "Micro-steps a step.", min=1)
-    max_audio_length: int = option(255_995, "Longest clip", "In samples at 22 050 Hz.", min=11_025)
+    output_path: str = option("output", "Output folder", "Folder for run folders.")
+    language: str = option("en", "Language", "For rows without a language; amh means am.")
+    num_epochs: float = option(6.0, "Epochs", "Passes over all training clips.", min=0.01)
+    batch_size: int = option(4, "Batch size", "Clips per micro-step.", min=1)
+    grad_acumm: int = option(1, "Accumulation", "Micro-steps per step.", min=1)
+    # 255,995 samples are 11.61 s, the longest clip of the published XTTS recipe.
+    max_audio_length: int = option(255_995, "Longest clip", "In samples at 22,050 Hz.", min=11_025)
     version: str = option("v2.0.2", "Version", "Folder name of the published checkpoint.")
-    custom_model: str = option("", "Custom model", "A checkpoint to start from instead.")
+    custom_model: str = option("", "Custom model", "Checkpoint to start from instead.")
     enable_grad_checkpoint: bool = option(False, "Gradient checkpointing", "Less memory, slower.")
     enable_sdpa: bool = option(False, "SDPA", "Fused attention.")
-    enable_mixed_precision: bool = option(False, "Mixed precision", "bf16 or fp16 products.")
-    use_amharic_g2p: bool = option(False, "Amharic G2P", "Spell Amharic by sound.")
+    enable_mixed_precision: bool = option(False, "Mixed precision", "bf16 or fp16 arithmetic.")
+    use_amharic_g2p: bool = option(False, "Amharic G2P", "Convert Amharic text to sounds.")
 
 
 class Trained(NamedTuple):
-    """What people expect back, as paths."""
+    """The paths that `train_gpt` returns, named as in the community's scripts."""
 
     speaker_path: str
     config: str
@@ -47,19 +48,19 @@ class Trained(NamedTuple):
 
 
 def train_gpt(**arguments: Any) -> Trained:
-    """Fine-tune the GPT of XTTS v2, wait for the end, and export the best checkpoint.
+    """Fine-tune the GPT of XTTS v2, wait until it ends, and export the best checkpoint.
 
-    Takes the fields of `Arguments` by name. The base is `custom_model` if given, else a folder
-    named after `version` below `output_path/base_models` or `base_models`.
+    Takes the fields of `Arguments` as keyword arguments. The base is `custom_model` if given, else
+    a folder named after `version` in `output_path/base_models` or `base_models`.
 
     Returns:
         Paths of speakers_xtts.pth, config.json, model.pth, vocab.json, the run folder and a
         reference recording of the first speaker.
 
     Raises:
-        ConfigError: an argument that does not exist or cannot be used.
-        CheckpointError: no published checkpoint is found.
-        RunError: the training failed; its sentence says why.
+        ConfigError: an argument is unknown or invalid.
+        CheckpointError: no published checkpoint was found.
+        RunError: the training failed; the message says why.
     """
     chosen = build_options(Arguments, arguments, "train_gpt")
     config = run_config(chosen)
@@ -80,9 +81,9 @@ def train_gpt(**arguments: Any) -> Trained:
 
 
 def run_config(chosen: Arguments) -> RunConfig:
-    """Return the RunConfig that the arguments stand for."""
+    """Translate the arguments into a RunConfig."""
     if not chosen.train_csv:
-        raise ConfigError("train_gpt needs train_csv, the path of a CSV with one clip a row.")
+        raise ConfigError("train_gpt needs train_csv, the path of a CSV with one clip per row.")
     asked = {
         "gradient_checkpointing": chosen.enable_grad_checkpoint,
         "sdpa": chosen.enable_sdpa,
@@ -101,6 +102,7 @@ def run_config(chosen: Arguments) -> RunConfig:
         ),
         family=Choice("xtts", options),
         base=str(_find_base(chosen)),
+        # As in coqui-tts' GPT recipe: AdamW with betas 0.9/0.96 and weight decay 0.01.
         optimizer=Choice("adamw", {"beta2": 0.96, "weight_decay": 0.01}),
         optimizations={name: {} for name, wanted in asked.items() if wanted},
     ).with_absolute_paths()
@@ -121,7 +123,8 @@ def _find_base(chosen: Arguments) -> Path:
         if place.is_dir():
             return place
     raise CheckpointError(
-        f"No XTTS checkpoint {chosen.version} is at {' or '.join(map(str, places))}. Download "
-        "model.pth, config.json, vocab.json, dvae.pth, mel_stats.pth and speakers_xtts.pth of "
-        f"XTTS {chosen.version} into such a folder, or name your own with custom_model."
+        f"There is no XTTS checkpoint {chosen.version} in {' or '.join(map(str, places))}. "
+        "Download model.pth, config.json, vocab.json, dvae.pth, mel_stats.pth and "
+        f"speakers_xtts.pth of XTTS {chosen.version} into one of these folders, or set "
+        "custom_model to a folder of your own."
     )

@@ -1,4 +1,4 @@
-"""Trash: runs that were thrown away lie below `.trash`, until they are taken back or deleted."""
+"""The trash: discarded runs are kept in `.trash` until they are restored or deleted."""
 
 import contextlib
 import os
@@ -11,12 +11,12 @@ from pathlib import Path
 from trainer.errors import RunNotFound, RunOwned
 from trainer.runs import Run
 
-_KEY = re.compile(r"(\d{13,})-(.+)")
+_KEY = re.compile(r"(\d{13,})-(.+)")  # milliseconds since 1970 (13 digits since 2001) and name
 
 
 @dataclass(frozen=True)
 class Discarded:
-    """A run in the trash: its key there, the name it had, when it came, and its size in bytes."""
+    """A run in the trash; `discarded_at` is in seconds since 1970."""
 
     key: str
     name: str
@@ -25,26 +25,26 @@ class Discarded:
 
 
 class Trash:
-    """The discarded runs of one folder of runs."""
+    """The discarded runs of one library folder."""
 
     def __init__(self, library: Path) -> None:
         self._library = library
         self._folder = library / ".trash"
 
     def take(self, run: Run) -> str:
-        """Move a run here and return its key.
+        """Move a run to the trash and return its key.
 
         Raises:
-            RunOwned: it is being trained.
+            RunOwned: the run is being trained.
         """
         if run.status().is_active:
-            raise RunOwned(f"The run {run.name} is being trained. Stop it before you discard it.")
+            raise RunOwned(f"The run {run.name} is being trained. Stop it before discarding it.")
         lock = run.take()
         key = f"{time.time_ns() // 1_000_000}-{run.name}"
         try:
             run.answer("discard")
             self._folder.mkdir(exist_ok=True)
-            if os.name == "nt":  # Windows moves no folder in which a file is open
+            if os.name == "nt":  # Windows cannot move a folder while a file in it is open
                 lock.release()
             run.folder.rename(self._folder / key)
         finally:
@@ -52,7 +52,7 @@ class Trash:
         return key
 
     def contents(self) -> list[Discarded]:
-        """List what lies here, the newest first."""
+        """List the discarded runs, newest first."""
         found = []
         for folder in self._folder.glob("*"):
             match = _KEY.fullmatch(folder.name)
@@ -62,30 +62,31 @@ class Trash:
         return sorted(found, key=lambda entry: entry.key, reverse=True)
 
     def count(self) -> int:
-        """Count what lies here, without a look inside."""
+        """Count the discarded runs without reading their folders."""
         return sum(1 for folder in self._folder.glob("*") if _KEY.fullmatch(folder.name))
 
     def give_back(self, key: str, name: str) -> Run:
-        """Move a run back among the others, under a name that is free.
+        """Move a run back to the library under `name`, which must be free.
 
         Raises:
-            RunNotFound: there is nothing of that key.
+            RunNotFound: no discarded run has this key.
         """
         folder = self._find(key)
         folder.rename(self._library / name)
         return Run.open(self._library / name)
 
     def delete(self, key: str) -> None:
-        """Delete a run for good.
+        """Delete a run permanently.
 
         Raises:
-            RunNotFound: there is nothing of that key.
+            RunNotFound: no discarded run has this key.
         """
         shutil.rmtree(self._find(key))
 
     def _find(self, key: str) -> Path:
+        # Compare with the listing instead of joining the path: a key may contain `..`.
         if key not in {entry.key for entry in self.contents()}:
-            raise RunNotFound(f"There is no '{key}' in the trash (any more).")
+            raise RunNotFound(f"'{key}' is not in the trash. Reload the page to see what is.")
         return self._folder / key
 
 

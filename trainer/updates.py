@@ -1,7 +1,7 @@
-"""Updates: the optimizer steps only on a finite loss and finite gradients, else nothing changes.
+"""Update the weights only if loss and gradients are finite; otherwise change nothing.
 
-The host does not wait to know: torch's fused kernels take the verdict from the device. Optimizers
-that cannot are held back until the backward pass is done: one value is read a step.
+The host doesn't wait for the answer: torch's fused kernels read a flag on the device. For
+optimizers without such kernels the host reads one value per step after the backward pass.
 """
 
 from collections.abc import Iterator
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from trainer.averaging import update_average
 from trainer.setup import Setup
 
+# torch raises its own exception class only for CUDA's caching allocator; these are the messages of
+# the CPU allocator, cuBLAS and cuDNN.
 _SHORTAGES = (
     "out of memory",
     "can't allocate memory",
@@ -23,11 +25,11 @@ _SHORTAGES = (
 
 
 class UpdateLost(Exception):
-    """Memory ran out inside the optimizer: some weights may be updated and others not."""
+    """Memory ran out inside the optimizer; some weights may be updated and others not."""
 
 
 class KeptStatistics:
-    """Running statistics of norms as they were before a step, which its forward passes change."""
+    """A copy of the running statistics of batch norms, which forward passes change."""
 
     def __init__(self, model: nn.Module) -> None:
         self._live = [
@@ -39,19 +41,19 @@ class KeptStatistics:
         self._kept = [statistic.clone() for statistic in self._live]
 
     def put_back(self) -> None:
-        """Undo what the forward passes did."""
+        """Restore the statistics."""
         for live, kept in zip(self._live, self._kept, strict=True):
             live.copy_(kept)
 
     def put_back_unless(self, finite: Tensor) -> None:
-        """Undo it where the verdict (a scalar, bool) is false; a GPU decides that by itself."""
+        """Restore the statistics if `finite` (a scalar, bool) is false, decided on the device."""
         for live, kept in zip(self._live, self._kept, strict=True):
             live.copy_(torch.where(finite, live, kept))
 
 
 @contextmanager
 def kept_statistics(model: nn.Module) -> Iterator[KeptStatistics]:
-    """Keep the running statistics of a model; put them back if the block raises."""
+    """Copy the running statistics of a model, and restore them if the block raises."""
     kept = KeptStatistics(model)
     try:
         yield kept
@@ -61,14 +63,18 @@ def kept_statistics(model: nn.Module) -> Iterator[KeptStatistics]:
 
 
 def is_finite(setup: Setup, losses: dict[str, Tensor], grad_norm: Tensor) -> Tensor:
-    """Return on the device whether a step may be taken: a scalar, bool; losses are scalars."""
+    """Return whether losses (scalars) and gradient norm are finite: a scalar, bool, on the device.
+
+    The sum is NaN or infinite if any of its terms is, so one check covers all of them.
+    """
     return torch.isfinite(torch.stack([*losses.values(), grad_norm.to(setup.device)]).sum())
 
 
 def spread_to_gradients(setup: Setup, losses: dict[str, Tensor]) -> None:
-    """Let a loss that is no number spoil a gradient, which is all that a GradScaler looks at."""
+    """Make a gradient NaN if a loss (a scalar) is not finite: GradScaler checks only gradients."""
     if not setup.precision.scaler.is_enabled():
         return
+    # 0 * NaN and 0 * inf are NaN; a finite loss adds exactly 0.
     spoiled = 0.0 * torch.stack(list(losses.values())).sum()
     for parameter in setup.model.parameters():
         if parameter.grad is not None:
@@ -77,10 +83,10 @@ def spread_to_gradients(setup: Setup, losses: dict[str, Tensor]) -> None:
 
 
 def update_weights(setup: Setup, step: int, finite: Tensor) -> None:
-    """Step the optimizer, and the average with it, if `finite` (a scalar, bool) allows it.
+    """Step the optimizer and update the average, if `finite` (a scalar, bool) is true.
 
     Raises:
-        UpdateLost: memory ran out midway.
+        UpdateLost: memory ran out during the update.
     """
     try:
         if setup.precision.scaler.is_enabled():
@@ -103,14 +109,17 @@ def update_weights(setup: Setup, step: int, finite: Tensor) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that a device's or the host's memory ran out."""
+    """Return whether an error means that the device or the host ran out of memory."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(word in str(error) for word in _SHORTAGES)
 
 
 def _step_on_device(optimizer: Any, finite: Tensor) -> None:
-    """Let a fused kernel leave everything as it is unless `finite` (a scalar, bool)."""
+    """Step a fused optimizer, whose kernels change nothing unless `finite` (a scalar, bool).
+
+    `grad_scale` and `found_inf` are the attributes through which torch's GradScaler does the same.
+    """
     optimizer.grad_scale, optimizer.found_inf = None, (~finite).float()
     try:
         optimizer.step()

@@ -1,7 +1,7 @@
-"""Verification: the first steps after a resume are compared with what the log holds of them.
+"""Check that a resume is exact by comparing its first steps with the log.
 
-A run that was killed did some steps after its last checkpoint. A resume does them again, and what
-it promises can be seen at once: the same loss and the same gradient norm, to the last bit.
+A killed run has logged some steps after its last checkpoint. The resumed run repeats them and must
+reach the same loss and gradient norm, bit for bit.
 """
 
 import math
@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from trainer.events import Event, Notice, ResumeVerified, StepDone
 
-MOST_STEPS = 20
+MOST_STEPS = 20  # chosen by hand: a real difference shows in the first steps
 _COMPARED = ("train/loss", "train/grad_norm")
-_SLIGHT = 1e-4
+_SLIGHT = 1e-4  # relative; chosen by hand, above what another order of summation makes of fp32
 
 Emit = Callable[[Event], None]
 
 
 class Verification:
-    """Passes events on; after the steps that are known from before, it says how they compare.
+    """Passes events on, and reports the comparison after the last repeated step.
 
-    `columns` are those of the log before the resume, `first_step` is where that goes on.
+    `columns` holds the metrics logged before the resume; `first_step` is the resume's first step.
     """
 
     def __init__(self, columns: Mapping[str, Sequence[float]], first_step: int) -> None:
@@ -32,7 +32,7 @@ class Verification:
         self._difference, self._differs_from = 0.0, 0
 
     def watch(self, emit: Emit) -> Emit:
-        """Return an `emit` that adds the result."""
+        """Return an `emit` that also reports the result of the comparison."""
 
         def emit_and_compare(event: Event) -> None:
             emit(event)
@@ -58,23 +58,23 @@ class Verification:
         if len(self._compared) == 1:
             steps = f"step {step}"
         if not self._difference:
-            text = f"The resume is verified: {steps}, done before the interruption too, came out "
-            emit(Notice("info", f"{text}equal to the last bit.", "", step))
+            text = f"The resume is exact: {steps} gave the same results as before the interruption"
+            emit(Notice("info", f"{text}, bit for bit.", "", step))
             return
         text = (
-            f"Done again after the resume, {steps} differ by up to {self._difference:.1e} of loss "
-            f"and gradient norm as they were logged before, first at step {self._differs_from}."
+            f"After the resume, loss or gradient norm of {steps} differ from the logged values by "
+            f"up to {self._difference:.1e} (relative), first at step {self._differs_from}."
         )
         remedy = (
-            "A GPU adds up in another order each time unless 'Reproducible' is ticked; other "
-            "changes since the last checkpoint are told above."
+            "A GPU sums in a different order each time unless 'Reproducible' is ticked. Other "
+            "changes since the last checkpoint are listed above."
         )
         level = "info" if self._difference < _SLIGHT else "warning"
         emit(Notice(level, text, remedy, step))
 
 
 def _difference(before: float, now: float) -> float:
-    """Return the relative difference of two values; values that are no numbers are alike."""
+    """Return the relative difference of two values; two non-finite values count as equal."""
     if before == now or not (math.isfinite(before) or math.isfinite(now)):
         return 0.0
     size = max(abs(before), abs(now))

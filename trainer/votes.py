@@ -1,8 +1,8 @@
-"""Votes: which of two takes a listener preferred, and the ranking that many such answers make.
+"""Store the votes of a blind listening test and rank the contenders.
 
-The ranking is that of Bradley and Terry 1952, "Rank Analysis of Incomplete Block Designs": each
-name has a strength, and one beats another with the logistic of their difference. Intervals come
-from resampling the votes.
+The ranking follows Bradley and Terry 1952, "Rank Analysis of Incomplete Block Designs": each name
+has a positive strength p, and one beats another with probability p1 / (p1 + p2). Intervals come
+from a bootstrap over the votes.
 """
 
 import json
@@ -16,15 +16,18 @@ from trainer.durable import append_line
 
 FIRST, SECOND, SAME = "first", "second", "same"
 WINNERS = (FIRST, SECOND, SAME)
-_RESAMPLES = 200
-_ROUNDS = 60
+_RESAMPLES = 200  # enough for 5 % and 95 % percentiles, and fast enough for the page
+_ROUNDS = 60  # iterations of the fixed point; chosen by hand, generous for a handful of names
 _PRIOR = 0.5
-"""Draws against an average name that everyone starts with, so that no strength is infinite."""
+"""Half a win and half a loss against an average name for everyone.
+
+A weak prior (chosen by hand): without it, a name that won every vote would have infinite strength.
+"""
 
 
 @dataclass(frozen=True)
 class Vote:
-    """One answer: two names in the order they were heard, and which was better, or `same`."""
+    """One answer: two names in the order they were heard, and which was better (or `same`)."""
 
     first: str
     second: str
@@ -35,9 +38,9 @@ class Vote:
 
 @dataclass(frozen=True)
 class Standing:
-    """A name's place: how often it would beat the average of all names, within 90 % bounds.
+    """A name's rank: its chance (0..1) to beat an average name, with a 90 % interval.
 
-    leads: the share of resamples in which no other name was stronger.
+    leads: the share of bootstrap samples in which no other name was stronger.
     """
 
     name: str
@@ -51,19 +54,19 @@ class Standing:
 
 
 def append_vote(path: Path, vote: Vote) -> None:
-    """Write a vote behind the others, one JSON object a line."""
+    """Append a vote to a file with one JSON object per line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     append_line(path, json.dumps(asdict(vote), ensure_ascii=False))
 
 
 def read_votes(path: Path) -> list[Vote]:
-    """Read the votes of a file; a torn or foreign line is passed over, no file is no votes."""
+    """Read the votes of a file, skipping damaged lines; a missing file has no votes."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
     found = []
-    for line in text.split("\n"):  # Not splitlines: a text may hold U+2028.
+    for line in text.split("\n"):  # not splitlines(): a text may contain U+2028
         try:
             vote = Vote(**json.loads(line))
         except (ValueError, TypeError):
@@ -74,7 +77,7 @@ def read_votes(path: Path) -> list[Vote]:
 
 
 def rank(votes: Sequence[Vote], *, seed: int = 0) -> list[Standing]:
-    """Rank the names of some votes, the strongest first; a draw is half a win for both."""
+    """Rank the names by their votes, strongest first; a draw is half a win for both."""
     names = sorted({name for vote in votes for name in (vote.first, vote.second)})
     if not names:
         return []
@@ -88,6 +91,7 @@ def rank(votes: Sequence[Vote], *, seed: int = 0) -> list[Standing]:
     ]
     samples = np.array(drawn)  # (resamples, names)
     low, high = np.percentile(samples, [5, 95], axis=0)
+    # Names that are equal but for rounding share the lead.
     is_top = samples >= samples.max(axis=1, keepdims=True) - 1e-12
     leads = (is_top / is_top.sum(axis=1, keepdims=True)).mean(axis=0)
     standings = [
@@ -108,11 +112,12 @@ def _scores(pairs: np.ndarray, shares: np.ndarray, count: int) -> np.ndarray:
     """Return each name's chance against an average one.
 
     Args:
-        pairs: (votes, 2) numbers of the names heard; shares: (votes,) the first one's win.
+        pairs: (votes, 2) indices of the names; shares: (votes,) the first one's share of the win.
 
     Returns:
-        chances: (count,) within 0..1.
+        Probabilities (count,) in 0..1.
     """
+    # Zermelo's fixed point: strength = wins / sum over the votes of 1 / (sum of both strengths).
     won, met = np.zeros(count), np.zeros((count, count))
     first, second = pairs[:, 0], pairs[:, 1]
     np.add.at(won, first, shares)
@@ -124,12 +129,13 @@ def _scores(pairs: np.ndarray, shares: np.ndarray, count: int) -> np.ndarray:
         expected = (met / (strengths[:, None] + strengths[None, :])).sum(axis=1)
         expected += 2 * _PRIOR / (strengths + 1)
         strengths = (won + _PRIOR) / expected
+        # Only ratios matter; a geometric mean of 1 defines the average name.
         strengths /= np.exp(np.log(strengths).mean())
     return strengths / (strengths + 1)
 
 
 def _count(votes: Sequence[Vote], name: str) -> tuple[int, int, int]:
-    """Return how many votes a name won, lost and drew."""
+    """Count the votes that a name won, lost and drew."""
     won = sum(
         (vote.winner == FIRST and vote.first == name)
         or (vote.winner == SECOND and vote.second == name)

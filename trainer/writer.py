@@ -1,4 +1,4 @@
-"""CheckpointWriter: saves beside training; the loop waits only while the state is copied."""
+"""Write checkpoints in the background; training waits only while the state is copied."""
 
 import errno
 import shutil
@@ -27,12 +27,12 @@ from trainer.staging import Staging
 
 Emit = Callable[[Event], None]
 _FAILURES = (OSError, RuntimeError, SafetensorError, TimbreError)
-"""What a full or failing disk looks like through torch and safetensors, and errors for people."""
+"""What torch, safetensors and our own code raise on a full or failing disk."""
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """How a save ended: what is to be told, and why there is no checkpoint, if there is none."""
+    """How a save ended: events to emit and, if it failed, the reason and the remedy."""
 
     events: list[Event] = field(default_factory=list)
     failure: str = ""
@@ -40,10 +40,11 @@ class _Outcome:
 
 
 class CheckpointWriter:
-    """Saves checkpoints in a thread, one at a time; a save is told once it is published.
+    """Saves checkpoints in a thread, one at a time, and reports each once it is published.
 
-    A save that fails costs that checkpoint: a Notice says why, and training goes on. Leaving the
-    `with` block waits for a save that is under way, and saves what a new process is to go on from.
+    If a save fails, a Notice says why and training continues. Leaving the `with` block waits for a
+    running save. If the run is about to restart because memory is fragmented, it also saves the
+    state that the new process starts from.
     """
 
     def __init__(self, setup: Setup, emit: Emit) -> None:
@@ -65,17 +66,17 @@ class CheckpointWriter:
             self._pool.shutdown(wait=True)
 
     def save(self, step: int, *, best: bool, wait: bool = False) -> None:
-        """Begin to save, after the save before it has ended; `wait` until it is published.
+        """Start a save once the previous one has ended; with `wait`, return when it is published.
 
         Raises:
-            CheckpointError: it could not be written and was waited for, as nothing comes after it.
+            CheckpointError: the save failed, and `wait` was set because no other save follows.
         """
         began = time.monotonic()
         self._finish()
         try:
             snapshot = take_snapshot(self._setup, step, best=best, staging=self._staging)
         except torch.OutOfMemoryError:
-            # Averages and weights in fp32 need room beside the others: what steps left in pieces.
+            # Evaluation weights in fp32 need extra memory; freeing cached blocks may provide it.
             torch.cuda.empty_cache()
             snapshot = take_snapshot(self._setup, step, best=best, staging=self._staging)
         waited_s = time.monotonic() - began
@@ -84,13 +85,13 @@ class CheckpointWriter:
             raise CheckpointError(f"{outcome.failure} {outcome.remedy}")
 
     def _save_last(self, step: int) -> None:
-        """Save a step before the process ends, on the one rank that does, unless it is saved."""
+        """Save a step on the main rank before the process ends, unless it is saved already."""
         saved = newest_step(self._setup.folder / "checkpoints")
         if self._setup.world.is_main and saved != step:
             self.save(step, best=False, wait=True)
 
     def tell(self) -> None:
-        """Emit what came of a save that has ended since; never waits."""
+        """Emit the events of a save that has ended; never waits."""
         if self._under_way is not None and self._under_way.done():
             self._finish()
 
@@ -103,7 +104,7 @@ class CheckpointWriter:
 
 
 def _write(setup: Setup, snapshot: Snapshot, waited_s: float) -> _Outcome:
-    """Write a snapshot; on a full disk, once more after dropping all older ones but the best."""
+    """Write a snapshot; if the disk is full, delete older checkpoints but the best and retry."""
     step, parent = snapshot.step, setup.folder / "checkpoints"
     events: list[Event] = []
     try:
@@ -116,8 +117,8 @@ def _write(setup: Setup, snapshot: Snapshot, waited_s: float) -> _Outcome:
             saved = write_snapshot(setup, snapshot)
         except _FAILURES as second:
             return _failed(parent, snapshot, second)
-        text = "The disk was full: older checkpoints were dropped to save the newest."
-        remedy = f"Free space on the disk that holds {parent}, or keep fewer checkpoints."
+        text = "The disk was full: older checkpoints were deleted to save the latest one."
+        remedy = f"Free space on the disk that holds {parent} or keep fewer checkpoints."
         events.append(Notice("warning", text, remedy, step))
     return _Outcome([replace(saved, waited_s=waited_s), *events])
 
@@ -125,17 +126,21 @@ def _write(setup: Setup, snapshot: Snapshot, waited_s: float) -> _Outcome:
 def _failed(parent: Path, snapshot: Snapshot, error: Exception) -> _Outcome:
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     newest = newest_step(parent)
-    kept = f"The checkpoint of step {newest} is whole." if newest else "There is none before it."
+    kept = f"The checkpoint of step {newest} is intact." if newest else "There is no earlier one."
     failure = f"The checkpoint of step {snapshot.step} could not be saved: {reason}. {kept}"
     size_gib = snapshot.size_bytes / 2**30
     remedy = f"Free at least {size_gib:.1f} GiB on the disk that holds {parent}, then save again."
     if not _is_full(parent, error, snapshot.size_bytes):
-        remedy = f"See that {parent} can be written, then save again."
+        remedy = f"Make sure that {parent} can be written, then save again."
     return _Outcome([Notice("error", failure, remedy, snapshot.step)], failure, remedy)
 
 
 def _is_full(parent: Path, error: Exception, size_bytes: int) -> bool:
-    """Whether a failure is one of space; torch and safetensors lose the system's error number."""
+    """Return whether a save failed for lack of space.
+
+    torch and safetensors drop the system's error number, so their messages and the free space
+    decide.
+    """
     if isinstance(error, TimbreError):
         return False
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
