@@ -252,7 +252,7 @@ def test_rows_without_time_are_skipped_and_say_so() -> None:
 
     assert rows[0].is_done
     assert {row.state for row in rows[1:]} == {"skipped"}
-    assert rows[1].reason == "no time was left for it"
+    assert rows[1].reason == "no time left"
 
 
 def test_a_cancelled_ladder_keeps_what_it_has() -> None:
@@ -389,7 +389,7 @@ def test_a_table_shows_ratios_to_the_first_row() -> None:
 def test_a_line_names_what_was_asked_for_but_not_on() -> None:
     row = _done("sdpa", {"sdpa": {}})
 
-    assert "not really on: sdpa" in line_of(row, _done("fp32"))
+    assert "not active: sdpa" in line_of(row, _done("fp32"))
 
 
 # The command

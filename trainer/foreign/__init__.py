@@ -1,4 +1,4 @@
-"""Foreign pickles: tensors taken out in an isolated child process, nothing else ever run."""
+"""Read tensors from untrusted pickles in an isolated child process, without running their code."""
 
 import json
 import logging
@@ -38,7 +38,7 @@ INERT_CLASSES = (
     "TTS.tts.configs.xtts_config.XttsConfig",
     "TTS.tts.configs.xtts_config.XttsArgs",
     "TTS.tts.configs.xtts_config.XttsAudioConfig",
-    # Where these lived when the published weights were made.
+    # Their older paths, used when the published weights were saved.
     "TTS.tts.models.xtts.XttsArgs",
     "TTS.tts.models.xtts.XttsAudioConfig",
     "TTS.tts.layers.xtts.trainer.gpt_trainer.GPTTrainerConfig",
@@ -52,17 +52,19 @@ INERT_CLASSES = (
     "coqpit.Coqpit",
     "argparse.Namespace",
 )
-"""Classes that honest checkpoints hold beside tensors; their fields are read, they are not."""
+"""Classes that genuine checkpoints contain besides tensors.
+
+Only their fields are read; the classes themselves are never imported."""
 
 _LOG = logging.getLogger(__name__)
-_MOST_NAMED = 5
+_MOST_NAMED = 5  # dropped objects listed in a log line
 _CHILD = Path(__file__).with_name("child.py")
 _GIB = 2**30
 
 
 @dataclass(frozen=True)
 class Job:
-    """One pickle, the folder that takes its tensors and values.json, and the tensors' routes."""
+    """One pickle, the target folder for its tensors and values.json, and the tensors' routes."""
 
     source: Path
     target: Path
@@ -77,7 +79,7 @@ def convert_pickle(
     classes: Sequence[str] = INERT_CLASSES,
     timeout_s: float | None = None,
 ) -> Any:
-    """Convert one file that torch.save or pickle wrote; see `convert_pickles`."""
+    """Convert one file written by torch.save or pickle; see `convert_pickles`."""
     job = Job(source, target, ALL if routes is None else routes)
     return convert_pickles([job], classes=classes, timeout_s=timeout_s)[0]
 
@@ -88,20 +90,22 @@ def convert_pickles(
     classes: Sequence[str] = INERT_CLASSES,
     timeout_s: float | None = None,
 ) -> list[Any]:
-    """Convert files in one child process and return each one's plain values; log what is dropped.
+    """Convert files in one child process and return each file's plain values; log what is dropped.
 
-    A tensor's name joins the keys that lead to it by dots. The values are the file's containers
-    with {TENSOR: name} in a tensor's place and {CLASS: path, ...} in that of a known object.
+    A tensor's name is the keys that lead to it, joined by dots. The values are the file's
+    containers with {TENSOR: name} in place of a tensor and {CLASS: path, ...} in place of an object
+    of a known class.
 
     Raises:
-        CheckpointError: a file is absent, damaged, holds code or takes too much memory or time.
+        CheckpointError: a file is missing, damaged, holds code or takes too much memory or time.
     """
     for job in jobs:
         if not job.source.is_file():
-            raise CheckpointError(f"{job.source} is not there. Copy the file again.")
+            raise CheckpointError(f"{job.source} does not exist. Copy the file there again.")
         job.target.mkdir(parents=True, exist_ok=True)
     largest = sum(job.source.stat().st_size for job in jobs)
-    # An honest file takes seconds per GiB; slow disks and busy machines are allowed for.
+    # Chosen by hand: a genuine file takes seconds per GiB; the rest allows for slow disks and busy
+    # machines, and 180 s for importing torch.
     seconds = 180 + 120 * largest // _GIB if timeout_s is None else timeout_s
     with tempfile.TemporaryDirectory(prefix="timbre-convert-") as folder:
         task_file = Path(folder) / "task.json"
@@ -123,10 +127,10 @@ def convert_pickles(
 
 
 def read_pickle(source: Path) -> Any:
-    """Convert one file and return its containers with the tensors, of any shape, in their places.
+    """Convert one file and return its containers with their tensors, of any shape.
 
     Raises:
-        CheckpointError: as `convert_pickles`.
+        CheckpointError: for the same reasons as `convert_pickles`.
     """
     with tempfile.TemporaryDirectory(prefix="timbre-", ignore_cleanup_errors=True) as folder:
         values = convert_pickle(source, Path(folder))
@@ -135,7 +139,7 @@ def read_pickle(source: Path) -> Any:
 
 
 def left_out(values: Any, place: str = "") -> Iterator[str]:
-    """Yield what a conversion did not take over: where it stood, and what it was."""
+    """Yield `place: kind` for everything that a conversion dropped."""
     if isinstance(values, dict) and DROPPED in values:
         yield f"{place or 'the whole'}: {values[DROPPED]}"
     elif isinstance(values, dict | list):
@@ -162,9 +166,10 @@ def _with_tensors(values: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _run_child(task_file: Path, timeout_s: float) -> str:
-    """Run the child to its end and return why it failed, if it left without a word."""
-    # -P: nothing beside the script can take the place of a module that it imports.
+    """Run the child until it ends and return why it failed if it reported nothing itself."""
+    # -P keeps the script's folder off sys.path, so no file there can shadow a module.
     command = [sys.executable, "-P", str(_CHILD), str(task_file)]
+    # One thread and no GPU: every thread and CUDA context would count against the memory limit.
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     try:
         result = subprocess.run(
@@ -182,7 +187,7 @@ def _run_child(task_file: Path, timeout_s: float) -> str:
     if result.returncode < 0:
         return "reading it took more memory or time than any model of its size needs"
     lines = result.stderr.decode(errors="replace").strip().splitlines()
-    return f"its contents are damaged or no file of weights ({lines[-1][:200]})" if lines else ""
+    return f"it is damaged or not a file of weights ({lines[-1][:200]})" if lines else ""
 
 
 def _require_success(jobs: Sequence[Job], task_file: Path, ending: str) -> None:
@@ -197,12 +202,12 @@ def _require_success(jobs: Sequence[Job], task_file: Path, ending: str) -> None:
     if "disk" in outcome:
         raise CheckpointError(
             f"{job.source} could not be converted in {job.target}: {outcome['disk']}. "
-            "Free some space there, or check that both may be read and written."
+            "Free some space there, or check the permissions of both."
         )
     reason = outcome.get("refused") or ending or "the converter ended early"
     raise CheckpointError(
         f"{job.source} cannot be used: {reason}. Nothing in it was run. Download it again from "
-        "where it was published, or ask its author for a file that holds nothing but weights."
+        "the original source, or ask its author for a file that holds only weights."
     )
 
 

@@ -1,7 +1,7 @@
-"""Measure: what each optimization brings on this machine, a ladder of short trainings.
+"""Benchmark what each optimization brings on this machine, in a series of short trainings.
 
-Every row trains in a process of its own, so that none inherits memory, flags or compiled code from
-another, and one that hangs can be ended.
+Every trial runs in its own process, so that none inherits memory, flags or compiled code from
+another, and a trial that hangs can be killed.
 """
 
 from trainer.measure.ladder import Ladder

@@ -1,4 +1,4 @@
-"""Command: `python -m trainer measure`, from its words to rows on the terminal and a kept file."""
+"""The command `python -m trainer measure`: parse arguments, run the trials, store the results."""
 
 import argparse
 import json
@@ -23,13 +23,14 @@ from trainer.specs import ModelFamily
 
 FINISHED, STOPPED = 0, 10
 _USUAL_STEPS = 1000
-"""Steps of a run for which boxes decide whether they pay."""
+"""Length of run for which an optimization such as `compile` decides whether it pays off (chosen by
+hand)."""
 
 Tell = Callable[[str], None]
 
 
 def measure_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: Tell) -> int:
-    """Measure a ladder, or show kept ones; returns the exit code."""
+    """Run a benchmark or show stored ones; return the exit code."""
     known, rest = _own_parser(add_help=False).parse_known_args(argv)
     if known.row:
         from trainer.measure.row import carry_out
@@ -39,8 +40,8 @@ def measure_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: 
         return _show(known.show, tell)
     _add_flags(parser.add_argument_group("the measurement"))
     parser.epilog = (
-        "Without --base and clips, --size names a model with random weights: tiny, medium or full "
-        "for xtts, small or standard for fastspeech2."
+        "Without --base and clips, --size chooses a model with random weights: tiny, medium or "
+        "full for xtts, small or standard for fastspeech2."
     )
     plan, args = _read_plan(parser, argv, known)
     ladder = Ladder(plan)
@@ -69,7 +70,7 @@ def _carry_out(ladder: Ladder, path: Path, args: argparse.Namespace, tell: Tell)
     if args.json:
         keep(measurement, Path(args.json))
     if not args.lines:
-        tell(f"Kept as {path}: {measurement.state} after {measurement.seconds:.0f} s.")
+        tell(f"Saved as {path}: {measurement.state} after {measurement.seconds:.0f} s.")
 
 
 def _own_parser(*, add_help: bool) -> argparse.ArgumentParser:
@@ -84,36 +85,36 @@ def _own_parser(*, add_help: bool) -> argparse.ArgumentParser:
 
 def _add_flags(group: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
     add = group.add_argument
-    add("--minutes", type=float, default=10.0, help="the most it may take in all [10]")
+    add("--minutes", type=float, default=10.0, help="time limit for all trials together [10]")
     add(
         "--lengths",
         choices=("longest", "spread"),
         default="longest",
-        help="made-up clips: all of the longest usual length, or spread as in read speech "
-        "[longest]; --train-csv takes your own clips instead",
+        help="synthetic clips: all of the longest usual length, or spread as in read speech "
+        "[longest]; --train-csv uses your own clips instead",
     )
-    add("--json", default="", metavar="FILE", help="also write the result there")
+    add("--json", default="", metavar="FILE", help="also write the result to FILE")
     add(
         "--goals",
         action="store_true",
         default=None,
-        help="also measure the rows for speed, for little memory, at batch 32 and within 7.2 GB; "
-        "on a GPU they are measured anyway",
+        help="also measure combinations for speed, for low memory, at batch 32 and within 7.2 GB; "
+        "always on for a GPU",
     )
-    add("--lines", action="store_true", help="print a line of JSON for every row, for programs")
+    add("--lines", action="store_true", help="print one JSON line per trial, for programs")
     add(
         "--show",
         nargs="?",
         const="",
         metavar="FILE",
-        help="list the measurements of this machine, or show one as a table",
+        help="list this machine's measurements, or show one as a table",
     )
 
 
 def _read_plan(
     parser: argparse.ArgumentParser, argv: Sequence[str], known: argparse.Namespace
 ) -> tuple[MeasurePlan, argparse.Namespace]:
-    """Return the plan; without a base and clips, `--size` names a random model of a true size."""
+    """Parse the plan; without a base and clips, `--size` chooses a model with random weights."""
     family = find_family(known.family or "xtts")
     words = [*argv] if known.family else ["--family", family.name, *argv]
     size = ""
@@ -135,16 +136,16 @@ def _read_plan(
 
 
 def _choose_size(family: ModelFamily, known: argparse.Namespace) -> str:
-    """Return the size of a random model: as told, else large on a GPU and small on a CPU."""
+    """Return the size of a random model: as given, else the largest on a GPU, smallest on a CPU."""
     if family.rehearsal is None:
-        raise ConfigError(f"{family.label} cannot be measured without clips. Give --train-csv.")
+        raise ConfigError(f"{family.label} cannot be measured without clips. Add --train-csv FILE.")
     sizes = family.rehearsal.sizes
     is_gpu = choose_device(known.device or "auto").kind == "cuda"
     size = known.size or sizes[-1 if is_gpu else 0]
     if size not in sizes:
         raise ConfigError(
-            f"{family.label} has no size '{size}' that can be measured with random weights. There "
-            f"is: {', '.join(sizes)}."
+            f"{family.label} has no size '{size}' that can be measured with random weights. Use "
+            f"one of: {', '.join(sizes)}."
         )
     return size
 
@@ -159,7 +160,7 @@ def _show(name: str, tell: Tell) -> int:
     for path, measurement in kept:
         tell(f"{path}: {_title(measurement)}")
     if not kept:
-        tell("Nothing has been measured on this machine yet: python -m trainer measure")
+        tell("There are no measurements yet. Make one with: python -m trainer measure")
     return FINISHED
 
 
@@ -168,7 +169,7 @@ def _title(measurement: Measurement) -> str:
     done = sum(row.is_done for row in measurement.rows)
     return (
         f"{measurement.made_at}, {measurement.machine['device']}, {model['family']} "
-        f"{model['size']}, batch {model['batch_size']}: {done} rows, {measurement.state}"
+        f"{model['size']}, batch {model['batch_size']}: {done} trials, {measurement.state}"
     )
 
 

@@ -1,7 +1,6 @@
-"""Goals: the rows that show what all boxes together can do on a GPU, and whether that is enough.
+"""Trials that combine optimizations for one purpose, and the project's goals for them on a GPU.
 
-Each row holds the boxes for one purpose; the goals are those of the project for an H200 and are
-judged on whatever was measured.
+The goals were set for an H200; they are evaluated on any device that was measured.
 """
 
 from dataclasses import asdict, dataclass
@@ -12,7 +11,7 @@ from trainer.measure.plan import FIRST, GUIDE, available_boxes
 from trainer.measurements import Measurement, Row
 
 SMALL_CARD_BYTES = 7.2e9
-"""What a run may use of a card sold with 8 GB."""
+"""Memory that a run may use on a card sold with 8 GB: 90 %, the rest is left to the desktop."""
 
 _FAST: dict[str, dict[str, Any]] = {
     "tf32": {},
@@ -25,26 +24,26 @@ _MEDIUM = {"gradient_checkpointing": {"level": "medium"}}
 _STOCHASTIC = {"bf16_weights": {"updates": "stochastic"}}
 _GRAPHS = {"compile": {"when": "always", "mode": "reduce-overhead"}}
 _FAIR, _THREE = "tf32+sdpa", "+".join(GUIDE)
-_NO_SLOWER, _HARDLY_SLOWER = 1.02, 1.1
+_NO_SLOWER, _HARDLY_SLOWER = 1.02, 1.1  # times the fastest; 2 % is within timing noise
 
 
 def plan_goals(device: Device) -> list[Row]:
-    """Return the rows of the goals in the order of their worth, as far as a device has the boxes.
+    """Return the trials for the goals, most useful first, limited to what the device supports.
 
-    One batch of 32 is among them, and one under the limit of a small card where it is one.
+    One uses a batch of 32; if the device is larger than a small card, one simulates its limit.
     """
     boxes, _ = available_boxes(device)
     share = SMALL_CARD_BYTES / (device.memory_gib * 2**30)
     rows = [
         _row("fast", "for speed", _FAST),
-        _row("lean", "for little memory", _FAST | _STOCHASTIC | _MEDIUM),
+        _row("lean", "for low memory", _FAST | _STOCHASTIC | _MEDIUM),
         _row("fast+light", "for speed, light checkpointing", _FAST | _LIGHT),
         _row("fast_batch32", "for speed, batch 32", _FAST, {"training": {"batch_size": 32}}),
     ]
     if "memory_limit" in boxes and share < 1:
         limited = _FAST | _STOCHASTIC | _MEDIUM | {"memory_limit": {"share": share}}
         del limited["compile"]
-        # Before the large batch: it is the one that people with small cards ask about.
+        # Early in the list, so that it is measured even if time runs out.
         rows.insert(2, _row("within_7.2gb", "within 7.2 GB, for all weights", limited))
     if device.kind == "cuda":
         rows.append(_row("fast_graphs", "for speed, CUDA graphs", _FAST | _GRAPHS))
@@ -64,7 +63,7 @@ def _row(
 
 @dataclass(frozen=True)
 class Verdict:
-    """One goal: what was asked, what was found; None where the rows for it are missing."""
+    """One goal: the target and the measured value, which is None if its trials are missing."""
 
     goal: str
     target: float
@@ -74,18 +73,19 @@ class Verdict:
 
 
 def judge_goals(measurement: Measurement, matmul_tflops: float | None) -> list[dict[str, Any]]:
-    """Return every goal with what was found, as plain JSON.
+    """Evaluate every goal and return the verdicts as plain JSON.
 
-    `matmul_tflops` is what a large product in bf16 reaches on the device, of which the shares of
-    its peak are; the rows hold those of the maker's number.
+    `matmul_tflops` is the measured speed of a large bf16 matrix product on the device. Utilization
+    is relative to it here, while `Row.mfu` is relative to the manufacturer's figure.
     """
+    # The targets were set by hand before anything was measured.
     first, fair, three = (_done(measurement, name) for name in (FIRST, _FAIR, _THREE))
     fast, lean, light = (_done(measurement, name) for name in ("fast", "lean", "fast+light"))
     swift = _swiftest([fast, light, _done(measurement, "fast_graphs")])
     verdicts = [
         _at_least("times as fast as strict fp32", 6.0, _speed(swift, first), swift),
         _at_least("times as fast as TF32 and SDPA", 2.2, _speed(swift, fair), swift),
-        _at_least("times as fast as the guide's three boxes", 2.5, _speed(swift, three), swift),
+        _at_least("times as fast as the guide's optimizations", 2.5, _speed(swift, three), swift),
         _saved("less memory than fp32, no slower than the fastest", 0.60, first, swift,
                [fast, light, lean], _NO_SLOWER),
         _saved("less memory than fp32, at most a tenth slower than the fastest", 0.78, first,
@@ -128,7 +128,7 @@ def _speed(row: Row | None, baseline: Row | None) -> float | None:
 
 
 def _share(row: Row | None, matmul_tflops: float | None) -> float | None:
-    """Return the share of the measured speed of products, of which a row knows plain FLOPs."""
+    """Return the utilization (0..1) relative to the measured matrix speed."""
     if row is None or not matmul_tflops or not row.plain_flops or not row.s_per_step:
         return None
     return row.plain_flops / row.s_per_step / (matmul_tflops * 1e12)
@@ -147,7 +147,10 @@ def _saved(
     rows: list[Row | None],
     slower: float,
 ) -> Verdict:
-    """Judge the smallest of the rows that take at most so many times as long as the fastest."""
+    """Evaluate the memory saved by the smallest trial that takes at most `slower` times the best.
+
+    The best is `swift`, the fastest trial; savings are relative to `first`.
+    """
     if first is None or swift is None or not first.peak_gib or not swift.s_per_step:
         return _at_least(goal, target, None, None)
     most_s = slower * swift.s_per_step

@@ -1,4 +1,4 @@
-"""Ladder: carries a plan out, row after row, each in a child that has to keep its time."""
+"""Run the trials of a benchmark one after another, each in a child process with a deadline."""
 
 import json
 import os
@@ -29,20 +29,22 @@ from trainer.rehearsal import rehearsal_of
 
 _PROJECT = Path(__file__).resolve().parent.parent.parent
 _POLL_S = 0.1
+# The constants below were chosen by hand.
 _LEAST_S = 20.0
-"""No row is begun with less time than this, nor with less than three quarters of what others took:
-one that is given up has cost its time for nothing."""
+"""Minimum time left to start a trial (and at least 3/4 of the usual duration): a trial that hits
+its deadline has wasted its time."""
 
 _KEPT_FREE = {ALL: 1.0, AGAIN: 0.0}
 _USUALLY_KEPT_FREE = 5.0
-"""In rows, the time that is kept for those that must come: all boxes together, the first again."""
+"""Time reserved for the two trials that must not be missing (all optimizations together, and the
+baseline again), in usual durations of a trial."""
 
 _SHARE_TIMED = 0.25
-"""Of the time that is fair for a row, how much its timed steps may take."""
+"""Share of a trial's fair time that its timed steps may take; the rest is start-up and warm-up."""
 
 
 class Ladder:
-    """One measurement under way; `measurement` grows, and `cancel` ends it after a moment."""
+    """A running benchmark; `measurement` fills up as trials finish."""
 
     def __init__(self, plan: MeasurePlan) -> None:
         self.plan = plan
@@ -58,14 +60,11 @@ class Ladder:
         self._taken: list[float] = []
 
     def cancel(self) -> None:
-        """Ask for an end; the row at hand is given up, those before it stay."""
+        """Cancel the current trial and all later ones; finished ones are kept."""
         self._is_cancelled = True
 
     def rows(self) -> Iterator[Row]:
-        """Measure and yield one row after another.
-
-        Rows for which no time is left are yielded as skipped.
-        """
+        """Run and yield one trial after another; those without time left are yielded as skipped."""
         planned, notes = plan_rows(self.device, self.plan.config.optimizations)
         planned = self._with_goals(planned)
         self.measurement.model |= {"left_out": notes, "planned": len(planned) + 2}
@@ -73,18 +72,19 @@ class Ladder:
             yield self._finish(row, left=len(planned) - place + 2)
         measured = self.measurement.rows
         last = row_of_all(self.device, measured)
+        # If a single trial already had this combination, don't measure it twice.
         known = next((row for row in measured if row.boxes == last.boxes and not row.changes), None)
         if known is not None:
             known.groups.append("all")
             known.notes += last.notes
         else:
             yield self._finish(last, left=2)
-        yield self._finish(Row(AGAIN, "fp32 again, for the noise", ["noise"], {}), left=1)
+        yield self._finish(Row(AGAIN, "fp32 again, to show noise", ["noise"], {}), left=1)
         self.measurement.state = "cancelled" if self._is_cancelled else "finished"
         self.measurement.seconds = round(time.monotonic() - self._started, 1)
 
     def _with_goals(self, planned: list[Row]) -> list[Row]:
-        """Return the rows with those of the goals before the many that tell of single boxes."""
+        """Insert the trials of the goals before the many trials of single optimizations."""
         has_goals = self.device.kind == "cuda" if self.plan.goals is None else self.plan.goals
         goals = plan_goals(self.device) if has_goals else []
         is_single = [row.groups == ["alone"] for row in planned]
@@ -102,11 +102,11 @@ class Ladder:
         needed_s = max(_LEAST_S, 0.75 * median(self._taken)) if self._taken else 0.0
         if self._is_cancelled or remaining_s - self._kept_free_s(row) < needed_s:
             row.state = "cancelled" if self._is_cancelled else "skipped"
-            row.reason = "" if self._is_cancelled else "no time was left for it"
+            row.reason = "" if self._is_cancelled else "no time left"
             return row
         fair_s = remaining_s / left
         usable_s = remaining_s - self._kept_free_s(row)
-        # Compiling takes as long as it takes, however short the steps are.
+        # Compilation time doesn't depend on the step time, so it may use all that is left.
         most_s = usable_s if "compile" in row.boxes else min(2 * self._usual_s, usable_s)
         deadline_s = self._deadline(remaining_s, fair_s, left, most_s)
         began = time.monotonic()
@@ -116,7 +116,7 @@ class Ladder:
         return found
 
     def _kept_free_s(self, row: Row) -> float:
-        """Return the time that a row leaves to those that must not be missing."""
+        """Return the seconds a trial must leave for those that must not be missing."""
         return _KEPT_FREE.get(row.name, _USUALLY_KEPT_FREE) * self._usual_s
 
     @property
@@ -124,12 +124,12 @@ class Ladder:
         return median(self._taken) if self._taken else 0.0
 
     def _deadline(self, remaining_s: float, fair_s: float, left: int, most_s: float) -> float:
-        """Return how long a row may take: longer than its share, but not what others need.
+        """Return a trial's deadline in seconds: more than its share, but not what others need.
 
-        Where time is short, `most_s` all the same: better fewer rows than none that ends.
+        If time is short, `most_s` still applies: fewer trials are better than none that finishes.
         """
         if not self._taken:
-            # Without the first row there is nothing to compare with.
+            # Everything is compared with the first trial, so it may take most of the time.
             return 0.6 * remaining_s
         for_others_s = (left - 1) * self._usual_s
         spare_s = min(3 * fair_s, max(fair_s, remaining_s - for_others_s))
@@ -142,6 +142,7 @@ class Ladder:
             config=self.plan.config_of(row).to_json(),
             size=self.plan.size,
             lengths=self.plan.lengths,
+            # A GPU needs more warm-up (cuDNN selection, allocator) and has cheaper steps.
             warm_up=10 if is_gpu else 3,
             least_steps=10 if is_gpu else 5,
             most_steps=60 if is_gpu else 30,
@@ -166,7 +167,7 @@ class Ladder:
                 return row
 
     def _wait_for(self, folder: Path, deadline_s: float) -> str:
-        """Run the child of a folder to its end, or end it; return why there may be no result."""
+        """Run a folder's trial until it ends or is killed; return why a result may be missing."""
         paths = [str(_PROJECT), os.environ.get("PYTHONPATH", "")]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
         words = ["-m", "trainer", "measure", "--row", str(folder / "job.json")]
@@ -190,7 +191,7 @@ class Ladder:
 
 
 def describe_machine(device: Device) -> dict[str, Any]:
-    """Return what a measurement has to be read with: the device and the versions."""
+    """Return the device and the versions that a measurement depends on."""
     facts = {
         "device": device.name,
         "kind": device.kind,
@@ -224,7 +225,7 @@ def _describe_model(plan: MeasurePlan) -> dict[str, Any]:
 
 
 def _compare(row: Row, first: Row | None, device: Device) -> None:
-    """Fill in what needs the first row: the drift of the loss, and the share of the GPU's peak."""
+    """Fill in what depends on the first trial: the drift of the loss and the MFU."""
     first = row if row.name == FIRST else first
     if first is None or not (first.is_done and row.is_done):
         return
@@ -233,7 +234,7 @@ def _compare(row: Row, first: Row | None, device: Device) -> None:
         row.loss_drift = abs(row.loss - first.loss) / abs(first.loss)
     if not (first.flops and first.padded_ratio and row.s_per_step):
         return
-    # The plain graph recomputes nothing; padding is no work that anybody wanted.
+    # Count only useful work: no recomputation (the first trial has none) and no padding.
     is_known = row.positions is not None and first.positions
     share = row.positions / first.positions if is_known else 1.0  # type: ignore[operator]
     row.plain_flops = first.flops / first.padded_ratio * share
@@ -243,11 +244,11 @@ def _compare(row: Row, first: Row | None, device: Device) -> None:
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
-    """End a child and all it started, such as the compiler's workers."""
+    """Kill a child and its descendants, such as the compiler's workers."""
     if child.poll() is not None:
         return
     family = []
-    with suppress(psutil.Error):  # It may end by itself meanwhile.
+    with suppress(psutil.Error):  # it may have ended in the meantime
         family = psutil.Process(child.pid).children(recursive=True)
     child.kill()
     child.wait()
@@ -258,4 +259,4 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
 
 def _last_words(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1][:300] if lines else "it ended without a word"
+    return lines[-1][:300] if lines else "it ended without a message"

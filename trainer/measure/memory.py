@@ -1,4 +1,4 @@
-"""Memory of a step on a CPU: what PyTorch's allocator hands out, seen by the profiler."""
+"""Measure the peak memory of a step on a CPU with PyTorch's profiler."""
 
 from typing import Any
 
@@ -11,10 +11,11 @@ from trainer.setup import Setup
 
 
 def peak_on_cpu(setup: Setup, step: int) -> int:
-    """Do a step and return the most bytes held in it: what lay there before, what was handed out.
+    """Run a step and return the peak in bytes of tensors allocated before and during it.
 
-    The profiler tells only of memory taken while it watches, so weights and state are added.
+    The profiler reports only allocations made while it runs, so weights and state are added.
     """
+    # Otherwise freed gradients would count as negative allocations.
     setup.optimizer.zero_grad(set_to_none=True)
     held = LiveMemory()
     states = [value for state in setup.optimizer.state.values() for value in state.values()]

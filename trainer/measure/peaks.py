@@ -1,9 +1,9 @@
-"""Peak speeds of GPUs, for the share of it that a training step uses (MFU)."""
+"""Peak speeds of GPUs, to compute the share that a training step uses (MFU)."""
 
-# Dense bf16 with fp32 accumulation, in TFLOP/s, without sparsity, as the maker publishes it. The
-# first match counts, so longer names come first. Sources: NVIDIA's data sheets of B200, GH200,
-# H200, H100, A100, L40S, L40, L4, A40, A30, A10 and RTX 6000 Ada; its architecture papers "Ada"
-# (RTX 40), "Ampere GA102" (RTX 30, RTX A6000) and "RTX Blackwell" (RTX 50).
+# Dense bf16 with fp32 accumulation in TFLOP/s, without sparsity, as published by NVIDIA. The first
+# match counts, so longer names come first. Sources: NVIDIA's data sheets for B200, GH200, H200,
+# H100, A100, L40S, L40, L4, A40, A30, A10 and RTX 6000 Ada; its white papers "Ada" (RTX 40),
+# "Ampere GA102" (RTX 30, RTX A6000) and "RTX Blackwell" (RTX 50).
 _TFLOPS = (
     ("B200", 2250.0),
     ("GH200", 989.4),
@@ -32,11 +32,11 @@ _TFLOPS = (
     ("RTX 3080", 59.5),
 )
 _WITH_SUFFIX = ("Laptop", "Max-Q", "SUPER", "D v2")
-"""Names of slower or faster relatives, which the table does not know."""
+"""Markers of slower or faster variants, which the table does not contain."""
 
 
 def peak_flops(device_name: str) -> float | None:
-    """Return the dense bf16 peak of a GPU in FLOP/s; None where it is not known for certain."""
+    """Return the dense bf16 peak of a GPU in FLOP/s, or None if it is not known for certain."""
     if any(suffix.lower() in device_name.lower() for suffix in _WITH_SUFFIX):
         return None
     words = f" {device_name.replace('-', ' ')} "

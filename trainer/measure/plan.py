@@ -1,4 +1,4 @@
-"""Plan: which rows a ladder has, and what it is measured with."""
+"""Plan a benchmark: which trials it has and what they are measured with."""
 
 import json
 from collections.abc import Iterable
@@ -14,18 +14,18 @@ from trainer.setup import STAGES
 from trainer.specs import Optimization
 
 GUIDE = ("gradient_checkpointing", "sdpa", "mixed_precision")
-"""The three boxes of the guide this project grew from, in its order."""
+"""The three optimizations of the guide this project grew from, in its order."""
 
 FIRST, CHOSEN, AGAIN, ALL = "fp32", "chosen", "fp32_again", "all"
 
 
 @dataclass(frozen=True)
 class MeasurePlan:
-    """All that a ladder is measured with.
+    """Everything a benchmark is measured with.
 
-    `size` names a random model of a true size; empty: the base's. `lengths` is longest or spread
-    and counts without clips of one's own. `goals` says whether the rows of the project's goals are
-    measured too; None: on a GPU.
+    `size` names a model with random weights; empty: the base's size. `lengths` (`longest` or
+    `spread`) applies to synthetic clips. `goals`: whether to include the trials of the project's
+    goals; None: only on a GPU.
     """
 
     config: RunConfig
@@ -36,7 +36,7 @@ class MeasurePlan:
     goals: bool | None = None
 
     def config_of(self, row: Row) -> RunConfig:
-        """Return the configuration of a row."""
+        """Return the configuration of a trial."""
         values = merge_values(self.config.to_json(), row.changes)
         return replace(RunConfig.from_json(values), optimizations=row.boxes)
 
@@ -44,13 +44,13 @@ class MeasurePlan:
 def plan_rows(
     device: Device, chosen: dict[str, dict[str, Any]] | None = None
 ) -> tuple[list[Row], list[str]]:
-    """Return the rows in the order of their worth, and what is left out and why.
+    """Return the trials, most useful first, and notes about what is left out and why.
 
-    `chosen` are boxes with the options of one's own, measured second. The row of all boxes is made
-    last, when it is known which of them work.
+    `chosen` holds the user's own optimizations with their options, measured second. The trial with
+    all optimizations is made last by `row_of_all`, when it is known which of them work.
     """
     boxes, notes = available_boxes(device)
-    rows = [Row(FIRST, "fp32, nothing fused", ["ladder", "guide"], {})]
+    rows = [Row(FIRST, "fp32, no optimizations", ["ladder", "guide"], {})]
     if chosen:
         entries = discover("trainer.optimizations", Optimization)
         label = "as chosen: " + " + ".join(entries[name].label for name in chosen)
@@ -67,7 +67,7 @@ def plan_rows(
 
 
 def row_of_all(device: Device, measured: list[Row]) -> Row:
-    """Return the row of all boxes that worked alone and train the same weights."""
+    """Return the trial of all optimizations that worked alone and train the same weights."""
     boxes, _ = available_boxes(device)
     alone = {next(iter(row.boxes)): row for row in measured if len(row.boxes) == 1}
     first = next(row for row in measured if row.name == FIRST)
@@ -75,20 +75,23 @@ def row_of_all(device: Device, measured: list[Row]) -> Row:
     for name, options in boxes.items():
         row = alone.get(name)
         if name == "reproducible":
-            notes.append(f"{name} is left out: it undoes others on purpose")
+            notes.append(f"{name} is left out: it disables others on purpose")
         elif row is not None and row.state in ("refused", "failed", "deadline"):
             notes.append(f"{name} is left out: it did not work alone")
         elif row is not None and row.state == "skipped":
-            notes.append(f"{name} is left out: there was no time to see whether it works alone")
+            notes.append(f"{name} is left out: there was no time to test it alone")
         elif row is not None and row.is_done and row.trained != first.trained:
-            notes.append(f"{name} is left out: it trains other weights")
+            notes.append(f"{name} is left out: it trains different weights")
         else:
             kept[name] = options
     return Row(ALL, "all of them", ["ladder", "guide"], kept, notes=notes)
 
 
 def available_boxes(device: Device) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Return the boxes a device has with their options, in stage order, and why others lack."""
+    """Return the optimizations a device supports with their options, in stage order.
+
+    The second value says why each of the others is unavailable.
+    """
     entries = discover("trainer.optimizations", Optimization).values()
     boxes: dict[str, dict[str, Any]] = {}
     notes = []
@@ -105,7 +108,7 @@ def available_boxes(device: Device) -> tuple[dict[str, dict[str, Any]], list[str
 
 
 def _unconditional(entry: Optimization) -> dict[str, Any]:
-    """Return options with which a box does what it says, even where it does not pay."""
+    """Return options that force an optimization on, even if it would not pay off."""
     whens = [info for info in describe(entry.options) if info.name == "when"]
     return {"when": "always"} if whens and "always" in whens[0].choices else {}
 
@@ -117,7 +120,7 @@ def _row(name: str, names: list[str], boxes: dict[str, dict[str, Any]], group: s
 
 
 def _merged(rows: Iterable[Row]) -> list[Row]:
-    """Return every set of boxes once, with all groups it belongs to."""
+    """Return every set of optimizations once, with all groups it belongs to."""
     found: dict[str, Row] = {}
     for row in rows:
         key = json.dumps(row.boxes, sort_keys=True)

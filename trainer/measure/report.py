@@ -1,10 +1,10 @@
-"""Report: a measurement as lines for a terminal and as a table for a document."""
+"""Format a measurement as lines for a terminal and as a Markdown table."""
 
 from trainer.measurements import Measurement, Row
 
 
 def line_of(row: Row, first: Row | None) -> str:
-    """Return a row as one line, with its ratios to the first one."""
+    """Format a trial as one line, with its ratios to the first trial."""
     if not row.is_done:
         return f"{row.name:<45} {row.state}: {row.reason}"
     assert row.s_per_step is not None
@@ -22,16 +22,16 @@ def line_of(row: Row, first: Row | None) -> str:
         parts.append(f"MFU {100 * row.mfu:.1f} %")
     off = [name for name in row.boxes if not row.on.get(name, {}).get("on")]
     if off:
-        parts.append(f"not really on: {', '.join(off)}")
+        parts.append(f"not active: {', '.join(off)}")
     return "  ".join(parts)
 
 
 def to_markdown(measurement: Measurement) -> str:
-    """Return the rows as a table of ratios to the first row."""
+    """Format the trials as a Markdown table of ratios to the first trial."""
     first = measurement.rows[0] if measurement.rows else None
     lines = [
         "| | s/step | speed | CPU s/step | peak GiB | memory | estimated GiB | loss drift "
-        "| really on |",
+        "| active |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in measurement.rows:

@@ -1,4 +1,4 @@
-"""Row: one short training with a set of optimizations, in a process of its own."""
+"""Run one trial: a short training with a set of optimizations, in its own process."""
 
 import json
 import os
@@ -40,12 +40,12 @@ from trainer.setup import Setup, World
 from trainer.stopwatch import Stopwatch
 
 _BATCHES = 4
-"""Batches of made-up clips."""
+"""Batches of synthetic clips: enough that lengths vary, few enough to build quickly."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a child is told: the row, its configuration and how long it may take."""
+    """The task of a child process: the trial, its configuration and its time limits."""
 
     row: dict[str, Any]
     config: dict[str, Any]
@@ -59,7 +59,7 @@ class Job:
 
 
 def carry_out(job_path: Path, out: Path) -> int:
-    """Measure a row and write what was found; the exit code is 0 even if it was refused."""
+    """Run a trial and write its result; the exit code is 0 even if it was refused."""
     job = Job(**json.loads(job_path.read_text(encoding="utf-8")))
     row = Row(**job.row)
     try:
@@ -75,7 +75,7 @@ def carry_out(job_path: Path, out: Path) -> int:
 
 @contextmanager
 def _ended_after(seconds: float) -> Iterator[None]:
-    """End this process late after its deadline, should whoever waits for it have been killed."""
+    """End this process 10 s after its deadline, in case the process waiting for it was killed."""
     can_end = hasattr(signal, "alarm")
     if can_end:
         signal.alarm(int(seconds) + 10)
@@ -107,6 +107,7 @@ def _measure(job: Job, row: Row, publish: Callable[[], None]) -> None:
             row.on = describe_start(setup, probe(setup, first)).optimizations
             row.start_s = round(time.perf_counter() - started, 2)
             _time_steps(job, setup, row)
+            # Publish now: the estimate below may run into the deadline.
             row.state = "done"
             publish()
             _predict(config, entries, dataset, setup, row)
@@ -117,7 +118,7 @@ def _measure(job: Job, row: Row, publish: Callable[[], None]) -> None:
 
 
 def _be_strict() -> None:
-    """Switch off what torch rounds by itself, so that only the boxes decide."""
+    """Turn TF32 off (cuDNN's is on by default), so that only the optimizations change precision."""
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
 
@@ -158,7 +159,7 @@ def _make_setup(
 
 
 def _time_steps(job: Job, setup: Setup, row: Row) -> None:
-    """Train, and write down what a step takes after some that are not timed."""
+    """Train, and record what a step takes after the warm-up steps."""
     stopwatch, clock = Stopwatch(setup.optimizer, setup.device), _Clock(setup.device)
     first = setup.first_step
     for step in range(first, first + job.warm_up):
@@ -184,7 +185,7 @@ def _time_steps(job: Job, setup: Setup, row: Row) -> None:
 
 
 def _wants_more(job: Job, done: int, seconds: float) -> bool:
-    """Whether further steps fit: some are always done, others as long as there is time."""
+    """Return whether to time another step: always up to the minimum, then while time is left."""
     return done < job.least_steps or (done < job.most_steps and seconds < job.timed_s)
 
 
@@ -195,7 +196,7 @@ def _start_watching_memory(setup: Setup) -> None:
 
 
 class _Clock:
-    """Marks the ends of steps: on a GPU by events in its own queue, so that nothing waits."""
+    """Marks the ends of steps; on a GPU with events in its queue, so that nothing waits."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -203,7 +204,7 @@ class _Clock:
         self._cpu_marks: list[float] = []
 
     def tick(self) -> None:
-        """Mark a moment."""
+        """Mark the end of a step."""
         self._cpu_marks.append(time.process_time())
         if self._device.type == "cuda":
             event = torch.cuda.Event(enable_timing=True)
@@ -213,7 +214,7 @@ class _Clock:
             self._marks.append(time.perf_counter())
 
     def spans(self) -> tuple[list[float], list[float]]:
-        """Return the seconds between marks, and those of the processor."""
+        """Return the seconds between marks: elapsed time and CPU time."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         seconds = [self._between(before, after) for before, after in pairwise(self._marks)]
@@ -227,7 +228,7 @@ class _Clock:
 
 @torch.no_grad()
 def _judge(setup: Setup) -> float:
-    """Return the loss of the first step's batches with the weights as they are, dropout off."""
+    """Return the loss of the first step's batches with the current weights, without dropout."""
     total = 0.0
     with weights_for_evaluation(setup):
         for host_batch in setup.train_batches.of_step(setup.first_step):
@@ -244,7 +245,7 @@ def _note_memory(setup: Setup, row: Row) -> None:
         row.peak_is = "torch.cuda.max_memory_allocated"
         retries = torch.cuda.memory_stats(setup.device).get("num_alloc_retries", 0)
         if retries:
-            row.notes.append(f"the allocator had to retry {retries} times")
+            row.notes.append(f"the allocator retried {retries} times")
         return
     row.resident_gib = psutil.Process().memory_info().rss / GIB
     largest, _ = _largest(setup)
@@ -253,7 +254,7 @@ def _note_memory(setup: Setup, row: Row) -> None:
 
 
 def _note_sizes(setup: Setup, row: Row, steps: range) -> None:
-    """Write down how much was computed: positions, and how many of them were padding."""
+    """Record how much was computed: positions, padding and parameters."""
     real = padded = 0.0
     name = next(iter(_totals(setup, steps[0])), "")
     for step in steps[: 2 * _BATCHES]:
@@ -268,7 +269,7 @@ def _note_sizes(setup: Setup, row: Row, steps: range) -> None:
 
 
 def _largest(setup: Setup) -> tuple[int, Batch]:
-    """Return the largest of the first batches, and its step."""
+    """Return the step and the batch of the largest of the first batches."""
     steps = range(setup.first_step, setup.first_step + 2 * _BATCHES)
     found = [(step, batch) for step in steps for batch in setup.train_batches.of_step(step)]
     return max(found, key=lambda pair: sum(value.nbytes for value in pair[1].tensors.values()))
@@ -280,15 +281,15 @@ def _totals(setup: Setup, step: int) -> dict[str, float]:
 
 
 def _padded(batch: Batch) -> float:
-    """Return the positions of the largest mask of a batch: what the trunk computes."""
+    """Return the positions in the largest mask of a batch, which is what the network computes."""
     masks = [value.numel() for value in batch.tensors.values() if value.dtype == torch.bool]
     return float(max(masks, default=0))
 
 
 def _predict(config: RunConfig, entries: Entries, dataset: Dataset, setup: Setup, row: Row) -> None:
-    """Write down what the estimate says of the same batches, and their FLOPs."""
+    """Record the estimated memory and the FLOPs of the same batches."""
     _, largest = _largest(setup)
-    # What was measured stands, even if something cannot run without contents.
+    # Some operators don't run on fake tensors; the measured values stay valid without an estimate.
     with suppress(RuntimeError):
         found = count_step(config, entries, dataset, largest, setup.machine)
         row.predicted_gib = None if found.left_out else found.peak_gib
