@@ -408,7 +408,7 @@ def test_kept_measurements_are_listed_and_shown() -> None:
     _, shown = _command("--show", str(list_kept()[0][0]))
 
     assert code == 0
-    assert "1 rows, finished" in listed[0]
+    assert "1 trials, finished" in listed[0]
     assert "| fp32 | 1.0000 |" in shown[-1]
 
 

@@ -181,7 +181,7 @@ def test_the_queue_is_reordered_and_left(tmp_path: Path) -> None:
     queue.remove("a")
 
     assert _names(queue) == ["c", "b"]
-    with pytest.raises(RunError, match="does not wait"):
+    with pytest.raises(RunError, match="no longer in the queue"):
         queue.move("a", 1)
 
 
@@ -219,7 +219,7 @@ def test_more_steps_count_from_the_planned_end_or_from_an_early_one(library: Run
     assert run.requested_steps() == 41
     with pytest.raises(RunError, match="at step 40"):
         run.request_steps(40)
-    with pytest.raises(RunError, match="Give 1 or more"):
+    with pytest.raises(RunError, match="enter at least 1"):
         library.add_steps("voice", 0)
 
 

@@ -68,7 +68,7 @@ def test_nothing_is_suggested_where_nothing_lowered_the_loss() -> None:
     finding = _judge(np.linspace(0.001, 4.0, 101))
 
     assert finding.suggestion is None
-    assert "No rate of this range" in finding.text
+    assert "No rate in this range" in finding.text
 
 
 def test_a_range_test_of_a_network_finds_falling_and_lost_rates(tmp_path: Path) -> None:
@@ -120,5 +120,5 @@ def test_prodigy_is_refused_with_what_to_do_instead() -> None:
 def test_bounds_that_make_no_range_are_refused() -> None:
     config = RunConfig(training=TrainingConfig(steps=50))
 
-    with pytest.raises(ConfigError, match="rising range"):
+    with pytest.raises(ConfigError, match="a higher highest rate"):
         find_rate(config, lowest=1e-2, highest=1e-3)

@@ -130,7 +130,7 @@ def test_how_a_run_ended_is_its_state(run: Run) -> None:
 
 
 def test_unknown_requests_are_refused(run: Run) -> None:
-    with pytest.raises(RunError, match="no request"):
+    with pytest.raises(RunError, match="Unknown request"):
         run.request("explode")
 
 

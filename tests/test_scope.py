@@ -129,7 +129,7 @@ def test_a_changed_batch_is_told_with_what_it_means(tmp_path: Path) -> None:
     _, notices = _resumed(tmp_path, folder, batch_size=4, keep_last=9)
 
     assert [notice.level for notice in notices] == ["info", "warning"]
-    assert "training.keep_last (3, now 9). The numbers stay the same" in notices[0].text
+    assert "training.keep_last (3, now 9). The result stays the same" in notices[0].text
     assert "training.batch_size (8, now 4). The run goes on correctly" in notices[1].text
 
 
@@ -182,7 +182,7 @@ def test_another_family_is_refused_before_anything_is_loaded(tmp_path: Path) -> 
     setup, folder = _saved(tmp_path)
     setup.config = replace(setup.config, family=Choice("xtts"))
 
-    with pytest.raises(ConfigError, match="Start a new run, with a checkpoint"):
+    with pytest.raises(ConfigError, match="Start a new run with a checkpoint"):
         _restore(setup, folder, lambda event: None)
 
 
