@@ -302,7 +302,7 @@ def test_a_request_to_a_run_that_does_not_train_is_refused(tmp_path: Path) -> No
         ("discard", "../uploads", "", "no run named"),
         ("queue", "nobody", "", "no run named"),
         ("kill", "voice", "", "not being trained"),
-        ("earlier", "voice", "", "does not wait"),
+        ("earlier", "voice", "", "no longer in the queue"),
         ("give_back", "../runs/voice", "", "in the trash"),
         ("delete", ".", "", "in the trash"),
     ],

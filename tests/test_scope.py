@@ -130,7 +130,7 @@ def test_a_changed_batch_is_told_with_what_it_means(tmp_path: Path) -> None:
 
     assert [notice.level for notice in notices] == ["info", "warning"]
     assert "training.keep_last (3, now 9). The result stays the same" in notices[0].text
-    assert "training.batch_size (8, now 4). The run goes on correctly" in notices[1].text
+    assert "training.batch_size (8, now 4). The run continues correctly" in notices[1].text
 
 
 @pytest.mark.fault("E14")

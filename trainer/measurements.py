@@ -118,6 +118,7 @@ def kept_folder() -> Path:
 def keep(measurement: Measurement, path: Path) -> None:
     """Write a measurement atomically; a reader sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Hidden and with the PID: `list_kept` doesn't see it, and two processes don't collide.
     partial = path.with_name(f".{path.name}-{os.getpid()}")
     text = json.dumps(measurement.to_json(), indent=1, ensure_ascii=False)
     partial.write_text(text + "\n", encoding="utf-8")
@@ -133,6 +134,7 @@ def new_path(family: str) -> Path:
 def list_kept() -> list[tuple[Path, Measurement]]:
     """Return this machine's measurements, newest first, skipping unreadable files."""
     found = []
+    # Names start with a time stamp, so their order is the order in time.
     for path in sorted(kept_folder().glob("*.json"), reverse=True):
         try:
             found.append((path, read_kept(path)))
@@ -186,6 +188,7 @@ def s_per_step_of(
             and about.get("optimizer") == config.optimizer.name
         )
         for row in measurement.rows if is_alike else []:
+            # Trials with `changes` (another batch size, for example) are not comparable.
             is_like = row.boxes == config.optimizations and not row.changes
             if not (row.is_done and row.flops and is_like):
                 continue

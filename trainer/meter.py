@@ -106,6 +106,7 @@ class Meter:
         if setup.optimizer_spec.effective_lr is not None:
             facts["train/lr_scheduled"] = float(setup.optimizer.param_groups[0]["lr"])
         facts |= self._glance()
+        # The allocator's own counters: reading them needs no synchronization.
         if setup.device.type == "cuda":
             facts["perf/memory_gib"] = torch.cuda.memory_allocated(setup.device) / _GIB
             facts["perf/memory_reserved_gib"] = torch.cuda.memory_reserved(setup.device) / _GIB

@@ -61,6 +61,7 @@ def continue_run(run: Run, listen: Callable[[Event], None] | None = None) -> int
     if is_started_in_vain(run.folder):
         return FAILED
     world = join_world(choose_device(run.current_config.training.device).kind)
+    # 2 s: the lock of a process that has just ended may take a moment to be released.
     lock = run.take(timeout_s=2.0) if world.is_main else None
     if world.is_main:
         # A stop request meant for an earlier process must not stop this one.
@@ -69,6 +70,7 @@ def continue_run(run: Run, listen: Callable[[Event], None] | None = None) -> int
         if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
             take_ending(run.folder)  # left over from an earlier process
     heartbeat = set_up_process(run, world)
+    # Every event counts as a sign of life, so the heartbeat sees all of them.
     emit = heartbeat.watch(Teller(run, world, listen))
     known: RunSeries | None = run.series()
     try:
@@ -143,6 +145,7 @@ def _watched(run: Run, setup: Setup, emit: Callable[[Event], None]) -> Callable[
     """Let alerts watch the whole run and the instability check its first steps."""
     if not setup.world.is_main:
         return emit
+    # Without a GPU there is no fixed amount of memory to warn about.
     total_gib = setup.machine.memory_gib if setup.device.type == "cuda" else math.inf
     patience = setup.config.training.patience
     emit = Alerts(run.folder, total_gib=total_gib, patience=patience).watch(emit)
@@ -178,11 +181,13 @@ def set_up_process(run: Run, world: World) -> Heartbeat:
     """Set up logging and signals, record the owner, and return the running heartbeat."""
     log = _set_up_log(run)
     faulthandler.enable(log)
+    # The supervisor sends SIGUSR1 to a stalled process to get its stack into the log.
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, log)
     if world.is_main:
         run.write_owner()
     if world.size > 1:
+        # With one process the supervisor is the parent, and `report` has set this already.
         die_with_parent()
     take_signals(run)
     identity = Identity.of(os.getpid())
@@ -211,6 +216,7 @@ def _set_up_log(run: Run) -> IO[str]:
     path = run.folder / "log.txt"
     logged_to = logging.FileHandler(path, encoding="utf-8")
     handlers: list[logging.Handler] = [logged_to]
+    # A detached process already has log.txt as its stderr; two handlers would double every line.
     shown, logged = os.fstat(sys.stderr.fileno()), path.stat()
     if (shown.st_dev, shown.st_ino) != (logged.st_dev, logged.st_ino):
         handlers.append(logging.StreamHandler())

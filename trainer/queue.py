@@ -82,6 +82,7 @@ class RunQueue:
             state: dict[str, Any] = {"paused": paused}
             yield waiting, state
             state["runs"] = [vars(entry) for entry in waiting]
+            # Rename at the end: readers take no lock and must never see half a file.
             partial = self._path.with_suffix(".part")
             partial.write_text(json.dumps(state, ensure_ascii=False), encoding="utf-8")
             partial.replace(self._path)
@@ -96,6 +97,7 @@ class RunQueue:
             ]
             return waiting, bool(values["paused"])
         except (OSError, ValueError, KeyError, TypeError):
+            # Missing or damaged: an empty queue loses only the order; the runs themselves remain.
             return [], False
 
 

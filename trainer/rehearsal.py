@@ -49,6 +49,7 @@ def longest_clips(clips: Sequence[Clip], count: int) -> list[Clip]:
     by_sound = sorted(clips, key=lambda clip: -clip.duration_s)[: 2 * count]
     shortest = min(clips, key=lambda clip: clip.duration_s)
     by_text = sorted(clips, key=lambda clip: -len(clip.text))[:count]
+    # Twice as many by audio as by text (chosen by hand): audio mostly determines the length.
     found = list({clip.id: clip for clip in (*by_sound, *by_text, shortest)}.values())
     return [
         replace(found[place % len(found)], id=f"{place}") for place in range(max(count, len(found)))
@@ -79,6 +80,7 @@ def largest_batches(config: RunConfig, entries: Entries, dataset: Dataset) -> li
         return next(iter(found.values()), clip.duration_s)
 
     ordered = sorted(dataset.train, key=length, reverse=True)
+    # Without a token budget the batch size is fixed, so the longest clips make the largest batch.
     if not training.max_positions:
         return [_largest_draw(entries, dataset, ordered[: training.batch_size], training.seed)]
     alike = [ordered[0], ordered[-1]]
@@ -112,6 +114,7 @@ def spread_lengths(longest_s: float, count: int, seed: int) -> list[float]:
 
     Mean 0.57 and deviation 0.22 of the longest resemble clip lengths in corpora of read speech.
     """
+    # Clipped, because a normal distribution also yields negative lengths.
     drawn = np.random.default_rng(seed).normal(0.57, 0.22, count).clip(0.1, 1.0)
     return [round(longest_s * float(share), 2) for share in drawn]
 

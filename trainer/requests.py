@@ -3,6 +3,8 @@
 import contextlib
 from pathlib import Path
 
+# Every write goes to a `.part` file that is then renamed, so that a reader never sees half a
+# number. Files work across processes, machines with a shared disk, and restarts.
 CONTROL = "control"
 
 

@@ -90,6 +90,7 @@ def explain_exit(code: int, log: str, memory_percent: float | None = None) -> tu
         return f"The training process was killed by signal {-code}{_more(code, memory_percent)}.", (
             RESUME
         )
+    # The last line of a Python traceback is the exception itself.
     lines = [line for line in log.splitlines() if line.strip()]
     last = lines[-1].strip() if lines else "no message"
     return f"The training process ended with code {code}: {last}", RESUME
@@ -114,6 +115,8 @@ def leave_ending(folder: Path, ending: Ending, rank: int) -> None:
     path = folder / "control" / _WORD
     values = {"code": ending.code, "reason": ending.reason, "rank": rank}
     try:
+        # "x" fails if the file exists, so only the first rank's reason is kept: later ranks fail
+        # because that one did.
         with path.open("x", encoding="utf-8") as file:
             file.write(json.dumps(values))
     except FileExistsError:

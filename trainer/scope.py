@@ -204,6 +204,7 @@ def _kind_of(name: str) -> str:
         return HARMLESS
     if name.startswith(_REFUSED):
         return REFUSED
+    # The loop sets the rate at every step, so it is not part of the optimizer's state.
     if name.startswith("optimizer.") and name != "optimizer.options.lr":
         return FRESH_OPTIMIZER
     return INEXACT

@@ -120,6 +120,7 @@ class RunSeries:
             values: dict[str, float] = {}
             for points in (self.validations, self.steps):
                 for name, column in points.columns.items():
+                    # Some metrics come every few seconds only, so their last row may be NaN.
                     known = [value for value in column[-50:] if value == value]
                     if known:
                         values[name] = known[-1]
@@ -171,6 +172,7 @@ class RunSeries:
 
     def _take(self, event: Event, logged_at: float) -> None:
         match event:
+            # A step proves that the phase before it (loading, aligning) is over.
             case StepDone():
                 self.steps.add({"step": event.step, "time": logged_at, **event.metrics})
                 self.phase = None

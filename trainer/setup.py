@@ -18,6 +18,8 @@ from trainer.device import Device
 from trainer.events import RunAdapted
 from trainer.specs import Corpus, ModelFamily, OptimizerSpec
 
+# The order in which optimizations are applied: what is compiled must already have its final modules
+# and dtypes.
 STAGES = ("backend", "model", "precision", "compile", "data")
 
 

@@ -93,6 +93,7 @@ def find_checkpoint(run: Run, which: str) -> Path:
         CheckpointError: the checkpoint is missing or damaged.
     """
     infos = run.checkpoints()
+    # Before the first validation no checkpoint is the best; then the latest one is used.
     wanted = {"best": [info for info in infos if info.best] or infos, "last": infos}
     chosen = wanted.get(which, [info for info in infos if str(info.step) == which])
     if which == "last" and infos:

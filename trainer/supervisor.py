@@ -71,6 +71,7 @@ def report(folder: Path, processes: int) -> None:
     number = os.environ.get(REPORT, "")
     if not number.isdigit():
         return
+    # No digits: a child of this process must not write to a descriptor that is closed.
     os.environ[REPORT] = "told"
     die_with_parent()
     log = folder / "events.jsonl"
@@ -153,7 +154,9 @@ class Supervisor:
     def _train_once(self) -> tuple[Ending, bool]:
         """Run the command once; return how it ended and whether the child logged that itself."""
         reader, writer = os.pipe()
-        os.set_blocking(reader, False)
+        os.set_blocking(
+            reader, False
+        )  # the child may never report, for example after a usage error
         process = subprocess.Popen(
             self._command,
             env=os.environ | {REPORT: str(writer)},
@@ -190,6 +193,7 @@ class Supervisor:
             return
         folder = self._folder
         if folder is None:
+            # No run yet, so there is no folder in which to leave a stop request.
             if self._signals:
                 process.terminate()
             return

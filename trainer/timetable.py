@@ -45,6 +45,7 @@ class Timetable:
             for deed, cadence in self._cadences.items()
             if _is_due(cadence, step, time.monotonic() - self._done_at[deed])
         }
+        # The last step always gets a validation and a checkpoint, whatever the intervals say.
         if step == (changed or setup.last_step):
             wants_preview = setup.preview_every != Cadence()
             due |= {"validate", "save", "preview"} if wants_preview else {"validate", "save"}

@@ -60,6 +60,7 @@ class CheckpointWriter:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self._finish()
+            # A new process with unfragmented memory continues from here.
             if isinstance(error, MemoryInPieces) and error.step is not None:
                 self._save_last(error.step)
         finally:
@@ -112,6 +113,7 @@ def _write(setup: Setup, snapshot: Snapshot, waited_s: float) -> _Outcome:
     except _FAILURES as error:
         if not _is_full(parent, error, snapshot.size_bytes):
             return _failed(parent, snapshot, error)
+        # The latest checkpoint stays: if the second attempt fails too, the run can still resume.
         try:
             prune(parent, keep_last=1)
             saved = write_snapshot(setup, snapshot)

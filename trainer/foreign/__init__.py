@@ -191,6 +191,7 @@ def _run_child(task_file: Path, timeout_s: float) -> str:
 
 
 def _require_success(jobs: Sequence[Job], task_file: Path, ending: str) -> None:
+    # A child that died at once leaves no outcome; then the first file is to blame.
     try:
         outcome = json.loads((task_file.parent / "outcome.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

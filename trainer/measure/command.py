@@ -31,6 +31,7 @@ Tell = Callable[[str], None]
 
 def measure_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: Tell) -> int:
     """Run a benchmark or show stored ones; return the exit code."""
+    # A trial's child process: it needs none of the flags below.
     known, rest = _own_parser(add_help=False).parse_known_args(argv)
     if known.row:
         from trainer.measure.row import carry_out
@@ -63,7 +64,7 @@ def _carry_out(ladder: Ladder, path: Path, args: argparse.Namespace, tell: Tell)
             f"{model['family']}, {model['size']}, batch {model['batch_size']}, {machine['device']}"
         )
     for row in ladder.rows():
-        keep(measurement, path)
+        keep(measurement, path)  # after every trial, so that a crash loses only the current one
         first = measurement.row(FIRST)
         tell(json.dumps(asdict(row)) if args.lines else line_of(row, first))
     keep(measurement, path)
@@ -174,6 +175,7 @@ def _title(measurement: Measurement) -> str:
 
 
 def _cancel_on_signals(ladder: Ladder) -> dict[int, Any]:
+    # Cancelling instead of dying stores the finished trials and kills the current child.
     def cancel(signum: int, frame: FrameType | None) -> None:
         ladder.cancel()
 

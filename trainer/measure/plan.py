@@ -57,11 +57,13 @@ def plan_rows(
         rows.append(Row(CHOSEN, label, ["chosen"], chosen))
     fair = [name for name in ("tf32", "sdpa") if name in boxes]
     rows.append(_row("+".join(fair), [*fair], boxes, "ladder"))
+    # The guide's optimizations are added one by one, to show what each contributes.
     taken: list[str] = []
     for name in GUIDE:
         if name in boxes:
             taken.append(name)
             rows.append(_row("+".join(taken), taken, boxes, "guide"))
+    # Each alone: this also shows which of them fail, before all are combined.
     rows += [_row(name, [name], boxes, "alone") for name in boxes]
     return _merged(row for row in rows if row.boxes or row.name == FIRST), notes
 
@@ -80,6 +82,7 @@ def row_of_all(device: Device, measured: list[Row]) -> Row:
             notes.append(f"{name} is left out: it did not work alone")
         elif row is not None and row.state == "skipped":
             notes.append(f"{name} is left out: there was no time to test it alone")
+        # LoRA, for example: fewer trained weights would make the combination incomparable.
         elif row is not None and row.is_done and row.trained != first.trained:
             notes.append(f"{name} is left out: it trains different weights")
         else:

@@ -77,6 +77,7 @@ def carry_out(job_path: Path, out: Path) -> int:
 def _ended_after(seconds: float) -> Iterator[None]:
     """End this process 10 s after its deadline, in case the process waiting for it was killed."""
     can_end = hasattr(signal, "alarm")
+    # The parent kills the child at the deadline; 10 s later it must be gone itself.
     if can_end:
         signal.alarm(int(seconds) + 10)
     try:
@@ -164,6 +165,7 @@ def _time_steps(job: Job, setup: Setup, row: Row) -> None:
     first = setup.first_step
     for step in range(first, first + job.warm_up):
         train_step(setup, step)
+    # All trials are compared after the same steps on the same clips: it shows what rounding does.
     row.loss, row.loss_after = _judge(setup), job.warm_up
     _start_watching_memory(setup)
     laps, began, step = [], time.perf_counter(), first + job.warm_up
@@ -175,6 +177,7 @@ def _time_steps(job: Job, setup: Setup, row: Row) -> None:
         step += 1
     spans, cpu_spans = clock.spans()
     row.steps, row.warm_up = len(spans), job.warm_up
+    # Medians, because single steps are disturbed by other programs and Python's collector.
     row.s_per_step, row.cpu_s_per_step = median(spans), median(cpu_spans)
     if len(spans) > 1:
         row.s_p10, *_, row.s_p90 = quantiles(spans, n=10, method="inclusive")
@@ -190,6 +193,7 @@ def _wants_more(job: Job, done: int, seconds: float) -> bool:
 
 
 def _start_watching_memory(setup: Setup) -> None:
+    # After the warm-up, so that autotuning and compilation don't count.
     if setup.device.type == "cuda":
         torch.cuda.synchronize(setup.device)
         torch.cuda.reset_peak_memory_stats(setup.device)
@@ -294,4 +298,5 @@ def _predict(config: RunConfig, entries: Entries, dataset: Dataset, setup: Setup
         found = count_step(config, entries, dataset, largest, setup.machine)
         row.predicted_gib = None if found.left_out else found.peak_gib
         padded = (row.positions or 0.0) * (row.padded_ratio or 0.0)
+        # Scale from the largest batch to the average step; FLOPs grow about with the positions.
         row.flops = found.flops * padded / (_padded(largest) or 1.0)
