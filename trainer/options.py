@@ -106,7 +106,7 @@ def parse_value(info: OptionInfo, value: Any) -> Any:
     ):
         if info.optional:
             return None
-        problem = f"{info.label} ({info.name}) is empty. Give {_expected(info)}."
+        problem = f"{info.label} ({info.name}) is empty. Enter {_expected(info)}."
         raise ConfigError(FieldProblem(problem, info.name))
     wrong = FieldProblem(
         f"{info.label} ({info.name}) is {value!r}; expected {_expected(info)}.", info.name

@@ -154,9 +154,8 @@ class Supervisor:
     def _train_once(self) -> tuple[Ending, bool]:
         """Run the command once; return how it ended and whether the child logged that itself."""
         reader, writer = os.pipe()
-        os.set_blocking(
-            reader, False
-        )  # the child may never report, for example after a usage error
+        # Non-blocking, because the child never reports after a usage error, for example.
+        os.set_blocking(reader, False)
         process = subprocess.Popen(
             self._command,
             env=os.environ | {REPORT: str(writer)},

@@ -72,7 +72,8 @@ def train_gpt(**arguments: Any) -> Trained:
     status = run.wait()
     process.wait()
     if status.state != "finished":
-        raise RunError(f"The run {run.folder} {status.state}: {status.reason} {status.remedy}")
+        end = f"The run {run.folder} ended as {status.state}"
+        raise RunError(f"{end}: {status.reason} {status.remedy}")
     folder = export_voice(run, run.folder / "ready")
     paths = (folder / name for name in ("speakers_xtts.pth", "config.json", "model.pth"))
     speakers, settings, model = (str(path) for path in paths)
