@@ -1,1 +1,1 @@
-"""Model families, one file or folder each."""
+"""Registry of model families: one file or folder each, found by name."""

@@ -1,4 +1,4 @@
-"""What surveys share: clips are read one after the other, and it is told which are left out."""
+"""Helpers for the surveys of model families: read clips, number speakers."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,10 +12,10 @@ from trainer.specs import Progress
 def read_clips(
     clips: Sequence[Clip], read: Callable[[Clip], Features], label: str, progress: Progress
 ) -> tuple[dict[str, Features], dict[str, str]]:
-    """Return the features of the clips that can be read, and why the others cannot, by id.
+    """Return the features of readable clips and the reasons why others are left out, by clip id.
 
     Raises:
-        DataError: no train clip is left; `label` is the family's.
+        DataError: no train clip is left; the message names the family by its `label`.
     """
     ready: dict[str, Features] = {}
     unusable: dict[str, str] = {}
@@ -28,12 +28,12 @@ def read_clips(
         progress("Reading the text", done, len(clips))
     if not any(clip.split == "train" for clip in clips if clip.id in ready):
         reason = next(iter(unusable.values()), "none of them is in the train split.")
-        raise DataError(f"None of the clips can be used for {label}. The first reason: {reason}")
+        raise DataError(f"None of the clips can be used for {label}. First reason: {reason}")
     return ready, unusable
 
 
 def number_speakers(clips: Sequence[Clip], ready: dict[str, Features]) -> list[str]:
-    """Give the features of every clip its speaker's number; return their names in that order."""
+    """Set each clip's speaker number in `ready`; return the speakers' names in that order."""
     numbers: dict[str, int] = {}
     for clip in clips:
         number = numbers.setdefault(clip.speaker, len(numbers))

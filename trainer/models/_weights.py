@@ -1,4 +1,4 @@
-"""Weights in folders: own checkpoints with facts and linked files, and whether weights fit."""
+"""Read and write Timbre's checkpoint folders, and compare weights with a network's shapes."""
 
 import json
 import os
@@ -17,22 +17,22 @@ WEIGHTS_FILE, FACTS_FILE = "model.safetensors", "config.json"
 
 
 def write_own(folder: Path, weights: Mapping[str, Tensor], facts: dict[str, Any]) -> None:
-    """Write weights and facts."""
+    """Write weights as safetensors and facts as JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file(on_host(weights), folder / WEIGHTS_FILE)
-    # safetensors creates files that only their owner may read; an export is for others too.
+    # safetensors creates files that only their owner can read, but exports are shared.
     (folder / WEIGHTS_FILE).chmod(0o644)
     text = json.dumps(facts, indent=1, ensure_ascii=False)
     (folder / FACTS_FILE).write_text(text + "\n", encoding="utf-8")
 
 
 def read_own_facts(base: Path, family: str, format_: int, also: str) -> dict[str, Any] | None:
-    """Return the facts of a checkpoint of ours, or None if it is something else.
+    """Return the facts of a checkpoint that Timbre wrote, or None if it is something else.
 
-    `also` names what the family takes besides.
+    `also` completes the error message: it says what else the family accepts.
 
     Raises:
-        CheckpointError: it is of another family or a newer format.
+        CheckpointError: the checkpoint is of another family or of a newer format.
     """
     try:
         facts = json.loads((base / FACTS_FILE).read_text(encoding="utf-8"))
@@ -42,35 +42,37 @@ def read_own_facts(base: Path, family: str, format_: int, also: str) -> dict[str
         return None
     if facts["family"] != family:
         raise CheckpointError(
-            f"{base} holds a checkpoint of the family {facts['family']}. Choose that family, or "
-            f"{also}."
+            f"{base} is a checkpoint of the family {facts['family']}, not {family}. Choose the "
+            f"family {facts['family']}, or {also}."
         )
     require_format(facts, base, format_)
     return facts
 
 
 def require_format(facts: dict[str, Any], base: Path, newest: int) -> None:
-    """Refuse a checkpoint that a newer Timbre wrote.
+    """Reject a checkpoint that a newer version of Timbre wrote.
 
     Raises:
         CheckpointError: its format is above `newest`.
     """
     if facts["format"] > newest:
         raise CheckpointError(
-            f"{base} has format {facts['format']}; this Timbre reads up to {newest}. Update Timbre."
+            f"{base} has format {facts['format']}, but this version of Timbre reads formats up to "
+            f"{newest}. Update Timbre."
         )
 
 
 def require_files(base: Path, names: Iterable[str]) -> None:
-    """Refuse a checkpoint of which a file was left behind.
+    """Reject a checkpoint folder that lacks one of its files.
 
     Raises:
-        CheckpointError: names the first.
+        CheckpointError: a file is missing; the message names the first one.
     """
     missing = [name for name in names if not (base / name).is_file()]
     if missing:
         raise CheckpointError(
-            f"{base} lacks {missing[0]}. Give the whole folder of the checkpoint, or export it."
+            f"{base} has no {missing[0]}. Copy the whole checkpoint folder, or export the "
+            "checkpoint again."
         )
 
 
@@ -82,10 +84,10 @@ def shapes_of(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 def describe_misfit(
     found: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]
 ) -> str:
-    """Return in words how weights differ from a network's in names and shapes; "" if nowhere."""
+    """Describe how names and shapes of weights differ from a network's; "" if they match."""
     parts = {
         "missing": [name for name in expected if name not in found],
-        "unknown": [name for name in found if name not in expected],
+        "unexpected": [name for name in found if name not in expected],
         "of another shape": [
             f"{name} {found[name]} instead of {shape}"
             for name, shape in expected.items()
@@ -101,12 +103,12 @@ def _first(names: list[str]) -> str:
 
 
 def on_host(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights as files hold them: on the CPU, contiguous."""
+    """Return weights on the CPU and contiguous, as safetensors requires."""
     return {name: value.detach().cpu().contiguous() for name, value in state.items()}
 
 
 def link(source: Path, target: Path) -> None:
-    """Make a second name for a file, or a copy where the file system knows no links."""
+    """Hard-link a file, or copy it if the file system does not support links."""
     with suppress(OSError):
         os.link(source, target)
         return

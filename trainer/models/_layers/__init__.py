@@ -1,1 +1,1 @@
-"""Layers that at least two model families share."""
+"""Layers that two or more model families share."""

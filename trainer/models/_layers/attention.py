@@ -1,4 +1,4 @@
-"""SelfAttention: what every attention layer shares, with a plain and a fused way to compute it."""
+"""SelfAttention, the base class of all attention layers: explicit products or fused kernels."""
 
 import math
 
@@ -10,16 +10,16 @@ from torch.overrides import handle_torch_function, has_torch_function
 from trainer.models._layers.dropout import dropout as drop
 
 _ROWS = 96
-"""Queries that are computed together where only earlier keys count; 64 to 128 are alike fast."""
+"""Queries per block of causal attention on a CPU; 64 to 128 were equally fast when measured."""
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention of a sequence on itself; subclasses bring the projections.
+    """Multi-head attention without its projections, which subclasses define.
 
-    `use_sdpa` chooses between the explicit product, which keeps the (B, heads, T, T) weights for
-    the backward pass, and PyTorch's fused kernels, which do not. It is a plain attribute, so that
-    an optimization may set it on any model. `runs_in_rows` counts how often the product was made
-    block by block, which no fused kernel did.
+    `use_sdpa` selects PyTorch's fused kernels instead of the explicit product, which stores the
+    (B, heads, T, T) weights for the backward pass. It is a plain attribute so that an optimization
+    can set it on any model. `runs_in_rows` counts the calls that were computed block by block
+    because no fused kernel supports them.
     """
 
     def __init__(self, num_heads: int) -> None:
@@ -43,17 +43,18 @@ class SelfAttention(nn.Module):
         is_causal: bool = False,
         dropout: float = 0.0,
     ) -> Tensor:
-        """Mix the values by the similarity of queries and keys.
+        """Compute scaled dot-product attention.
 
-        query: (B, heads, T, D / heads). key, value: the same, or another T. mask: bool,
-        broadcastable to (B, heads, T, T), True where a key may be seen; every query needs at least
-        one; None shows all. is_causal: a query sees keys up to its own place, without a mask
-        tensor, which the fastest kernels demand; not together with a mask. dropout: share of the
-        weights set to zero. Returns (B, T, D).
+        query: (B, heads, T, D / heads). key, value: the same shape, but T may differ. mask: bool,
+        broadcastable to (B, heads, T, T), True where a key is visible; every query needs at least
+        one visible key; None shows all keys. is_causal: a query sees keys up to its own position.
+        It needs no mask tensor, which rules out the fastest kernels, and cannot be combined with
+        one. dropout: fraction of the weights set to zero. Returns (B, T, D).
         """
         is_slow = is_causal and dropout > 0 and query.device.type == "cpu"
         if self.use_sdpa and is_slow and not torch.compiler.is_compiling():
-            # No fused kernel of a CPU drops out; compiled code would grow with the number of rows.
+            # The fused CPU kernels do not support dropout. The loop is not compiled, because
+            # tracing would unroll it and the code would grow with the sequence length.
             self.runs_in_rows += 1
             mixed = causal_in_rows(query, key, value, dropout)
         elif self.use_sdpa:
@@ -72,10 +73,10 @@ class SelfAttention(nn.Module):
 
 
 def causal_in_rows(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> Tensor:
-    """Mix values causally, a block of queries at a time, without the keys that come later.
+    """Compute causal attention in blocks of queries, skipping the keys that come later.
 
-    query, key, value: (B, heads, T, D / heads). Returns the same shape. A mode may override it as a
-    function of PyTorch.
+    query, key, value: (B, heads, T, D / heads). Returns the same shape. A torch function mode can
+    override it, like a function of PyTorch itself.
     """
     if has_torch_function((query,)):
         parts = (query, key, value)
@@ -93,9 +94,9 @@ def causal_in_rows(query: Tensor, key: Tensor, value: Tensor, dropout: float) ->
 
 
 def _later_keys(scores: Tensor) -> Tensor:
-    """Return bool (rows, keys), True where a key comes after its query.
+    """Return a bool mask (rows, keys) that is True where a key comes after its query.
 
-    scores: (B, heads, rows, keys), of which the last query may see all keys.
+    scores: (B, heads, rows, keys); the last query sees all keys.
     """
     rows, keys = scores.shape[-2:]
     later = torch.ones(rows, keys, dtype=torch.bool, device=scores.device)

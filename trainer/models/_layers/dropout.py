@@ -1,10 +1,10 @@
-"""Dropout that is cheap on a CPU: sixteen random bits a value instead of a call of the generator.
+"""Dropout that is fast on a CPU: it draws 16 random bits per value.
 
-PyTorch's own draws one number after another on a CPU and keeps the mask as floats. This takes a
-quarter of its memory, about half its time forwards and two thirds of it forwards and backwards
-(medians of 0.39 to 0.59 and of 0.56 to 0.89 for three shapes in three runs on a busy machine, by
-`OMP_NUM_THREADS=1 python -m assets.measure_dropout`). Elsewhere PyTorch's own is used, which is
-fused.
+On a CPU, PyTorch's dropout draws one random number per value and stores the mask as floats. This
+one stores a quarter as much. It takes about half the time for the forward pass and two thirds for
+forward plus backward (median ratios of 0.39 to 0.59 and 0.56 to 0.89 for three shapes in three
+runs on a busy machine: `OMP_NUM_THREADS=1 python -m assets.measure_dropout`). On other devices
+PyTorch's fused dropout is used.
 """
 
 from typing import Any
@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-_VALUES_A_WORD = 4  # 16 bits each, of 64
+_VALUES_A_WORD = 4  # 16 bits each, out of a 64-bit word
 
 
 class Dropout(nn.Module):
-    """`nn.Dropout` with the cheap draw; has no parameters and no key in a state_dict."""
+    """Drop-in for `nn.Dropout`; it has no parameters and adds no keys to a state_dict."""
 
     def __init__(self, share: float) -> None:
         super().__init__()
@@ -28,15 +28,15 @@ class Dropout(nn.Module):
         return dropout(values, self.share) if self.training else values
 
     def extra_repr(self) -> str:
-        """Show the share where the model is printed."""
+        """Show the share when the model is printed."""
         return f"share={self.share}"
 
 
 def dropout(values: Tensor, share: float) -> Tensor:
-    """Set a random share of the values to zero and scale the others so that their mean stays.
+    """Set a random share of the values to zero and scale the rest to keep the expected value.
 
-    values: any shape. The generator of the device decides, as for PyTorch's. On a CPU the share is
-    rounded to a multiple of 2^-16, and the scale fits the rounded share. Returns the same shape.
+    values: any shape. The device's default generator is used, as in PyTorch. On a CPU the share is
+    rounded to a multiple of 2^-16, and the scale matches the rounded share. Returns the same shape.
     """
     if share == 0.0:
         return values
@@ -49,15 +49,17 @@ def dropout(values: Tensor, share: float) -> Tensor:
     "timbre::dropout", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
 )
 def _drop(values: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """Return what is left of the values, and bool of their shape, True where one is kept.
+    """Return the scaled values, 0 where dropped, and a bool mask that is True where kept.
 
-    values: any shape. An operator of its own, so that compiled code draws the very numbers that
-    this draws.
+    values: any shape. Both results have the same shape. This is a custom operator so that compiled
+    code draws the same random numbers as eager code.
     """
     count = values.numel()
     num_words = -(-count // _VALUES_A_WORD)
-    # From the least word on: without it, the highest bit of every word would be 0.
+    # The range must start at the smallest int64: by default random_ draws only non-negative
+    # numbers, so the highest bit of every word would be 0.
     words = torch.empty(num_words, dtype=torch.int64, device=values.device).random_(-(2**63), None)
+    # int16 starts at -32768, so this drops exactly `share` of the 65,536 possible values.
     kept = (words.view(torch.int16)[:count] >= _in_65536(share) - 32768).view(values.shape)
     return (values * kept).mul_(_scale(share)), kept
 
@@ -70,13 +72,13 @@ def _(values: Tensor, share: float) -> tuple[Tensor, Tensor]:
 
 
 def _remember(ctx: Any, inputs: tuple[Tensor, float], output: tuple[Tensor, Tensor]) -> None:
-    """Keep the mask, a byte a value, for the gradient."""
+    """Save the mask, one byte per value, for the backward pass."""
     ctx.save_for_backward(output[1])
     ctx.scale = _scale(inputs[1])
 
 
 def _gradient(ctx: Any, grad: Tensor, grad_of_mask: Tensor | None) -> tuple[Tensor, None]:
-    """grad: the shape of the values. Returns the same shape."""
+    """Return the gradient of the values; grad has their shape."""
     (kept,) = ctx.saved_tensors
     return (grad * kept) * ctx.scale, None
 
@@ -85,10 +87,10 @@ _drop.register_autograd(_gradient, setup_context=_remember)
 
 
 def _scale(share: float) -> float:
-    """Return what the values that stay are multiplied by."""
+    """Return the factor for the values that are kept."""
     return 1.0 / (1.0 - _in_65536(share) / 65536)
 
 
 def _in_65536(share: float) -> int:
-    """Return a share in parts of 65,536, at least one and not all."""
+    """Return a share as a multiple of 1/65,536, from 1 to 65,535."""
     return min(max(round(share * 65536), 1), 65535)

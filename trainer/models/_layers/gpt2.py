@@ -1,8 +1,8 @@
-"""The GPT-2 trunk (Radford et al. 2019): pre-norm blocks over embeddings that the caller makes.
+"""The GPT-2 trunk (Radford et al. 2019) without token and position embeddings.
 
-It has no token and no position table of its own; module names are those of the published
-state_dicts. `forward` is for training and takes whole rows; `extend` is for generation, keeps keys
-and values in a cache, and never drops anything out.
+The caller supplies the embeddings. Module names match the published state_dicts of XTTS and
+IndexTTS-2. `forward` is for training and takes whole rows; `extend` is for generation: it caches
+keys and values and applies no dropout.
 """
 
 import math
@@ -14,14 +14,15 @@ from torch import Tensor, nn
 from trainer.models._layers.attention import SelfAttention
 from trainer.models._layers.dropout import Dropout
 
-_INIT_STD = 0.02
+_INIT_STD = 0.02  # as in GPT-2
 
 
 class Gpt2Trunk(nn.Module):
-    """Causal blocks and the last LayerNorm.
+    """Causal blocks and the final LayerNorm.
 
-    Rows pass the blocks padded to a multiple of `length_step`, so that few lengths exist where
-    each costs a recording; `num_positions` counts those that came, `num_added` the padding.
+    Rows are padded to a multiple of `length_step` while they pass through the blocks, because a
+    CUDA graph has to be recorded for every new length. `num_positions` counts the positions that
+    came in, `num_added` those added as padding.
     """
 
     def __init__(self, layers: int, width: int, heads: int, dropout: float = 0.1) -> None:
@@ -40,19 +41,24 @@ class Gpt2Trunk(nn.Module):
         self.num_positions += batch * length
         self.num_added += batch * more
         if more:
-            # Nothing before it sees what stands behind.
+            # Attention is causal, so positions before the padding never see it.
             hidden = F.pad(hidden, (0, 0, 0, more))
         for block in self.h:
             hidden = block(hidden)
         return self.ln_f(hidden[:, :length] if more else hidden)
 
     def extend(self, hidden: Tensor, cache: "KeyValueCache") -> Tensor:
-        """Run the positions that follow those in the cache, and add them to it.
+        """Run new positions after those in the cache, and add them to it.
 
-        hidden: (B, T, D); more than one position only while the cache is empty. Returns (B, T, D).
+        hidden: (B, T, D); T must be 1 unless the cache is empty. Returns (B, T, D).
+
+        Raises:
+            ValueError: several positions follow a cache that is not empty.
         """
         if cache.length and hidden.shape[1] != 1:
-            raise ValueError(f"{hidden.shape[1]} positions after a filled cache; one at a time")
+            raise ValueError(
+                f"got {hidden.shape[1]} positions for a cache that is not empty; expected 1"
+            )
         for index, block in enumerate(self.h):
             hidden = block.extend(hidden, cache, index)  # type: ignore[operator]
         cache.length += hidden.shape[1]
@@ -60,7 +66,7 @@ class Gpt2Trunk(nn.Module):
 
 
 class KeyValueCache:
-    """Keys and values of all positions so far, in memory that is taken once."""
+    """Keys and values of all positions so far, in buffers that are allocated once."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -69,12 +75,12 @@ class KeyValueCache:
         self._values: dict[int, Tensor] = {}
 
     def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Add a layer's keys and values, and return all of them so far.
+        """Append a layer's keys and values and return those of all positions.
 
-        key, value: (B, heads, T, D / heads), T new positions; returned with all positions.
+        key, value: (B, heads, T, D / heads) of T new positions. Returns both for all positions.
         """
         if layer not in self._keys:
-            # The first write knows the type, which autocast may have chosen.
+            # Allocated here because only now the dtype is known: autocast may have changed it.
             batch, heads, _, width = key.shape
             self._keys[layer] = key.new_empty(batch, heads, self.capacity, width)
             self._values[layer] = value.new_empty(batch, heads, self.capacity, width)
@@ -85,11 +91,12 @@ class KeyValueCache:
 
 
 class Gpt2Block(nn.Module):
-    """Attention, then a feed-forward layer, each normalised before and added after."""
+    """Attention and feed-forward, each with a LayerNorm before and a residual connection."""
 
     def __init__(self, width: int, heads: int, layers: int, dropout: float) -> None:
         super().__init__()
-        # The more layers add to the residual stream, the less each adds at first.
+        # GPT-2 scales the weights of residual layers by 1 / sqrt(number of residual layers), two
+        # per block, so that the variance of the residual stream does not grow with depth.
         residual_std = _INIT_STD / math.sqrt(2 * layers)
         self.ln_1 = nn.LayerNorm(width)
         self.attn = _Attention(width, heads, residual_std, dropout)
@@ -140,7 +147,7 @@ class _Attention(SelfAttention):
         """hidden: (B, T, D), new positions only. Returns (B, T, D)."""
         query, key, value = self._project(hidden)
         key, value = cache.write(layer, key, value)
-        # A single new position sees everything, so causality needs no word.
+        # A single new position sees every cached key, so it needs no causal mask.
         return self.c_proj(self.attend(query, key, value, is_causal=hidden.shape[1] > 1))
 
     def _project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -161,5 +168,6 @@ class _FeedForward(nn.Module):
         return self.dropout(self.compute(hidden))
 
     def compute(self, hidden: Tensor) -> Tensor:
-        """Do it without dropout. hidden: (B, T, D). Returns (B, T, D)."""
+        """Apply the layer without dropout. hidden: (B, T, D). Returns (B, T, D)."""
+        # GPT-2 was trained with the tanh approximation of GELU.
         return self.c_proj(F.gelu(self.c_fc(hidden), approximate="tanh"))

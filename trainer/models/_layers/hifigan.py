@@ -1,7 +1,7 @@
-"""The HiFi-GAN generator (Kong, Kim & Bae 2020, arXiv 2010.05646), inference only.
+"""The HiFi-GAN generator (Kong, Kim & Bae 2020, arXiv 2010.05646), for inference only.
 
-It turns mels into audio, or whatever else comes in frames; with a speaker width it is told at
-every scale whose voice to make, as in XTTS.
+The input is a mel or any other sequence of frames. XTTS feeds it GPT hidden states and adds a
+speaker embedding at every scale, which `speaker_width` turns on.
 """
 
 from dataclasses import dataclass
@@ -10,12 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-_SLOPE = 0.1
+_SLOPE = 0.1  # of the leaky ReLUs, as published
 
 
 @dataclass(frozen=True)
 class HifiganSettings:
-    """Shapes of the published V1 generator for 22 050 Hz; speaker_width 0: one voice only."""
+    """Shapes of the generator; the defaults are the published V1 for 22,050 Hz.
+
+    A `speaker_width` of 0 means no speaker conditioning.
+    """
 
     n_mels: int = 80
     width: int = 512
@@ -28,7 +31,7 @@ class HifiganSettings:
 
 
 class Hifigan(nn.Module):
-    """Log-mel frames to audio; the keys are the published ones with the weight norm folded."""
+    """Turn log-mel frames into audio; keys are the published ones with weight norm folded in."""
 
     def __init__(self, settings: HifiganSettings) -> None:
         super().__init__()
@@ -51,9 +54,9 @@ class Hifigan(nn.Module):
         self.conv_post = nn.Conv1d(width, 1, 7, padding=3, bias=settings.has_post_bias)
 
     def forward(self, mel: Tensor, speaker: Tensor | None = None) -> Tensor:
-        """Return audio (B, T_wav) within -1..1.
+        """Return audio (B, T_wav) in [-1, 1].
 
-        mel: (B, M, T_mel) natural log. speaker: (B, D, 1), needed if there is a speaker width.
+        mel: (B, M, T_mel) natural log. speaker: (B, D, 1), required if `speaker_width` is set.
         """
         values = self.conv_pre(mel)
         if speaker is not None:
@@ -89,13 +92,13 @@ class _ResidualBlock(nn.Module):
 
 
 def fold_weight_norm(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Replace every pair `weight_g`, `weight_v` by the weight it stands for (Salimans 2016).
+    """Replace each pair `weight_g`, `weight_v` with the weight it encodes (Salimans 2016).
 
-    Half a pair stays as it is: strict loading then names it.
+    An incomplete pair is left alone, so that strict loading reports it.
     """
     folded = {}
     for name, value in state.items():
-        # Newer PyTorch stores the same pair under parametrizations.
+        # torch.nn.utils.parametrizations.weight_norm uses these names for the same pair.
         name = name.replace("parametrizations.weight.original0", "weight_g")
         name = name.replace("parametrizations.weight.original1", "weight_v")
         folded[name] = value

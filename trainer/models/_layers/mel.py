@@ -1,7 +1,7 @@
-"""The log-mel spectrogram and its approximate inverse, in numpy; settings are data.
+"""The log-mel spectrogram and its approximate inverse, in numpy.
 
-The defaults are those of HiFi-GAN (Kong et al. 2020), whose published vocoders expect this mel:
-reflection padding by half of (window - hop), magnitudes, Slaney filters, natural logarithm.
+The defaults follow HiFi-GAN (Kong et al. 2020), because its published vocoders expect this mel:
+reflection padding of (window - hop) / 2, magnitudes, Slaney filters, natural logarithm.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class MelSettings:
-    """Everything that determines a mel spectrogram; frequencies in Hz, sizes in samples."""
+    """All parameters of a mel spectrogram; frequencies in Hz, sizes in samples."""
 
     sample_rate: int = 22050
     n_fft: int = 1024
@@ -24,12 +24,13 @@ class MelSettings:
 
 
 def frame_wave(wave: np.ndarray, settings: MelSettings) -> np.ndarray:
-    """Cut audio into overlapping frames.
+    """Split audio into overlapping frames.
 
     wave: (T_wav,) float32. Returns a view (T_mel, n_fft); frame t is centred on sample
     (t + 0.5) * hop_length, and T_mel is T_wav // hop_length.
     """
     margin = (settings.n_fft - settings.hop_length) // 2
+    # np.pad reflects any length, but a clip shorter than the margin would be repeated.
     mode = "reflect" if len(wave) > margin else "constant"
     padded = np.pad(wave, margin, mode=mode)
     windows = np.lib.stride_tricks.sliding_window_view(padded, settings.n_fft)
@@ -39,7 +40,7 @@ def frame_wave(wave: np.ndarray, settings: MelSettings) -> np.ndarray:
 def magnitudes(wave: np.ndarray, settings: MelSettings) -> np.ndarray:
     """Return the magnitude spectrogram (T_mel, n_fft // 2 + 1) of audio (T_wav,)."""
     spectrum = np.fft.rfft(frame_wave(wave, settings) * hann_window(settings.n_fft))
-    # The tiny constant is part of the published front end.
+    # HiFi-GAN's front end adds 1e-9 under the root, so we have to add it too.
     return np.sqrt(spectrum.real**2 + spectrum.imag**2 + 1e-9).astype(np.float32)
 
 
@@ -52,9 +53,10 @@ def log_mel(magnitude: np.ndarray, settings: MelSettings) -> np.ndarray:
 def invert_mel(mel: np.ndarray, settings: MelSettings, rounds: int = 40) -> np.ndarray:
     """Estimate non-negative magnitudes (T_mel, n_fft // 2 + 1) whose log-mel is `mel` (T_mel, M).
 
-    Multiplicative updates (Lee & Seung 2001, equation 4) keep the result non-negative and start
-    from the filters' transpose.
+    Multiplicative updates (Lee & Seung 2001, equation 4) keep the result non-negative. They start
+    from the transposed filters.
     """
+    # The small constants below only keep divisions away from 0 in bins that no filter covers.
     filters = mel_filters(settings)
     target = np.exp(mel.astype(np.float32))
     spread = filters / np.maximum(filters.sum(axis=1, keepdims=True), 1e-8)
@@ -84,7 +86,7 @@ def mel_filters(settings: MelSettings) -> np.ndarray:
     return filters.astype(np.float32)
 
 
-# Slaney's scale: linear up to 1000 Hz (15 mels), then 27 mels for each factor of 6.4.
+# Slaney's scale is linear up to 1000 Hz (15 mels), then has 27 mels for each factor of 6.4.
 _LINEAR_HZ = 200 / 3
 _LOG_STEP = np.log(6.4) / 27
 

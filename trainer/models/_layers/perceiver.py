@@ -1,4 +1,7 @@
-"""The perceiver resampler (Jaegle et al. 2021, arXiv 2103.03206): frames to a few latents."""
+"""The perceiver resampler (Jaegle et al. 2021, arXiv 2103.03206): frames to a few latents.
+
+XTTS and IndexTTS-2 use it without pre-norm; only its output is normalized.
+"""
 
 import math
 
@@ -9,16 +12,16 @@ from torch import Tensor, nn
 from trainer.models._layers.attention import SelfAttention
 
 HEAD_WIDTH = 64
-"""The same whatever the width of the model, so that shapes tell the number of heads."""
+"""Fixed, whatever the model's width, so that the number of heads follows from the shapes."""
 
-_INIT_STD = 0.02
+_INIT_STD = 0.02  # as in coqui-tts and index-tts
 
 
 class Perceiver(nn.Module):
-    """Any number of frames to a fixed number of latents.
+    """Compress any number of frames to a fixed number of latents.
 
-    `inner` is the width between the layers of its feed-forward parts; `context`, if given, that of
-    frames which a layer of its own brings to the width of the latents.
+    `inner` is the hidden width of the feed-forward layers. `context` is the width of the frames if
+    it differs from that of the latents; a linear layer then projects them.
     """
 
     def __init__(
@@ -48,16 +51,16 @@ class Perceiver(nn.Module):
         self.norm = _RmsNorm(width)
 
     def forward(self, frames: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Condense frames.
+        """Compress frames to latents.
 
-        frames: (B, T_mel, D), or of the context's width. mask: bool (B, T_mel), True where valid;
-        None: everywhere. Returns (B, num_latents, D).
+        frames: (B, T_mel, D), or (B, T_mel, context). mask: bool (B, T_mel), True where valid; None
+        means that all frames are valid. Returns (B, num_latents, D).
         """
         frames = self.proj_context(frames)
         latents = self.latents.expand(len(frames), -1, -1)
         seen = None
         if mask is not None:
-            # Latents see each other besides the frames.
+            # The keys are latents followed by frames, and the latents are always visible.
             seen = F.pad(mask, (latents.shape[1], 0), value=True)[:, None, None]
         for attend, feed_forward in self.layers:  # type: ignore[misc]
             latents = latents + attend(latents, frames, seen)
@@ -74,7 +77,7 @@ class _PerceiverAttention(SelfAttention):
         self.to_out = nn.Linear(inner, width, bias=False)
 
     def forward(self, latents: Tensor, frames: Tensor, mask: Tensor | None) -> Tensor:
-        """latents: (B, K, D), seen besides frames: (B, T_mel, D). Returns (B, K, D)."""
+        """latents: (B, K, D) attend to themselves and frames: (B, T_mel, D). Returns (B, K, D)."""
         query = self.split_heads(self.to_q(latents))
         key, value = self.to_kv(torch.cat([latents, frames], dim=1)).chunk(2, dim=-1)
         key, value = self.split_heads(key), self.split_heads(value)
@@ -83,7 +86,7 @@ class _PerceiverAttention(SelfAttention):
 
 class _GatedGelu(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
-        """values: (B, T, D). Returns (B, T, D / 2): the first half, gated by the second."""
+        """Gate the first half by the second. values: (B, T, D). Returns (B, T, D / 2)."""
         kept, gate = values.chunk(2, dim=-1)
         return kept * F.gelu(gate)
 

@@ -1,7 +1,7 @@
-"""Contiguous rows [prompt | text | audio | padding]: where everything stands, and moving it there.
+"""Lay out rows as [prompt | text | audio | padding], without padding between the parts.
 
-With padding only at their ends causal attention alone is exact for every real position, so no mask
-tensor is ever made.
+Since padding stands only at the end of a row, causal attention is exact for every real position.
+No mask tensor is needed, so the fastest attention kernels can be used.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Rows:
-    """Where everything stands in a batch of contiguous rows, `num_prompt` positions first."""
+    """Positions of prompt, text and audio in a batch of contiguous rows."""
 
     def __init__(self, num_prompt: int, num_texts: list[int], num_audios: list[int]) -> None:
         self.num_prompt = num_prompt
@@ -23,7 +23,11 @@ class Rows:
         self.longest = max(self.lengths)
 
     def layout(self, text_width: int) -> Tensor:
-        """Return each position's place (B, T) in [prompt | text | audio | zero]."""
+        """Return for each position (B, T) its index into [prompt | text | audio | zero].
+
+        text_width: the padded length of the text part. The last index is a zero vector, for
+        padding.
+        """
         first_text = self.num_prompt
         first_audio = first_text + text_width
         zero = first_audio + max(self.num_audios)
@@ -36,7 +40,7 @@ class Rows:
         return torch.from_numpy(layout)
 
     def mask(self) -> Tensor:
-        """Return bool (B, T), True where a row has something."""
+        """Return a bool mask (B, T) that is True where a row is not padded."""
         return torch.arange(self.longest)[None] < torch.tensor(self.lengths)[:, None]
 
     def audio_places(self) -> list[range]:
@@ -45,7 +49,7 @@ class Rows:
         return [range(length - audio, length) for length, audio in pairs]
 
     def places(self, in_rows: list[range]) -> Tensor:
-        """Turn positions in each row into places (K,) int64 in the flattened rows."""
+        """Turn positions in each row into indices (K,) int64 into the flattened rows."""
         parts = [
             np.asarray(places, dtype=np.int64) + row * self.longest
             for row, places in enumerate(in_rows)
@@ -54,12 +58,12 @@ class Rows:
 
 
 def join_ids(start: int, ids: np.ndarray, stops: Sequence[int]) -> np.ndarray:
-    """Return ids (T,) between a start and its stops, int64."""
+    """Return ids (T,) with a start id before and stop ids after them, int64."""
     return np.concatenate([[start], ids, stops]).astype(np.int64)
 
 
 def pad_ids(rows: Sequence[np.ndarray]) -> Tensor:
-    """Stack ids (T,) of any length as (B, T) int64, 0 where padded."""
+    """Stack ids (T,) of different lengths as (B, T) int64, 0 where padded."""
     padded = np.zeros((len(rows), max(map(len, rows))), np.int64)
     for index, row in enumerate(rows):
         padded[index, : len(row)] = row
@@ -67,13 +71,14 @@ def pad_ids(rows: Sequence[np.ndarray]) -> Tensor:
 
 
 def arrange(parts: tuple[Tensor, ...], layout: Tensor) -> Tensor:
-    """Move vectors to their places in contiguous rows.
+    """Gather vectors into contiguous rows.
 
-    parts: each (B, K, D). layout: (B, T) int64, each position's place in all parts and one zero
-    vector after them. Returns (B, T, D).
+    parts: each (B, K, D). layout: (B, T) int64, for each position the index into the joined parts,
+    which are followed by one zero vector. Returns (B, T, D).
     """
     batch, _, width = parts[0].shape
     joined = torch.cat([*parts, parts[0].new_zeros(batch, 1, width)], dim=1)
+    # One index_select over the flattened batch; gather would need indices of shape (B, T, D).
     first = torch.arange(batch, device=layout.device)[:, None] * joined.shape[1]
     places = (layout + first).flatten()
     return joined.flatten(0, 1).index_select(0, places).view(*layout.shape, width)

@@ -1,12 +1,12 @@
-"""Tables of vectors: embeddings as GPT-2 starts them, and learned positions."""
+"""Embedding tables: token embeddings with GPT-2's initialization, and learned positions."""
 
 from torch import Tensor, nn
 
-_INIT_STD = 0.02
+_INIT_STD = 0.02  # as in GPT-2
 
 
 def make_embedding(count: int, width: int) -> nn.Embedding:
-    """Return a table of `count` vectors with the first weights of GPT-2."""
+    """Return a table of `count` vectors, initialized as in GPT-2."""
     embedding = nn.Embedding(count, width)
     nn.init.normal_(embedding.weight, std=_INIT_STD)
     return embedding
@@ -20,5 +20,5 @@ class Positions(nn.Module):
         self.emb = make_embedding(count, width)
 
     def forward(self, values: Tensor, first: int = 0) -> Tensor:
-        """Add the positions from `first` on to values (B, T, D)."""
+        """Add positions to values (B, T, D), starting at position `first`."""
         return values + self.emb.weight[first : first + values.shape[1]]
