@@ -147,7 +147,7 @@ def test_clips_that_cannot_be_aligned_are_named_with_a_reason(tmp_path: Path) ->
 
     assert set(corpus.features) == {"good"}
     assert "no symbol that the CTC model has a label for" in corpus.unusable["foreign"]
-    assert "needs 119 frames of the CTC model" in corpus.unusable["hasty"]
+    assert "needs at least 119 frames of the CTC model" in corpus.unusable["hasty"]
     assert "gone.wav" in corpus.unusable["moved"]
 
 
@@ -240,10 +240,10 @@ def test_a_stop_is_obeyed_at_the_next_clip(tmp_path: Path) -> None:
     [
         ([], "no list of labels"),
         ({"labels": "abc"}, "no list of labels"),
-        ({"labels": ["-", "A", "A"]}, "names a label twice"),
+        ({"labels": ["-", "A", "A"]}, "repeats a label"),
         ({"labels": LABELS, "sample_rate": "fast"}, "sample rate"),
         ({"labels": LABELS, "blank": 6}, "from 0 to 5"),
-        ({"labels": LABELS[:5]}, "shape .* here 5 labels"),
+        ({"labels": LABELS[:5]}, "shape .* here with 5 labels"),
     ],
 )
 def test_labels_that_do_not_fit_are_explained(tmp_path: Path, about: Any, complaint: str) -> None:
@@ -285,12 +285,12 @@ def test_a_network_that_fails_on_audio_is_refused(tmp_path: Path) -> None:
         def forward(self, wave: Tensor) -> Tensor:
             return wave.reshape(3, 1, 7)
 
-    with pytest.raises(CheckpointError, match="fails on a second of noise .*invalid for input"):
+    with pytest.raises(CheckpointError, match="failed on one second of noise .*invalid for input"):
         load_recogniser(write_model(tmp_path, network=Picky()))
 
 
 def test_the_aligner_needs_a_model() -> None:
-    with pytest.raises(ConfigError, match="ctc_model.*is empty.*Give one"):
+    with pytest.raises(ConfigError, match="ctc_model.*is empty.*Enter one"):
         Options(aligner="ctc")
 
 

@@ -1,4 +1,4 @@
-"""Features of several clips to padded tensors, and how much of each clip is valid."""
+"""Collate clips to padded tensors, and count the frames and tokens of a clip."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,12 @@ from trainer.models.fastspeech2.network import length_mask
 
 
 def counts(features: Features) -> dict[str, float]:
-    """Return how many frames and tokens a clip has."""
+    """Return the number of frames and tokens of a clip."""
     return {"frames": float(len(features["mel"])), "tokens": float(len(features["tokens"]))}
 
 
 def collate(clips: Sequence[Features]) -> dict[str, Tensor]:
-    """Pad clips to one length.
+    """Pad clips to a common length and stack them.
 
     Returns tokens, durations (B, T_text) int64; pitch, energy (B, T_text); token_mask (B, T_text)
     bool; mel (B, T_mel, M); mel_mask (B, T_mel) bool; speaker (B,) int64.
@@ -36,7 +36,7 @@ def collate(clips: Sequence[Features]) -> dict[str, Tensor]:
 
 
 def _pad(arrays: Sequence[np.ndarray], dtype: type) -> Tensor:
-    """Stack arrays (T, ...) of unequal length as (B, longest T, ...), 0 where padded."""
+    """Stack arrays (T, ...) of different lengths as (B, longest T, ...), 0 where padded."""
     longest = max(len(array) for array in arrays)
     padded = np.zeros((len(arrays), longest, *arrays[0].shape[1:]), dtype)
     for row, array in enumerate(arrays):

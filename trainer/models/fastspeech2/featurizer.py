@@ -1,4 +1,4 @@
-"""One clip to mel, fundamental frequency and energy; no clip depends on another."""
+"""Compute the mel, fundamental frequency and energy of one clip, independently of other clips."""
 
 import hashlib
 import json
@@ -13,9 +13,9 @@ from trainer.models._layers.mel import MelSettings, log_mel, magnitudes
 from trainer.models.fastspeech2.pitch import track_pitch
 
 _VERSION = 2
-"""Counts changes of the features, of the aligner and of the survey: caches depend on it."""
+"""Increase when features, aligner or survey change, so that cached features are recomputed."""
 
-_SHORTEST_FRAMES = 4
+_SHORTEST_FRAMES = 4  # 46 ms; chosen by hand, the survey checks how many a text really needs
 
 
 class SpeechFeaturizer:
@@ -31,16 +31,17 @@ class SpeechFeaturizer:
         """Compute the features of one clip.
 
         Raises:
-            DataError: the audio is shorter than a few frames or holds nothing but silence.
+            DataError: the audio is shorter than four frames, or silent.
         """
         wave = load_audio(clip.audio_path, self.settings.sample_rate)
         if self.trim_silence:
             wave = trim_silence(wave, self.settings.sample_rate)
         if len(wave) < _SHORTEST_FRAMES * self.settings.hop_length:
             raise DataError(
-                f"{clip.audio_path} holds {len(wave) / self.settings.sample_rate:.3f} s of audio; "
-                f"speech needs at least 0.05 s. Remove the row or replace the recording."
+                f"{clip.audio_path} has {len(wave) / self.settings.sample_rate:.3f} s of audio; "
+                f"at least 0.05 s are needed. Remove the row or replace the recording."
             )
+        # Three steps of 16-bit audio (-80 dB): a recording of nothing, with dither.
         if float(np.abs(wave).max()) < 1e-4:
             raise DataError(
                 f"{clip.audio_path} is silent; expected speech. "

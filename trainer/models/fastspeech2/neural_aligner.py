@@ -1,9 +1,10 @@
-"""Durations by a small network that learns to align each corpus: for hours of speech.
+"""Estimate durations with a small network that learns to align one corpus; for hours of speech.
 
 Badlani et al. 2021, "One TTS Alignment To Rule Them All" (arXiv 2108.10447): frames and symbols
-are drawn into one space, near pairs belong together. The forward-sum loss (section 3.1) adds up
-all monotonic alignments, a beta-binomial prior (3.2) keeps to the diagonal while nothing is known,
-the binarisation loss (3.4) sharpens what was found, and the best single path gives the durations.
+are embedded in one space, where close pairs belong together. The forward-sum loss (section 3.1)
+sums over all monotonic alignments. A beta-binomial prior (3.2) favours the diagonal early in
+training, and the binarization loss (3.4) sharpens the alignment later. Durations come from the best
+single path.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,21 +17,25 @@ from torch import Tensor, nn
 
 from trainer.models.fastspeech2.aligner import find_paths
 
-_TEMPERATURE = 0.005
-_BLANK_LOGIT = -1.0
+_TEMPERATURE = 0.005  # ten times the usual 0.0005, for a faster start
+_BLANK_LOGIT = -1.0  # as in NVIDIA's code
 _TEXT_WIDTH = 256
-_SPACE_WIDTH = 80
+_SPACE_WIDTH = 80  # as in NVIDIA's code
+# Chosen by hand for runs of about 1000 steps.
 _BATCH = 8
 _LEARNING_RATE = 3e-3
 _WARM_UP = 50
 _BINARY_FROM = 0.5
-"""The share of the steps after which the binarisation loss joins in."""
+"""Share of the steps after which the binarization loss is added; chosen by hand.
 
-_IMPOSSIBLE = -1e4
+Earlier, the loss would fix alignments that are still wrong.
+"""
+
+_IMPOSSIBLE = -1e4  # not -inf, which turns into NaN in the gradient of log_softmax
 
 
 class AlignerNetwork(nn.Module):
-    """Frames and symbols to points of one space; their distance says how well they match."""
+    """Embed frames and symbols in one space; their distance tells how well they match."""
 
     def __init__(self, num_symbols: int, num_mels: int) -> None:
         super().__init__()
@@ -56,14 +61,14 @@ class AlignerNetwork(nn.Module):
         embedded = self.embedding(tokens) * token_mask[:, :, None]
         keys = self.text(embedded.transpose(1, 2))  # (B, D, T_text)
         queries = self.frames(mel.transpose(1, 2)).transpose(1, 2)  # (B, T_mel, D)
-        # |q|^2 + |k|^2 - 2 qk needs no (B, T_mel, T_text, D), which the difference would.
+        # |q|^2 + |k|^2 - 2 qk avoids the (B, T_mel, T_text, D) tensor of differences.
         lengths = queries.square().sum(2)[:, :, None] + keys.square().sum(1)[:, None, :]
         return -_TEMPERATURE * (lengths - 2 * queries @ keys)
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """Padded clips: mel (B, T_mel, M), tokens (B, T_text), frames and symbols (B,) counts."""
+    """Padded clips: mel (B, T_mel, M), tokens (B, T_text), frame and symbol counts (B,)."""
 
     mel: Tensor
     tokens: Tensor
@@ -72,7 +77,7 @@ class _Batch:
 
     @property
     def token_mask(self) -> Tensor:
-        """True where a symbol stands, (B, T_text)."""
+        """Return a bool mask (B, T_text) that is True where valid."""
         return torch.arange(self.tokens.shape[1], device=self.mel.device) < self.symbols[:, None]
 
 
@@ -85,11 +90,11 @@ def align_clips(
     steps: int,
     seed: int = 0,
 ) -> list[np.ndarray]:
-    """Learn to align the clips in so many steps; return the frames (T_text,) int32 of each token.
+    """Learn to align the clips; return the frames of each token (T_text,) int32, at least one.
 
-    mels: (T_mel, M) natural log. tokens: (T_text,) symbol numbers. groups: the speaker of each
-    clip, normalised together. Every clip needs as many frames as tokens, and every token gets one
-    at least. The same seed gives the same durations on a CPU; on a GPU the CTC loss adds up in no
+    mels: (T_mel, M) natural log. tokens: (T_text,) symbol numbers. groups: speaker number of each
+    clip; clips of a speaker are normalized together. Every clip needs at least as many frames as
+    tokens. On a CPU the same seed gives the same durations. On a GPU the CTC loss is summed in no
     fixed order, so boundaries may differ by a frame.
     """
     if not mels:
@@ -119,7 +124,8 @@ def align_clips(
 
 
 def _normalise(mels: Sequence[np.ndarray], groups: Sequence[int]) -> list[np.ndarray]:
-    """Bring each speaker's mel bands to mean 0 and deviation 1: (T_mel, M) float32."""
+    """Normalize each speaker's mel bands to mean 0 and deviation 1, (T_mel, M) float32."""
+    # 12 is 104 dB: a floor, or digital silence would dominate the statistics.
     found = [np.maximum(mel, mel.max() - 12) for mel in mels]
     numbers = np.asarray(groups)
     for group in np.unique(numbers):
@@ -132,7 +138,7 @@ def _normalise(mels: Sequence[np.ndarray], groups: Sequence[int]) -> list[np.nda
 
 
 def _make_network(num_symbols: int, num_mels: int, seed: int) -> AlignerNetwork:
-    """Draw the first weights on the CPU, and leave the caller's random numbers as they were."""
+    """Initialize the network on the CPU without disturbing the caller's random state."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return AlignerNetwork(num_symbols, num_mels)
@@ -157,7 +163,7 @@ def _fit(
     seed: int,
     progress: Callable[[str, int, int], None],
 ) -> None:
-    """Train the network; each pass takes the batches in a new order."""
+    """Train the network; every epoch visits the batches in a new order."""
     generator = np.random.default_rng(seed)
     optimizer = torch.optim.AdamW(network.parameters(), _LEARNING_RATE, weight_decay=1e-6)
     waiting: list[int] = []
@@ -180,7 +186,7 @@ def _fit(
 
 
 def _log_probabilities(network: AlignerNetwork, batch: _Batch) -> Tensor:
-    """Return log(probability of each symbol * its prior) for every frame, (B, T_mel, T_text)."""
+    """Return log(probability of a symbol * its prior) for every frame, (B, T_mel, T_text)."""
     mask = batch.token_mask[:, None, :]
     scores = network(batch.mel, batch.tokens, batch.token_mask).masked_fill(~mask, _IMPOSSIBLE)
     prior = log_prior(batch.frames, batch.symbols, batch.mel.shape[1], batch.tokens.shape[1])
@@ -190,14 +196,15 @@ def _log_probabilities(network: AlignerNetwork, batch: _Batch) -> Tensor:
 def log_prior(frames: Tensor, symbols: Tensor, num_frames: int, num_symbols: int) -> Tensor:
     """Return the log beta-binomial prior (B, num_frames, num_symbols) of clips in a padded batch.
 
-    frames, symbols: (B,) counts. At frame t = 1..T symbol k = 0..N-1 has the beta-binomial
-    probability with n = N - 1, a = t, b = T + 1 - t, so that gamma functions see whole numbers.
+    frames, symbols: (B,) counts. At frame t = 1..T, symbol k = 0..N-1 has the beta-binomial
+    probability with n = N - 1, a = t, b = T + 1 - t. All gamma functions then have integer
+    arguments, so a table of log factorials is enough.
     """
     device = frames.device
     log_factorials = torch.lgamma(torch.arange(num_frames + num_symbols + 2, device=device) + 1.0)
 
     def log_gamma(whole: Tensor) -> Tensor:
-        """Look up values of any shape; what padding makes negative is cut off by the caller."""
+        """Return log gamma, same shape; the caller masks what padding makes negative."""
         return log_factorials[(whole - 1).clamp(min=0)]
 
     total, last = frames[:, None, None], symbols[:, None, None] - 1
@@ -210,10 +217,11 @@ def log_prior(frames: Tensor, symbols: Tensor, num_frames: int, num_symbols: int
 
 
 def _forward_sum_loss(log_probabilities: Tensor, batch: _Batch) -> Tensor:
-    """Return minus the log-likelihood of all monotonic alignments, a scalar per symbol and clip.
+    """Return the negative log-likelihood of all monotonic alignments as a scalar.
 
-    log_probabilities: (B, T_mel, T_text). The symbols of a clip are its classes 1, 2, 3 ..., each
-    wanted once and in this order, with a blank of constant score that no clip needs.
+    log_probabilities: (B, T_mel, T_text). This is the CTC loss with the symbols of a clip as
+    classes 1, 2, 3, ..., each wanted once and in this order, and a blank with a constant score,
+    averaged over symbols and clips.
     """
     padded = F.pad(log_probabilities, (1, 0), value=_BLANK_LOGIT).log_softmax(dim=2)
     places = torch.arange(1, padded.shape[2], device=padded.device).repeat(len(padded), 1)
@@ -223,7 +231,7 @@ def _forward_sum_loss(log_probabilities: Tensor, batch: _Batch) -> Tensor:
 
 
 def _binarisation_loss(log_probabilities: Tensor, batch: _Batch) -> Tensor:
-    """Return minus the mean log-probability of the best path's symbols, a scalar.
+    """Return the negative mean log-probability of the best path as a scalar.
 
     log_probabilities: (B, T_mel, T_text).
     """
@@ -237,6 +245,6 @@ def _binarisation_loss(log_probabilities: Tensor, batch: _Batch) -> Tensor:
 
 
 def _best_paths(log_probabilities: Tensor, batch: _Batch) -> list[np.ndarray]:
-    """Search the best monotonic path (T_mel,) of each clip in (B, T_mel, T_text)."""
+    """Return the best monotonic path (T_mel,) of each clip in (B, T_mel, T_text)."""
     emissions = log_probabilities.transpose(0, 1).cpu().numpy()
     return find_paths(emissions, batch.frames.cpu().numpy(), batch.symbols.cpu().numpy())
