@@ -1,4 +1,4 @@
-"""What training minimises and what validation measures besides."""
+"""The training losses of FastSpeech 2, and its validation metrics."""
 
 import math
 
@@ -12,19 +12,20 @@ _TARGETS = ("durations", "pitch", "energy", "mel_mask")
 
 
 def losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-    """Return the weighted losses of a teacher-forced pass (Ren et al. 2020, section 2.2).
+    """Return the weighted losses of a teacher-forced forward pass (Ren et al. 2020, section 2.2).
 
-    Sums over valid frames and tokens divided by the whole step's totals: L1 of the mel (before and
-    after the postnet), squared error of log duration, pitch and energy.
+    These are the L1 error of the mel (before and after the postnet) and the squared errors of log
+    duration, pitch and energy. Each is a sum over valid frames or tokens, divided by the total of
+    the whole step, so that the gradients of micro-batches add up to that of the full batch.
     """
     return _losses(model, batch, _predict(model, batch))
 
 
 def validate(model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the losses, and the mel error in dB and the duration error in frames a token."""
+    """Return the losses, and the mel error in dB and the duration error in frames per token."""
     prediction = _predict(model, batch)
     per_value = batch.totals["frames"] * batch["mel"].shape[2]
-    decibels = 20 / math.log(10)
+    decibels = 20 / math.log(10)  # per unit of the natural logarithm of a magnitude
     frames = torch.exp(prediction.log_duration.float()) - 1
     off = (frames - batch["durations"]).abs() * batch["token_mask"]
     return _losses(model, batch, prediction), {
@@ -57,12 +58,12 @@ def _predict(model: nn.Module, batch: Batch) -> Prediction:
 
 
 def _mel_error(mel: Tensor, batch: Batch) -> Tensor:
-    """Sum the absolute error of a mel (B, T_mel, M) over valid frames."""
+    """Return the absolute error of a mel (B, T_mel, M), summed over valid frames."""
     return ((mel.float() - batch["mel"]).abs() * batch["mel_mask"][..., None]).sum()
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """Return the encoder's and the decoder's blocks; each takes (hidden, mask)."""
+    """Return the blocks of encoder and decoder; each is called with (hidden, mask)."""
     if not isinstance(model, FastSpeech2):
         raise TypeError(f"expected FastSpeech2, not {type(model).__name__}")
     return [*model.encoder.layer_stack, *model.decoder.layer_stack]

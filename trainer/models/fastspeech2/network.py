@@ -1,11 +1,11 @@
 """The FastSpeech 2 network: encoder, variance adaptor, decoder (Ren et al. 2020, arXiv 2006.04558).
 
-The standard size keeps the module names of ming024's implementation, so that its published
-state_dicts load as they are. The small size trades attention for convolutional blocks (Liu et al.
-2022, "A ConvNet for the 2020s") and quantised pitch for a continuous one: it learns on a CPU.
+The standard size has the module names of ming024's implementation, so its published state_dicts
+load unchanged. The small size trains on a CPU: it replaces attention with convolutional blocks (Liu
+et al. 2022, "A ConvNet for the 2020s") and quantized pitch with continuous pitch.
 
-Padding is masked everywhere, so that a clip gives the same result whatever it is batched with; the
-published code lets padding leak into the last token and the last frames of shorter clips.
+Padding is masked everywhere, so a clip's result does not depend on what it is batched with. In the
+published code, padding leaks into the last token and the last frames of shorter clips.
 """
 
 import math
@@ -21,12 +21,12 @@ from trainer.models._layers.attention import SelfAttention
 from trainer.models._layers.dropout import Dropout
 
 MAX_TABLE_POSITIONS = 1000
-"""Length of the stored position table; longer sequences compute theirs."""
+"""Length of the stored position table, as published; longer sequences compute their own."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """All that determines the shapes of a network besides symbols and speakers."""
+    """Everything that determines a network's shapes except the number of symbols and speakers."""
 
     blocks: str
     width: int
@@ -39,8 +39,8 @@ class Sizes:
     conv_expansion: int = 3
     predictor_width: int = 256
     num_bins: int = 0
-    """Bins of pitch and energy; 0 embeds them continuously, with predictors that leave the
-    encoder alone."""
+    """Bins of pitch and energy; 0 embeds continuous values, and stops the predictors' gradients
+    from reaching the encoder."""
     postnet_width: int = 0
     n_mels: int = 80
     dropout: float = 0.2
@@ -51,6 +51,8 @@ class Sizes:
         return asdict(self)
 
 
+# The sizes of ming024/FastSpeech2. Those of the small network were chosen by hand: 1 M parameters
+# learn a voice from minutes of speech in minutes on a CPU, with less dropout.
 _STANDARD = Sizes("transformer", 256, 4, 6, num_bins=256, postnet_width=512)
 _SMALL = Sizes(
     "convolution", 128, 3, 4, ffn_width=512, predictor_width=128, dropout=0.05,
@@ -59,7 +61,7 @@ _SMALL = Sizes(
 
 
 def sizes_of(size: str, blocks: str, dropout: float | None) -> Sizes:
-    """Return the sizes that the options `size`, `blocks` and `dropout` stand for."""
+    """Return the sizes that the options `size`, `blocks` and `dropout` select."""
     sizes = _SMALL if size == "small" else _STANDARD
     if blocks != "auto":
         sizes = replace(sizes, blocks=blocks)
@@ -68,11 +70,11 @@ def sizes_of(size: str, blocks: str, dropout: float | None) -> Sizes:
 
 @dataclass
 class Prediction:
-    """What a forward pass gives.
+    """The result of a forward pass.
 
-    mel, mel_refined: (B, T_mel, M) natural log; the same tensor without a postnet. log_duration
-    (of frames + 1), pitch, energy: (B, T_text), normalised units. durations: (B, T_text) int64,
-    frames. mel_mask: (B, T_mel) bool.
+    mel, mel_refined: (B, T_mel, M) natural log; the same tensor if there is no postnet.
+    log_duration: (B, T_text), log of frames + 1. pitch, energy: (B, T_text), normalized units.
+    durations: (B, T_text) int64, frames. mel_mask: (B, T_mel) bool.
     """
 
     mel: Tensor
@@ -85,7 +87,7 @@ class Prediction:
 
 
 class FastSpeech2(nn.Module):
-    """Tokens to mel; with `durations`, `pitch` and `energy` given it is teacher-forced."""
+    """Predict a mel from tokens; teacher-forced if durations, pitch and energy are given."""
 
     def __init__(self, sizes: Sizes, num_symbols: int, num_speakers: int) -> None:
         super().__init__()
@@ -106,11 +108,11 @@ class FastSpeech2(nn.Module):
         targets: dict[str, Tensor] | None = None,
         pace: float = 1.0,
     ) -> Prediction:
-        """Predict the mel of a batch of token sequences.
+        """Predict the mels of a batch of token sequences.
 
         tokens: (B, T_text) int64, 0 is padding. token_mask: (B, T_text) bool. speaker: (B,) int64.
         targets: durations (B, T_text) int64 frames, pitch and energy (B, T_text), mel_mask
-        (B, T_mel) bool; None synthesises. pace: factor on predicted durations.
+        (B, T_mel) bool; None for inference. pace: factor applied to predicted durations.
         """
         hidden = self.encoder(tokens, token_mask)
         if self.speaker_emb is not None:
@@ -125,7 +127,7 @@ class FastSpeech2(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Tokens to hidden vectors."""
+    """Turn tokens into hidden vectors."""
 
     def __init__(self, sizes: Sizes, num_symbols: int) -> None:
         super().__init__()
@@ -142,7 +144,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Hidden vectors of frames to hidden vectors of frames."""
+    """Process the hidden vectors of frames."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -158,7 +160,7 @@ class Decoder(nn.Module):
 
 
 class VarianceAdaptor(nn.Module):
-    """Adds pitch and energy to the tokens and spreads each over its frames."""
+    """Add pitch and energy to the tokens, then repeat each token for its frames."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -167,6 +169,7 @@ class VarianceAdaptor(nn.Module):
         self.pitch_predictor = Predictor(sizes)
         self.energy_predictor = Predictor(sizes)
         if self.is_quantised:
+            # Placeholders; a checkpoint or the corpus provides the real bins.
             bins = torch.linspace(-3, 3, sizes.num_bins - 1)
             self.register_buffer("pitch_bins", bins)
             self.register_buffer("energy_bins", bins.clone())
@@ -180,15 +183,16 @@ class VarianceAdaptor(nn.Module):
     def forward(
         self, hidden: Tensor, mask: Tensor, targets: dict[str, Tensor] | None, pace: float
     ) -> dict[str, Tensor]:
-        """Return the predictions and the frames' vectors.
+        """Return the predictions and the hidden vectors of the frames.
 
         hidden: (B, T_text, D). mask: (B, T_text) bool. See FastSpeech2.forward for the rest.
         """
+        # Chosen by hand: in the small network, only the mel losses train the encoder.
         seen = hidden if self.is_quantised else hidden.detach()
         log_duration = self.duration_predictor(seen, mask)
         pitch = self.pitch_predictor(seen, mask)
         hidden = hidden + self._embed("pitch", targets["pitch"] if targets else pitch, mask)
-        # The published network predicts energy with pitch already added.
+        # The published network adds the pitch before it predicts energy.
         energy = self.energy_predictor(hidden if self.is_quantised else seen, mask)
         hidden = hidden + self._embed("energy", targets["energy"] if targets else energy, mask)
         if targets:
@@ -203,7 +207,7 @@ class VarianceAdaptor(nn.Module):
         }  # fmt: skip
 
     def _embed(self, name: str, values: Tensor, mask: Tensor) -> Tensor:
-        """Embed a value (B, T_text) per token as (B, T_text, D), 0 where padded."""
+        """Embed one value per token (B, T_text) as (B, T_text, D), 0 where padded."""
         embedding = self.get_submodule(f"{name}_embedding")
         if self.is_quantised:
             bins = torch.bucketize(values.float(), self.get_buffer(f"{name}_bins"))
@@ -211,7 +215,7 @@ class VarianceAdaptor(nn.Module):
         return embedding(values[..., None]) * mask[..., None]
 
     def _spread(self, hidden: Tensor, durations: Tensor, mel_mask: Tensor) -> Tensor:
-        """Repeat each token's vector (B, T_text, D) for its frames: (B, T_mel, D)."""
+        """Repeat each token's vector (B, T_text, D) for each of its frames: (B, T_mel, D)."""
         ends = durations.cumsum(dim=1)  # (B, T_text)
         time = torch.arange(mel_mask.shape[1], device=hidden.device)
         owner = torch.searchsorted(ends, time.expand(len(ends), -1).contiguous(), right=True)
@@ -223,7 +227,7 @@ class VarianceAdaptor(nn.Module):
 
 
 class Predictor(nn.Module):
-    """One number per token: two convolutions, each with ReLU, LayerNorm and dropout."""
+    """Predict a number per token: two convolutions, each with ReLU, LayerNorm and dropout."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -239,6 +243,7 @@ class Predictor(nn.Module):
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """hidden: (B, T_text, D). mask: (B, T_text) bool. Returns (B, T_text), 0 where padded."""
+        # A convolution has to see zeros where there is padding, or the result would depend on it.
         for layer in self.conv_layer:
             if isinstance(layer, _NamedConv):
                 hidden = hidden * mask[..., None]
@@ -247,7 +252,7 @@ class Predictor(nn.Module):
 
 
 class Postnet(nn.Module):
-    """Five convolutions that refine the mel (Shen et al. 2018)."""
+    """Refine the mel with five convolutions (Tacotron 2, Shen et al. 2018)."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -258,7 +263,7 @@ class Postnet(nn.Module):
             )
             for inputs, outputs in zip(widths[:-1], widths[1:], strict=True)
         )
-        self.dropout = Dropout(0.5)
+        self.dropout = Dropout(0.5)  # as in Tacotron 2
 
     def forward(self, mel: Tensor, mask: Tensor) -> Tensor:
         """mel: (B, T_mel, M). mask: (B, T_mel) bool. Returns the correction (B, T_mel, M)."""
@@ -270,7 +275,7 @@ class Postnet(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention, then a convolutional feed-forward; post-norm (the paper's FFT block)."""
+    """Attention and a convolutional feed-forward layer, post-norm (the FFT block of the paper)."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -284,12 +289,12 @@ class TransformerBlock(nn.Module):
 
 
 class ConvolutionBlock(nn.Module):
-    """Depthwise convolution, LayerNorm, widen, GELU, narrow, add (ConvNeXt)."""
+    """A ConvNeXt block: depthwise convolution, LayerNorm, and an expanding GELU layer."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         width, kernel = sizes.width, sizes.conv_kernel
-        bound = 1 / math.sqrt(kernel)
+        bound = 1 / math.sqrt(kernel)  # what nn.Conv1d uses for a depthwise kernel
         self.depthwise_weight = nn.Parameter(torch.empty(kernel, width).uniform_(-bound, bound))
         self.depthwise_bias = nn.Parameter(torch.zeros(width))
         self.norm = nn.LayerNorm(width)
@@ -307,7 +312,7 @@ class ConvolutionBlock(nn.Module):
 def depthwise_conv(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Convolve each channel of (B, T, D) with its own kernel, weight (K, D), bias (D,).
 
-    On a CPU, PyTorch's grouped convolution costs five times as much as adding shifted copies.
+    On a CPU, PyTorch's grouped convolution takes five times as long as adding shifted copies.
     """
     if hidden.device.type == "cpu":
         return _ShiftedSum.apply(hidden, weight, bias)  # type: ignore[return-value]
@@ -319,13 +324,17 @@ def depthwise_conv(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def length_mask(lengths: Tensor, longest: int | None = None) -> Tensor:
-    """Turn lengths (B,) int64 into a mask (B, T) bool that is True where valid."""
+    """Turn lengths (B,) int64 into a bool mask (B, T) that is True where valid."""
     longest = int(lengths.max()) if longest is None else longest
     return torch.arange(longest, device=lengths.device)[None] < lengths[:, None]
 
 
 def round_durations(log_duration: Tensor, mask: Tensor, pace: float) -> Tensor:
-    """Turn predicted log(frames + 1) (B, T_text) into whole frames, at least one a clip."""
+    """Turn predicted log(frames + 1) (B, T_text) into frames, at least one per clip.
+
+    log_duration: (B, T_text). mask: (B, T_text) bool. Returns (B, T_text) int64.
+    """
+    # An untrained network may predict anything; 500 frames (5.8 s) per token bound its memory.
     frames = torch.round((torch.exp(log_duration.float()) - 1) * pace).clamp(min=0, max=500)
     frames = frames.long() * mask
     frames[:, 0] += (frames.sum(dim=1) == 0).long()
@@ -333,7 +342,7 @@ def round_durations(log_duration: Tensor, mask: Tensor, pace: float) -> Tensor:
 
 
 class _ShiftedSum(torch.autograd.Function):
-    """Depthwise convolution as a sum of shifted copies, with no copy kept per tap."""
+    """Depthwise convolution as a sum of shifted views; only the padded input is saved."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -402,7 +411,7 @@ class _FeedForward(nn.Module):
 
 
 class _NamedConv(nn.Module):
-    """A 1-d convolution under the key `conv`, as published; (B, T, D) unless time is last."""
+    """A 1-d convolution with the published key `conv`; (B, T, D) unless time is last."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, has_time_last: bool = False) -> None:
         super().__init__()
@@ -429,7 +438,7 @@ def _add_positions(module: nn.Module, sizes: Sizes) -> None:
 
 
 def _with_positions(module: nn.Module, hidden: Tensor) -> Tensor:
-    """Add the position vectors to (B, T, D); convolutional stacks have none."""
+    """Add position vectors to (B, T, D); stacks of convolutions need none."""
     table = module.position_enc
     if not isinstance(table, Tensor):
         return hidden
@@ -448,10 +457,13 @@ def _sinusoids(count: int, width: int) -> Tensor:
 
 
 def _places(time: Tensor, owner: Tensor, ends: Tensor, durations: Tensor) -> Tensor:
-    """Say where in its token each frame lies: (B, T_mel, 3).
+    """Return where each frame lies within its token, (B, T_mel, 3).
 
-    time: (T_mel,). owner: (B, T_mel) token of a frame. ends, durations: (B, T_text) frames.
+    The three values are the share of the token that has passed, and the tens of frames since its
+    start and until its end. time: (T_mel,). owner: (B, T_mel), the token of each frame. ends,
+    durations: (B, T_text) frames.
     """
+    # Tens of frames, limited to 5, are of similar size as the share; chosen by hand.
     length = durations.gather(1, owner).clamp(min=1)
     left = (ends.gather(1, owner) - time - 0.5).clamp(min=0)
     share = 1 - left / length

@@ -1,4 +1,4 @@
-"""Text to audio with a trained network: sentences, mel, vocoder."""
+"""Speak a text with a trained network, sentence by sentence, through the chosen vocoder."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -19,16 +19,16 @@ from trainer.models.fastspeech2.network import FastSpeech2, Prediction
 from trainer.models.fastspeech2.tokens import encode_symbols, split_symbols
 from trainer.specs import Speech
 
-_PAUSE_S = 0.12
+_PAUSE_S = 0.12  # between sentences, in addition to the pauses that the network predicts
 
 
 def synthesize(model: nn.Module, facts: dict[str, Any], text: str, speaker: str) -> Speech:
-    """Speak a text in the voice of a speaker; an empty speaker name takes the first one.
+    """Speak a text in the voice of a speaker; an empty name selects the first speaker.
 
-    Symbols the network never learned are left out.
+    Symbols that the network has not learned are left out.
 
     Raises:
-        DataError: the speaker is unknown, or nothing of the text can be spoken.
+        DataError: the speaker is unknown, or no part of the text can be spoken.
         CheckpointError: the HiFi-GAN weights cannot be used.
     """
     spoken = list(stream(model, facts, text, speaker))
@@ -36,10 +36,10 @@ def synthesize(model: nn.Module, facts: dict[str, Any], text: str, speaker: str)
 
 
 def stream(model: nn.Module, facts: dict[str, Any], text: str, speaker: str) -> Iterator[Speech]:
-    """Yield what `synthesize` returns sentence by sentence.
+    """Yield the same audio as `synthesize`, one sentence at a time.
 
     Raises:
-        DataError: the speaker is unknown, or nothing of the text can be spoken.
+        DataError: the speaker is unknown, or no part of the text can be spoken.
         CheckpointError: the HiFi-GAN weights cannot be used.
     """
     if not isinstance(model, FastSpeech2):
@@ -53,8 +53,8 @@ def stream(model: nn.Module, facts: dict[str, Any], text: str, speaker: str) -> 
     encoded = [tokens for tokens in encoded if len(tokens)]
     if not encoded:
         raise DataError(
-            f"Nothing of '{text[:60]}' can be spoken; expected letters that occur in the training "
-            "data. Write the text in the language the voice was trained on."
+            f"No part of '{text[:60]}' can be spoken; expected letters that occur in the training "
+            "data. Write the text in the language of the training data."
         )
     pause = np.zeros(int(_PAUSE_S * settings.sample_rate), np.float32)
     for index, tokens in enumerate(encoded):
@@ -63,7 +63,7 @@ def stream(model: nn.Module, facts: dict[str, Any], text: str, speaker: str) -> 
 
 
 def predict_pitch(prediction: Prediction, facts: dict[str, Any], speaker: int) -> np.ndarray:
-    """Return F0 (T_mel,) in Hz of the first clip of a prediction, 0 where its mel is unvoiced."""
+    """Return the F0 (T_mel,) in Hz of the first clip in a prediction, 0 where unvoiced."""
     mel = prediction.mel_refined[0].float().cpu().numpy()
     voice = facts["speakers"][speaker]
     durations = prediction.durations[0].cpu().numpy()
@@ -74,7 +74,7 @@ def predict_pitch(prediction: Prediction, facts: dict[str, Any], speaker: int) -
     log_f0 = np.interp(np.arange(len(mel)) + 0.5, centres, pitch * voice["pitch_std"])
     weights = np.asarray(facts.get("voicing") or [0.0] * mel.shape[1] + [1.0])
     padded = np.pad(mel @ weights[:-1] + weights[-1], 1, mode="edge")
-    # The middle of three keeps single frames from flickering.
+    # The median of three frames keeps single frames from flickering.
     voicing = np.median(np.stack([padded[:-2], padded[1:-1], padded[2:]]), axis=0)
     return np.where(voicing > 0, np.exp(log_f0 + voice["pitch_mean"]), 0.0)
 
@@ -121,14 +121,14 @@ def _find_speaker(facts: dict[str, Any], speaker: str) -> int:
 
 @lru_cache(maxsize=1)
 def load_hifigan(path: str) -> Hifigan:
-    """Load a HiFi-GAN V1 generator, weight norm folded or not.
+    """Load a HiFi-GAN V1 generator, with or without weight norm.
 
     Raises:
-        CheckpointError: the file is absent or holds something else.
+        CheckpointError: the file is missing or is not such a generator.
     """
     if not path or not Path(path).is_file():
         raise CheckpointError(
-            f"The HiFi-GAN weights '{path}' do not exist. Give the path of a generator checkpoint "
+            f"The HiFi-GAN weights '{path}' do not exist. Enter the path of a generator checkpoint "
             "under HiFi-GAN weights, or choose another vocoder."
         )
     content = read_tensors(Path(path))
@@ -138,7 +138,7 @@ def load_hifigan(path: str) -> Hifigan:
     except (AttributeError, KeyError, RuntimeError) as error:
         detail = " ".join(str(error).split())[:200]
         raise CheckpointError(
-            f"{path} is no HiFi-GAN V1 generator for 80 mels: {detail}. "
-            "Choose another file, or another vocoder."
+            f"{path} is not a HiFi-GAN V1 generator for 80 mels: {detail}. "
+            "Choose another file or another vocoder."
         ) from None
     return generator.eval()

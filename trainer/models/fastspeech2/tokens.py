@@ -1,4 +1,4 @@
-"""Text to the symbols the network reads."""
+"""Turn text into the symbols that the network reads."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ SPECIALS = (PAD, BEGIN, END)
 
 
 def split_symbols(texts: Sequence[str], languages: Sequence[str], kind: str) -> list[list[str]]:
-    """Split each text into symbols; `kind` is `characters` or `phonemes` (through espeak-ng)."""
+    """Split each text into symbols; `kind` is `characters` or `phonemes` (from espeak-ng)."""
     if kind == "phonemes":
         return [_spell(text) for text in _phonemes(texts, languages)]
     return [
@@ -22,10 +22,10 @@ def split_symbols(texts: Sequence[str], languages: Sequence[str], kind: str) -> 
 
 
 def encode_symbols(symbols: Sequence[str], known: Sequence[str]) -> np.ndarray:
-    """Return symbol numbers (T_text,) int32 between the sentence marks.
+    """Return symbol numbers (T_text,) int32, with the sentence marks at both ends.
 
-    Unknown symbols are left out; a letter with an unknown accent falls back to the plain letter.
-    Empty if nothing speakable is known.
+    Unknown symbols are left out, but a letter with an unknown accent falls back to the plain
+    letter. The result is empty if no known symbol is speakable.
     """
     numbers = {symbol: index for index, symbol in enumerate(known)}
     found = []
@@ -40,17 +40,19 @@ def encode_symbols(symbols: Sequence[str], known: Sequence[str]) -> np.ndarray:
 
 
 def is_speakable(symbol: str) -> bool:
-    """Say whether a symbol stands for a sound: a letter, a digit or a symbol of a phone set."""
+    """Return whether a symbol stands for a sound: a letter, a digit or a phone-set symbol."""
+    # Unicode categories: letters, numbers and symbols.
     return symbol not in SPECIALS and unicodedata.category(symbol[0])[0] in "LNS"
 
 
 def is_sound(symbol: str) -> bool:
-    """Say whether a symbol is heard by itself: a letter or digit, not a mark or a pause."""
+    """Return whether a symbol is heard by itself: a letter or digit, not a mark or a pause."""
     return symbol not in SPECIALS and unicodedata.category(symbol[0]) in ("Lu", "Ll", "Lo", "Nd")
 
 
 def _spell(text: str) -> list[str]:
-    """Return the characters of a text; Hangul syllables fall apart into their letters."""
+    """Return the characters of a text, with Hangul syllables split into their letters."""
+    # A few dozen letters can be learned from minutes of speech; 11,172 syllables cannot.
     text = " ".join(text.split())
     return [
         letter

@@ -1,4 +1,4 @@
-"""Mel to audio without weights: Griffin-Lim, and pulses and noise shaped to the mel."""
+"""Vocoders that need no weights: Griffin-Lim, and pulses and noise shaped to the mel."""
 
 import numpy as np
 
@@ -10,19 +10,21 @@ from trainer.models._layers.mel import (
     mel_filters,
 )
 
+# All chosen by hand.
 _SEED = 20
-_BREATH_HZ = 4500.0
+_BREATH_HZ = 4500.0  # above this, voiced speech is made of noise too
 _SHAPING_ROUNDS = 3
-_PULSE_REACH = 12
+_PULSE_REACH = 12  # samples on each side of a pulse
 _LOUDEST = 0.95
 
 
 def griffin_lim(
     mel: np.ndarray, settings: MelSettings, rounds: int = 32, momentum: float = 0.99
 ) -> np.ndarray:
-    """Find audio (T_wav,) whose mel is near `mel` (T_mel, M), starting from random phases.
+    """Estimate audio (T_wav,) whose mel is close to `mel` (T_mel, M), from random initial phases.
 
-    Griffin & Lim 1984, with the momentum of Perraudin et al. 2013.
+    Griffin & Lim 1984, with the momentum of Perraudin et al. 2013. In an experiment, a recognizer
+    made no fewer errors after 60 rounds than after 32.
     """
     generator = np.random.default_rng(_SEED)
     target = invert_mel(mel, settings)
@@ -34,8 +36,8 @@ def pulse_noise(mel: np.ndarray, f0: np.ndarray, settings: MelSettings) -> np.nd
     """Shape pulses (voiced) and noise (unvoiced) to a mel.
 
     mel: (T_mel, M) natural log. f0: (T_mel,) Hz, 0 where unvoiced. Each round measures the mel of
-    what there is and corrects its envelope; the fine structure stays that of the excitation. A
-    predicted mel has lost its harmonics, so following it more closely makes the voice hoarse.
+    the current audio and corrects its envelope; the fine structure remains that of the excitation.
+    A predicted mel has lost its harmonics, so following it more closely makes the voice hoarse.
     Returns audio (T_wav,) float32.
     """
     wave = _excite(f0, settings)
@@ -48,7 +50,10 @@ def pulse_noise(mel: np.ndarray, f0: np.ndarray, settings: MelSettings) -> np.nd
 
 
 def _smooth_bands(mel: np.ndarray) -> np.ndarray:
-    """Average the power of a mel (T_mel, M) over five bands: single harmonics would resonate."""
+    """Average the magnitudes of a mel (T_mel, M) over five bands, in natural log.
+
+    Without smoothing, single harmonics would resonate.
+    """
     padded = np.pad(np.exp(mel), ((0, 0), (2, 2)), mode="edge")
     weights = np.array([0.25, 0.75, 1.0, 0.75, 0.25], np.float32) / 3
     bands = mel.shape[1]
@@ -56,7 +61,7 @@ def _smooth_bands(mel: np.ndarray) -> np.ndarray:
 
 
 def _spread_bands(correction: np.ndarray, settings: MelSettings) -> np.ndarray:
-    """Interpolate a log gain per mel band (T_mel, M) to one per bin, (T_mel, n_fft // 2 + 1)."""
+    """Interpolate log gains of mel bands (T_mel, M) to those of bins (T_mel, n_fft // 2 + 1)."""
     filters = mel_filters(settings)
     centres = filters.argmax(axis=1)
     bins = np.arange(filters.shape[1])
@@ -83,11 +88,12 @@ def istft(spectrum: np.ndarray, settings: MelSettings) -> np.ndarray:
     weight = _overlap_add(np.broadcast_to(window**2, frames.shape), settings.hop_length)
     margin = (settings.n_fft - settings.hop_length) // 2
     kept = slice(margin, margin + len(frames) * settings.hop_length)
+    # The sum of squared windows approaches 0 at both ends of the clip.
     return total[kept] / np.maximum(weight[kept], 1e-3)
 
 
 def _overlap_add(frames: np.ndarray, hop_length: int) -> np.ndarray:
-    """Add frames (T_mel, n_fft) at steps of hop_length, which divides n_fft."""
+    """Overlap-add frames (T_mel, n_fft) at a distance of hop_length, which must divide n_fft."""
     count, size = frames.shape
     parts = size // hop_length
     total = np.zeros((count + parts - 1, hop_length), np.float32)
@@ -99,7 +105,7 @@ def _overlap_add(frames: np.ndarray, hop_length: int) -> np.ndarray:
 def _iterate_phases(
     target: np.ndarray, angles: np.ndarray, settings: MelSettings, rounds: int, momentum: float
 ) -> np.ndarray:
-    """Make phases agree with the magnitudes `target` (T_mel, bins); return audio (T_wav,)."""
+    """Make phases consistent with the magnitudes `target` (T_mel, bins); return audio (T_wav,)."""
     previous = np.zeros_like(angles)
     for _ in range(rounds):
         rebuilt = stft(istft(target * angles, settings), settings)
@@ -110,7 +116,7 @@ def _iterate_phases(
 
 
 def _excite(f0: np.ndarray, settings: MelSettings) -> np.ndarray:
-    """Return pulses at f0 (T_mel,), breathy at the top, and noise where unvoiced: (T_wav,)."""
+    """Return pulses at f0 (T_mel,), breathy above _BREATH_HZ, noise where unvoiced: (T_wav,)."""
     generator = np.random.default_rng(_SEED)
     hop, rate = settings.hop_length, settings.sample_rate
     count = len(f0) * hop
@@ -122,6 +128,7 @@ def _excite(f0: np.ndarray, settings: MelSettings) -> np.ndarray:
     pulses = _place_pulses(smooth_f0 / rate)
     noise = generator.standard_normal(count).astype(np.float32)
     frequencies = np.linspace(0, rate / 2, settings.n_fft // 2 + 1)
+    # A soft transition from pulses to noise, 400 Hz wide.
     breath = 1 / (1 + np.exp(-(frequencies - _BREATH_HZ) / 400))
     share = np.where(voiced[:, None], breath, 1.0).astype(np.float32)
     pulse_part = stft(pulses, settings) * np.sqrt(1 - share)
@@ -129,10 +136,10 @@ def _excite(f0: np.ndarray, settings: MelSettings) -> np.ndarray:
 
 
 def _place_pulses(advance: np.ndarray) -> np.ndarray:
-    """Return one pulse of unit power a period, (T_wav,) float32; advance: periods per sample.
+    """Return one pulse of unit power per period, (T_wav,) float32; advance: periods per sample.
 
-    A pulse between two samples is a windowed sinc: a coarser one would sound an octave lower
-    wherever the period is half a sample off.
+    A pulse between two samples is a windowed sinc. If pulses were rounded to samples, a period of
+    a whole number of samples and a half would sound an octave lower.
     """
     turns = np.cumsum(advance)
     after = np.flatnonzero(np.diff(np.floor(turns), prepend=0.0) > 0)
@@ -147,6 +154,6 @@ def _place_pulses(advance: np.ndarray) -> np.ndarray:
 
 
 def _limit(wave: np.ndarray) -> np.ndarray:
-    """Scale audio (T_wav,) down if it would clip."""
+    """Scale down audio (T_wav,) that would clip."""
     peak = float(np.abs(wave).max()) if len(wave) else 0.0
     return (wave * min(1.0, _LOUDEST / max(peak, 1e-9))).astype(np.float32)
