@@ -264,7 +264,7 @@ def test_clips_that_cannot_be_used_are_named_with_a_reason() -> None:
     corpus = run_survey(clips)
 
     assert set(corpus.features) == {"clip0"}
-    assert "nothing speakable" in corpus.unusable["clip1"]
+    assert "no speakable symbol" in corpus.unusable["clip1"]
     assert "too long for 70 frames" in corpus.unusable["clip2"]
     assert "'eve' has no train clip" in corpus.unusable["clip3"]
 
@@ -277,7 +277,7 @@ def test_symbols_come_from_the_train_clips_alone() -> None:
 
 
 def test_a_manifest_without_usable_clips_is_refused() -> None:
-    with pytest.raises(DataError, match="nothing speakable"):
+    with pytest.raises(DataError, match="no speakable symbol"):
         run_survey([make_clip(0, text="?!")])
 
 

@@ -1,4 +1,4 @@
-"""FastSpeech 2: text to speech in one pass, with durations, pitch and energy predicted."""
+"""FastSpeech 2: non-autoregressive text to speech that predicts durations, pitch and energy."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from trainer.specs import Featurizer, ModelFamily
 
 
 def make_featurizer(base: Path | None, options: Options) -> Featurizer:
-    """Return the featurizer; it is the same for every base checkpoint."""
+    """Return the featurizer, which does not depend on the base checkpoint."""
     return SpeechFeaturizer(MelSettings(), options.trim_silence)
 
 
@@ -24,6 +24,7 @@ FAMILY = ModelFamily(
     name="fastspeech2",
     label="FastSpeech 2",
     summary="Fast, small and stable; the small size learns a voice in minutes on a CPU.",
+    # The licence of ming024/FastSpeech2, whose checkpoints can be loaded.
     options=Options,
     licence="MIT; no weights included",
     load=load,
@@ -39,8 +40,8 @@ FAMILY = ModelFamily(
     stream=stream,
     reads=read_texts,
     rehearsal=REHEARSAL,
-    # Best of the sweeps in assets/measured/race_all.json (small size, bundled base, 37 steps), but
-    # Kron's: what was best there diverged over 150 steps, and a tenth of it did well.
+    # The best rates of the sweeps in assets/measured/race_all.json (small size, bundled base, 37
+    # steps). Kron is the exception: its best rate diverged over 150 steps, a tenth of it did well.
     learning_rates={
         "adamw": 2e-3,
         "prodigy": 1.0,

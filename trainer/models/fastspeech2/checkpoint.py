@@ -1,4 +1,7 @@
-"""Weights in and out: own folders, published .pth.tar files, rows mapped between symbol tables."""
+"""Load and export FastSpeech 2 weights: Timbre's own folders and published .pth.tar files.
+
+When symbols or speakers of a base differ from the data's, embedding rows are mapped by name.
+"""
 
 import json
 from collections.abc import Sequence
@@ -31,10 +34,10 @@ State = dict[str, Tensor]
 
 
 def load(base: Path | None, options: Options, facts: dict[str, Any]) -> FastSpeech2:
-    """Build the network that `facts` describe, with the base's weights or fresh ones.
+    """Build the network that `facts` describe, with the weights of the base or new ones.
 
     Raises:
-        CheckpointError: the base is absent, damaged or of another shape.
+        CheckpointError: the base is missing, damaged or of another shape.
     """
     sizes = Sizes(**facts["sizes"])
     model = FastSpeech2(sizes, len(facts["symbols"]), len(facts["speakers"]))
@@ -47,7 +50,7 @@ def load(base: Path | None, options: Options, facts: dict[str, Any]) -> FastSpee
     state = _map_rows(state, model, base_facts, facts)
     if misfit := describe_misfit(shapes_of(state), shapes_of(model.state_dict())):
         raise CheckpointError(
-            f"{base} does not fit this network; {misfit}. Choose a checkpoint of the same size."
+            f"{base} does not match this network; {misfit}. Choose a checkpoint of the same size."
         )
     model.load_state_dict(state)
     return model
@@ -59,7 +62,7 @@ def export(
     folder: Path,
     weights: dict[str, Tensor] | None = None,
 ) -> None:
-    """Write model.safetensors and config.json, which `load` reads back."""
+    """Write model.safetensors and config.json to a folder that `load` can read."""
     write_own(folder, weights or model.state_dict(), facts)
 
 
@@ -67,7 +70,7 @@ def read_base(base: Path) -> tuple[dict[str, Any], State]:
     """Read the facts and weights of a folder with model.safetensors, or of a .pth.tar file.
 
     Raises:
-        CheckpointError: nothing readable is there.
+        CheckpointError: neither is there, or it cannot be read.
     """
     if (base / WEIGHTS_FILE).is_file():
         return _read_folder(base)
@@ -77,18 +80,19 @@ def read_base(base: Path) -> tuple[dict[str, Any], State]:
             base = candidates[0]
     if not base.is_file():
         raise CheckpointError(
-            f"{base} is no FastSpeech 2 checkpoint. Give a folder that holds {WEIGHTS_FILE} and "
-            f"{FACTS_FILE}, or a published .pth.tar file."
+            f"{base} is not a FastSpeech 2 checkpoint. Choose a folder that contains "
+            f"{WEIGHTS_FILE} and {FACTS_FILE}, or a published .pth.tar file."
         )
     return _read_published(base)
 
 
 def require_same_shape(facts: dict[str, Any], sizes: Sizes, base: Path) -> None:
-    """Refuse a base whose network has other sizes.
+    """Reject a base whose network has other sizes.
 
     Raises:
-        CheckpointError: says which sizes differ and which option to change.
+        CheckpointError: the message says which sizes differ and which option to change.
     """
+    # Dropout changes no weights, so it may differ.
     unlearned = {"dropout": 0.0, "predictor_dropout": 0.0}
     theirs = replace(Sizes(**facts["sizes"]), **unlearned).to_json()
     ours = replace(sizes, **unlearned).to_json()
@@ -96,9 +100,9 @@ def require_same_shape(facts: dict[str, Any], sizes: Sizes, base: Path) -> None:
     if differing:
         listed = ", ".join(f"{name} {theirs[name]} (not {ours[name]})" for name in differing)
         raise CheckpointError(
-            f"{base} holds a network of another size: {listed}. "
+            f"The network in {base} has another size: {listed}. "
             f"Set Size to '{facts.get('size', 'standard')}' with matching Blocks, "
-            "or start from another base checkpoint."
+            "or choose another base checkpoint."
         )
 
 
@@ -108,22 +112,22 @@ def _read_folder(base: Path) -> tuple[dict[str, Any], State]:
         state = load_file(base / WEIGHTS_FILE)
     except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(
-            f"{base} cannot be read: {error}. Copy the checkpoint again or take another one."
+            f"{base} cannot be read: {error}. Copy the checkpoint again or choose another one."
         ) from None
     if not isinstance(facts, dict) or facts.get("family") != "fastspeech2":
         raise CheckpointError(
             f"{base / FACTS_FILE} does not describe a FastSpeech 2 checkpoint. "
-            "Choose the family the checkpoint was made with."
+            "Choose the family that the checkpoint was made with."
         )
     require_format(facts, base, FORMAT)
     return facts, state
 
 
 def read_tensors(path: Path) -> Any:
-    """Read a file that torch.save wrote, through a child that takes nothing but tensors out of it.
+    """Read a file written by torch.save in a child process that accepts only tensors.
 
     Raises:
-        CheckpointError: it is absent, damaged, something else, or holds what could run code.
+        CheckpointError: the file is missing, damaged, not a torch file, or could run code.
     """
     try:
         found = path.stat()
@@ -135,7 +139,7 @@ def read_tensors(path: Path) -> Any:
 
 @lru_cache(maxsize=2)
 def _read_once(path: Path, changed_ns: int, size: int) -> Any:
-    """A run asks for its base several times; a child takes seconds to start."""
+    """Cache the tensors: a run reads its base several times, and a child takes seconds to start."""
     return read_pickle(path)
 
 
@@ -144,14 +148,14 @@ def _read_published(path: Path) -> tuple[dict[str, Any], State]:
     state = content.get("model", content) if isinstance(content, dict) else None
     if not isinstance(state, dict) or "encoder.src_word_emb.weight" not in state:
         raise CheckpointError(
-            f"{path} holds no FastSpeech 2 weights; expected a state_dict with "
-            "encoder.src_word_emb.weight, alone or under 'model'."
+            f"{path} contains no FastSpeech 2 weights; expected a state_dict with "
+            "encoder.src_word_emb.weight, at the top level or under 'model'. Choose another file."
         )
     return describe_published(state), dict(state)
 
 
 def _set_bins(model: FastSpeech2, facts: dict[str, Any]) -> None:
-    """Spread the bins of a fresh quantised network over the corpus' range."""
+    """Spread the bins of a new quantized network evenly over the range in the corpus."""
     adaptor = model.variance_adaptor
     if adaptor.is_quantised:
         for name in ("pitch", "energy"):
@@ -163,7 +167,7 @@ def _set_bins(model: FastSpeech2, facts: dict[str, Any]) -> None:
 def _map_rows(
     state: State, model: FastSpeech2, base_facts: dict[str, Any], facts: dict[str, Any]
 ) -> State:
-    """Give every symbol and speaker its row of the base; new ones take the mean of the others."""
+    """Give each symbol and speaker its row of the base; new ones get the mean of all rows."""
     state = dict(state)
     key = "encoder.src_word_emb.weight"
     if facts["symbols"] != base_facts["symbols"] and key in state:
@@ -174,7 +178,7 @@ def _map_rows(
     if model.speaker_emb is None:
         state.pop("speaker_emb.weight", None)
     elif "speaker_emb.weight" not in state:
-        # A base with one voice has no speaker vector; none is the same as zero.
+        # A base with one voice has no speaker table. Adding zeros leaves its output unchanged.
         state["speaker_emb.weight"] = torch.zeros_like(model.speaker_emb.weight)
     elif names != base_names:
         table = state["speaker_emb.weight"]
@@ -185,7 +189,7 @@ def _map_rows(
 def _rows_by_name(
     table: Tensor, known: Sequence[str], wanted: Sequence[str], aliases: dict[str, str]
 ) -> Tensor:
-    """Rearrange a table (known, D) to (wanted, D); a known alias goes before the name itself."""
+    """Rearrange a table (known, D) to (wanted, D); a known alias takes precedence over the name."""
     rows = {name: row for row, name in enumerate(known)}
     average = table.mean(dim=0)
     found = []

@@ -1,4 +1,4 @@
-"""What a person chooses about FastSpeech 2."""
+"""The options of FastSpeech 2."""
 
 from dataclasses import dataclass
 
@@ -8,32 +8,32 @@ from trainer.options import option
 
 @dataclass(frozen=True)
 class Options:
-    """The options of the family, in the order of the form."""
+    """The options of the family, in the order in which the form shows them."""
 
     size: str = option(
         "small",
         "Size",
-        "small: about 1 M parameters, learns on a CPU; standard: 35 M, for a GPU, reads published "
+        "small: about 1 M parameters, trains on a CPU; standard: 35 M, for a GPU, loads published "
         "checkpoints.",
         choices=("small", "standard"),
     )
     tokens: str = option(
         "characters",
-        "Text as",
+        "Text input",
         "characters work for every language; phonemes (espeak-ng) pronounce rare words better.",
         choices=("characters", "phonemes"),
     )
     vocoder: str = option(
         "pulse",
         "Vocoder",
-        "How previews become audio: pulse (fast, follows the predicted pitch), griffin-lim, or "
-        "hifigan with weights of your own.",
+        "Turns mels into audio: pulse (fast, follows the predicted pitch), griffin-lim, or hifigan "
+        "with your own weights.",
         choices=("pulse", "griffin-lim", "hifigan"),
     )
     hifigan: str = option(
         "",
         "HiFi-GAN weights",
-        "Generator checkpoint for 22050 Hz, 80 mels, hop 256; needed if the vocoder is hifigan.",
+        "Generator checkpoint for 22050 Hz, 80 mels, hop 256; required if the vocoder is hifigan.",
         folded=True,
         is_path=True,
     )
@@ -47,24 +47,24 @@ class Options:
     aligner: str = option(
         "monophone",
         "Aligner",
-        "Where each symbol begins and ends: monophone (seconds, any language), neural (learns "
-        "longer, for hours of speech and a GPU), or ctc with a speech recogniser of your own.",
+        "Finds where each symbol begins and ends: monophone (takes seconds, any language), neural "
+        "(slower; for hours of speech and a GPU), or ctc with your own speech recogniser.",
         choices=("monophone", "neural", "ctc"),
         folded=True,
     )
     aligner_steps: int = option(
         1000,
         "Neural aligner steps",
-        "Steps the neural aligner learns for, of 8 clips each; hours of speech deserve more.",
+        "Training steps of the neural aligner, 8 clips each; increase for hours of speech.",
         min=1,
         folded=True,
     )
     ctc_model: str = option(
         "",
         "CTC model",
-        "A TorchScript file that maps audio (1, samples) to scores (1, frames, "
-        'labels); beside it a .json of the same name: {"labels": [...], "sample_rate": 16000, '
-        '"blank": 0}. It is a program: take only one you trust.',
+        "A TorchScript file that maps audio (1, samples) to scores (1, frames, labels), with a "
+        '.json file of the same name beside it: {"labels": [...], "sample_rate": 16000, '
+        '"blank": 0}. The file is a program; use only one that you trust.',
         folded=True,
         is_path=True,
     )
@@ -92,14 +92,14 @@ class Options:
             raise ConfigError(
                 FieldProblem(
                     "CTC model (ctc_model) is empty; the ctc aligner needs the path of a "
-                    "TorchScript file. Give one, or choose another aligner.",
+                    "TorchScript file. Enter one, or choose another aligner.",
                     "ctc_model",
                 )
             )
 
 
 def loss_weights(options: Options) -> dict[str, float]:
-    """Return the weight of each loss, defaults filled in by size."""
+    """Return the weight of each loss, with defaults that depend on the size."""
     is_small = options.size == "small"
     chosen = {
         "mel": options.mel_weight,
@@ -107,6 +107,8 @@ def loss_weights(options: Options) -> dict[str, float]:
         "pitch": options.pitch_weight,
         "energy": options.energy_weight,
     }
+    # The standard size weights all losses by 1, as published. The small one, chosen by hand, puts
+    # the mel first; coqui-tts also weights pitch and energy by 0.1.
     usual = {"mel": 1.0, "duration": 0.3, "pitch": 0.1, "energy": 0.1}
     return {
         name: weight if weight is not None else (usual[name] if is_small else 1.0)

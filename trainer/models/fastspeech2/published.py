@@ -1,4 +1,4 @@
-"""What published state_dicts leave unsaid: symbol table, sizes, the sound nearest to a letter."""
+"""Facts that the published state_dicts do not contain: symbols, sizes, aliases of letters."""
 
 from typing import Any
 
@@ -27,12 +27,12 @@ _SOUNDS = {
 }  # fmt: skip
 
 PUBLISHED_ALIASES = {symbol: f"@{sound}" for symbol, sound in _SOUNDS.items()}
-"""IPA and letters -> the nearest trained symbol of the published English checkpoints, whose rows
-for plain letters were never trained."""
+"""IPA symbols and letters -> the nearest ARPAbet symbol of the published English checkpoints, which
+were trained on phonemes, so that their rows for plain letters are random."""
 
 
 def describe_published(state: dict[str, Tensor]) -> dict[str, Any]:
-    """Return the facts of a published state_dict, as far as its shapes tell."""
+    """Return the facts of a published state_dict, derived from its shapes."""
     embedding = state["encoder.src_word_emb.weight"]
     speakers = state.get("speaker_emb.weight")
     num_speakers = 0 if speakers is None else len(speakers)
@@ -47,7 +47,10 @@ def describe_published(state: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def published_symbols(count: int) -> list[str]:
-    """Rebuild the table of 361 symbols: punctuation, letters, ARPAbet, pinyin, silences."""
+    """Return the symbol table of ming024/FastSpeech2: 361 symbols, ARPAbet and pinyin among them.
+
+    For another count, the symbols are unknown and get placeholder names.
+    """
     vowels = [vowel + stress for vowel in _VOWELS.split() for stress in ("", "0", "1", "2")]
     finals = [final + tone for final in _FINALS.split() for tone in "12345"]
     arpabet = sorted([*_CONSONANTS.split(), *vowels])
@@ -62,7 +65,7 @@ def published_symbols(count: int) -> list[str]:
 
 
 def _read_sizes(state: dict[str, Tensor]) -> Sizes:
-    """Read the sizes off the shapes; what is missing gets the published one and is named later."""
+    """Derive the sizes from the shapes; `load` reports missing weights, so defaults do here."""
     width = state["encoder.src_word_emb.weight"].shape[1]
     first = state.get("encoder.layer_stack.0.pos_ffn.w_1.weight")
     predictor = state.get("variance_adaptor.pitch_predictor.linear_layer.weight")
@@ -84,13 +87,14 @@ def _read_sizes(state: dict[str, Tensor]) -> Sizes:
 
 
 def _count_blocks(state: dict[str, Tensor], part: str) -> int:
-    """Count the blocks of the encoder or decoder by their keys."""
+    """Count the blocks of the encoder or decoder from their keys."""
     prefix = f"{part}.layer_stack."
     return len({name.split(".")[2] for name in state if name.startswith(prefix)})
 
 
 def _unmeasured_voice(name: str) -> dict[str, Any]:
-    """A published speaker: normalised units are all that is known, so typical ones stand in."""
+    """Return a published speaker; its statistics are not published, so these are typical ones."""
+    # Chosen by hand; exp(5.2) is 181 Hz. Speakers that have clips are measured instead.
     return {
         "name": name, "language": "en", "pitch_mean": 5.2, "pitch_std": 0.25,
         "energy_mean": 40.0, "energy_std": 35.0,

@@ -1,4 +1,4 @@
-"""How the network reads texts: cleaned, split into symbols, and which of them its base lacks."""
+"""Preview how FastSpeech 2 reads texts: cleaned text, symbols, and symbols its base lacks."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from trainer.specs import Reading
 def read_texts(
     base: Path | None, options: Options, texts: Sequence[tuple[str, str]]
 ) -> list[Reading]:
-    """Return how each text (with its language) is read; without a base every symbol is learned."""
+    """Return how each (text, language) is read; without a base, no symbol is unknown."""
     known = set(read_base(base)[0]["symbols"]) if base is not None else None
     words = [text for text, _ in texts]
     languages = [language for _, language in texts]

@@ -1,4 +1,7 @@
-"""FastSpeech 2 without clips and without weights: features of made-up clips, the bare network."""
+"""Synthetic batches for FastSpeech 2: random features and a network without loaded weights.
+
+Memory and speed can be measured with them before there is any data.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,14 +19,14 @@ from trainer.models.fastspeech2.network import sizes_of
 from trainer.models.fastspeech2.options import Options
 from trainer.specs import Corpus, Rehearsal
 
-_SYMBOLS_A_SECOND = 14.0
-_NUM_SYMBOLS = 60
+_SYMBOLS_A_SECOND = 14.0  # letters of fluent English; chosen by hand
+_NUM_SYMBOLS = 60  # about what a language with an alphabet needs; chosen by hand
 
 
 def imagine(base: Path | None, options: Options, clips: Sequence[Clip], size: str) -> Corpus:
-    """Return what a survey would, were the clips real; random mels of true lengths.
+    """Return what a survey would return for such clips, with random mels of the right lengths.
 
-    Texts count by their letters; an empty one counts as fluent speech.
+    A text counts one token per letter; an empty one counts as fluent speech.
     """
     options = replace(options, size=size) if size else options
     facts: dict[str, Any] = {
@@ -41,7 +44,7 @@ def imagine(base: Path | None, options: Options, clips: Sequence[Clip], size: st
 
 
 def network(options: Options, facts: dict[str, Any]) -> nn.Module:
-    """Return the network that `load` would fill, with whatever weights the current device gives."""
+    """Return the network that `load` would return, with weights that are not loaded."""
     return load(None, options, facts)
 
 

@@ -1,4 +1,4 @@
-"""What the family learns of a manifest as a whole: symbols, speakers, durations, statistics."""
+"""Survey all clips at once: symbols, speakers, durations and the statistics of each speaker."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -16,12 +16,12 @@ from trainer.models.fastspeech2.network import Sizes, sizes_of
 from trainer.models.fastspeech2.options import Options
 from trainer.specs import Corpus, Progress
 
-_REGRESSION_FRAMES = 20_000
+_REGRESSION_FRAMES = 20_000  # plenty for 81 weights
 
 
 @dataclass(frozen=True)
 class _Voice:
-    """Statistics of a speaker: log F0 over voiced frames, energy over all frames."""
+    """Statistics of a speaker: log F0 (of Hz) over voiced frames, energy over all frames."""
 
     name: str
     language: str
@@ -38,13 +38,13 @@ def survey(
     base: Path | None,
     progress: Progress,
 ) -> Corpus:
-    """Align every clip and prepare its targets.
+    """Align every clip and compute its training targets.
 
-    With a base checkpoint, its symbols and speakers keep their order and new ones follow.
+    The symbols and speakers of a base checkpoint keep their order; new ones are appended.
 
     Raises:
         DataError: no train clip is usable.
-        CheckpointError: the base, or the model for CTC alignment, is damaged or does not fit.
+        CheckpointError: the base or the CTC model is damaged or does not match.
     """
     sizes = sizes_of(options.size, options.blocks, options.dropout)
     facts = _known_facts(base, sizes)
@@ -91,7 +91,7 @@ def _known_facts(base: Path | None, sizes: Sizes) -> dict[str, Any]:
 def _extend_voices(
     known: Sequence[dict[str, Any]], clips: Sequence[Clip], features: dict[str, Features]
 ) -> list[_Voice]:
-    """Measure each speaker of the train clips; the base's others keep their statistics."""
+    """Measure the speakers of the train clips; other speakers of the base keep their statistics."""
     spoken: dict[str, list[Clip]] = {}
     for clip in clips:
         spoken.setdefault(clip.speaker, []).append(clip)
@@ -100,7 +100,8 @@ def _extend_voices(
         f0 = np.concatenate([features[clip.id]["f0"] for clip in own])
         energy = np.concatenate([features[clip.id]["energy"] for clip in own])
         log_f0 = np.log(f0[f0 > 0])
-        # A voice without any voiced frame gets a neutral pitch.
+        # A speaker without voiced frames gets a neutral pitch: exp(5.0) is 148 Hz. Lower limits
+        # keep divisions by a deviation finite.
         pitch_mean = float(log_f0.mean()) if len(log_f0) else 5.0
         pitch_std = max(float(log_f0.std()), 0.05) if len(log_f0) else 0.2
         energy_std = max(float(energy.std()), 1e-3)
@@ -117,14 +118,14 @@ def _find_unusable(
     states_of: np.ndarray,
     voices: Sequence[_Voice],
 ) -> dict[str, str]:
-    """Say, by clip id, why a clip has to be left out."""
+    """Return by clip id why a clip has to be left out."""
     speakers = {voice.name for voice in voices}
     reasons = {}
     for clip in clips:
         token = encoded[clip.id]
         frames = len(features[clip.id]["mel"])
         if len(token) == 0:
-            reasons[clip.id] = "its text holds nothing speakable that the train clips contain"
+            reasons[clip.id] = "its text has no speakable symbol that occurs in the train clips"
         elif clip.speaker not in speakers:
             reasons[clip.id] = f"its speaker '{clip.speaker}' has no train clip"
         elif (needed := aligner.count_frames_needed(token, states_of)) > frames:
@@ -136,16 +137,20 @@ def _find_unusable(
 
 
 def _usable(clips: Sequence[Clip], unusable: dict[str, str]) -> list[Clip]:
-    """Return the clips that are left; DataError if none of them is for training."""
+    """Return the clips that are left.
+
+    Raises:
+        DataError: none of them is in the train split.
+    """
     left = [clip for clip in clips if clip.id not in unusable]
     if all(clip.split == "val" for clip in left):
-        reasons = "; ".join(sorted(set(unusable.values()))[:3]) or "there is none"
-        raise DataError(f"No train clip can be used: {reasons}. Check the Data tab's ledger.")
+        reasons = "; ".join(sorted(set(unusable.values()))[:3]) or "the train split is empty"
+        raise DataError(f"No train clip can be used: {reasons}. See the ledger on the Data tab.")
     return left
 
 
 def _states_of(symbols: Sequence[str], options: Options) -> np.ndarray:
-    """Return how many states each symbol has (V,); only the monophone aligner knows several."""
+    """Return the number of states of each symbol (V,); only the monophone aligner has several."""
     several = aligner.SOUND_STATES if options.aligner == "monophone" else 1
     return np.array([several if tokens.is_sound(symbol) else 1 for symbol in symbols])
 
@@ -158,7 +163,7 @@ def _align(
     options: Options,
     progress: Progress,
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Return by clip id the durations (T_text,), or why a clip cannot be aligned."""
+    """Return by clip id the durations (T_text,), and why other clips cannot be aligned."""
     mels = [features[clip.id]["mel"] for clip in clips]
     numbers = [encoded[clip.id] for clip in clips]
 
@@ -186,7 +191,7 @@ def _align(
 def _prepare(
     raw: Features, token: np.ndarray, durations: np.ndarray, voice: _Voice, number: int
 ) -> Features:
-    """Average pitch and energy over each token, in the speaker's normal units."""
+    """Average pitch and energy over each token, in units of the speaker's standard deviation."""
     pitch = (interpolate_log_f0(raw["f0"], voice.pitch_mean) - voice.pitch_mean) / voice.pitch_std
     energy = (raw["energy"] - voice.energy_mean) / voice.energy_std
     starts = np.cumsum(durations) - durations
@@ -194,6 +199,8 @@ def _prepare(
         "mel": raw["mel"],
         "tokens": token,
         "durations": durations,
+        # Outliers, such as errors of the pitch tracker, would dominate the squared losses. The
+        # limits, in standard deviations, were chosen by hand.
         "pitch": _average(np.clip(pitch, -4, 4), starts, durations),
         "energy": _average(np.clip(energy, -4, 6), starts, durations),
         "speaker": np.array(number, np.int32),
@@ -201,7 +208,7 @@ def _prepare(
 
 
 def interpolate_log_f0(f0: np.ndarray, fallback: float) -> np.ndarray:
-    """Return log F0 (T_mel,) of f0 (T_mel,) Hz, drawn straight across unvoiced frames."""
+    """Return log F0 (T_mel,) of f0 (T_mel,) Hz, linearly interpolated over unvoiced frames."""
     voiced = np.flatnonzero(f0 > 0)
     if len(voiced) == 0:
         return np.full(len(f0), fallback)
@@ -209,7 +216,7 @@ def interpolate_log_f0(f0: np.ndarray, fallback: float) -> np.ndarray:
 
 
 def _average(values: np.ndarray, starts: np.ndarray, durations: np.ndarray) -> np.ndarray:
-    """Average values (T_mel,) over each token's frames, (T_text,); every duration is positive."""
+    """Average values (T_mel,) over each token's frames, (T_text,); durations must be positive."""
     return (np.add.reduceat(values, starts) / durations).astype(np.float32)
 
 
@@ -232,7 +239,8 @@ def _write_facts(
 
 
 def _statistics(ready: Sequence[Features], base_facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the ranges that quantised embeddings cover; a base keeps its own."""
+    """Return the ranges that quantized embeddings cover; those of a base are kept."""
+    # The embeddings of a base were trained with its bins, so other bins would change its voice.
     found = {}
     for name in ("pitch", "energy"):
         values = np.concatenate([clip[name] for clip in ready])
@@ -243,15 +251,16 @@ def _statistics(ready: Sequence[Features], base_facts: dict[str, Any]) -> dict[s
 
 
 def _fit_voicing(clips: Sequence[Features]) -> list[float]:
-    """Fit a line from a mel frame to voiced (1) or not (-1): M weights and a constant.
+    """Fit a linear classifier of mel frames, voiced (1) or unvoiced (-1): M weights and a constant.
 
-    The pulse vocoder reads voicing off the predicted mel with it, so the network need not predict
-    it. Ridge regression on evenly spaced frames.
+    The pulse vocoder applies it to the predicted mel, so the network need not predict voicing. It
+    is fitted by ridge regression on evenly spaced frames.
     """
     mels = np.concatenate([clip["mel"] for clip in clips])
     voiced = np.concatenate([clip["f0"] for clip in clips]) > 0
     step = max(1, len(mels) // _REGRESSION_FRAMES)
     inputs = np.concatenate([mels, np.ones((len(mels), 1))], axis=1)[::step].astype(np.float64)
     target = np.where(voiced, 1.0, -1.0)[::step]
+    # 1e-3 per frame keeps the system solvable if mel bands are constant or collinear.
     ridge = inputs.T @ inputs + len(inputs) * 1e-3 * np.eye(inputs.shape[1])
     return [round(float(weight), 6) for weight in np.linalg.solve(ridge, inputs.T @ target)]
