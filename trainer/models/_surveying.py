@@ -24,6 +24,7 @@ def read_clips(
         try:
             ready[clip.id] = read(clip)
         except DataError as error:
+            # One bad clip must not stop a run; the ledger shows why it is left out.
             unusable[clip.id] = str(error)
         progress("Reading the text", done, len(clips))
     if not any(clip.split == "train" for clip in clips if clip.id in ready):

@@ -38,6 +38,7 @@ def read_own_facts(base: Path, family: str, format_: int, also: str) -> dict[str
         facts = json.loads((base / FACTS_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+    # Published folders have a config.json too, but without a family.
     if not isinstance(facts, dict) or "family" not in facts:
         return None
     if facts["family"] != family:
@@ -98,6 +99,7 @@ def describe_misfit(
 
 
 def _first(names: list[str]) -> str:
+    # Three names show what is wrong; weights of another model differ in hundreds.
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
 

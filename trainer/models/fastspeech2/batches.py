@@ -24,6 +24,7 @@ def collate(clips: Sequence[Features]) -> dict[str, Tensor]:
     num_tokens = torch.tensor([len(clip["tokens"]) for clip in clips])
     num_frames = torch.tensor([len(clip["mel"]) for clip in clips])
     return {
+        # Padding tokens with 0 is safe: symbol 0 is <pad>, whose embedding stays zero.
         "tokens": _pad([clip["tokens"] for clip in clips], np.int64),
         "token_mask": length_mask(num_tokens),
         "durations": _pad([clip["durations"] for clip in clips], np.int64),

@@ -43,6 +43,7 @@ def load(base: Path | None, options: Options, facts: dict[str, Any]) -> FastSpee
     model = FastSpeech2(sizes, len(facts["symbols"]), len(facts["speakers"]))
     model.loss_weights = loss_weights(options)
     if base is None:
+        # A base brings its own bins among its weights.
         _set_bins(model, facts)
         return model
     base_facts, state = read_base(base)
@@ -75,6 +76,7 @@ def read_base(base: Path) -> tuple[dict[str, Any], State]:
     if (base / WEIGHTS_FILE).is_file():
         return _read_folder(base)
     if base.is_dir():
+        # Of several published files none is the obvious one, so the message below asks for one.
         candidates = sorted(base.glob("*.pth.tar"))
         if len(candidates) == 1:
             base = candidates[0]
@@ -134,6 +136,7 @@ def read_tensors(path: Path) -> Any:
     except OSError as error:
         reason = error.strerror or str(error)
         raise CheckpointError(f"{path} cannot be read: {reason}. Copy the file again.") from None
+    # Time and size are part of the cache key, so a file that was replaced is read again.
     return _read_once(path.absolute(), found.st_mtime_ns, found.st_size)
 
 
@@ -171,6 +174,7 @@ def _map_rows(
     state = dict(state)
     key = "encoder.src_word_emb.weight"
     if facts["symbols"] != base_facts["symbols"] and key in state:
+        # English checkpoints were trained on ARPAbet, so letters start from the nearest sound.
         aliases = PUBLISHED_ALIASES if base_facts.get("has_untrained_letters") else {}
         state[key] = _rows_by_name(state[key], base_facts["symbols"], facts["symbols"], aliases)
     names = [voice["name"] for voice in facts["speakers"]]

@@ -26,7 +26,7 @@ def validate(model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[st
     prediction = _predict(model, batch)
     per_value = batch.totals["frames"] * batch["mel"].shape[2]
     decibels = 20 / math.log(10)  # per unit of the natural logarithm of a magnitude
-    frames = torch.exp(prediction.log_duration.float()) - 1
+    frames = torch.exp(prediction.log_duration.float()) - 1  # the network predicts log(frames + 1)
     off = (frames - batch["durations"]).abs() * batch["token_mask"]
     return _losses(model, batch, prediction), {
         "mel_l1_db": decibels * _mel_error(prediction.mel_refined, batch) / per_value,
@@ -38,6 +38,7 @@ def _losses(model: nn.Module, batch: Batch, prediction: Prediction) -> dict[str,
     weights: dict[str, float] = model.loss_weights  # type: ignore[assignment]
     per_value = batch.totals["frames"] * batch["mel"].shape[2]
     found = {"mel": weights["mel"] * _mel_error(prediction.mel, batch) / per_value}
+    # Without a postnet both are the same tensor, whose loss must not count twice.
     if prediction.mel_refined is not prediction.mel:
         refined = _mel_error(prediction.mel_refined, batch)
         found["mel_postnet"] = weights["mel"] * refined / per_value
@@ -47,6 +48,7 @@ def _losses(model: nn.Module, batch: Batch, prediction: Prediction) -> dict[str,
         "energy": (prediction.energy, batch["energy"]),
     }
     for name, (guess, target) in wanted.items():
+        # In fp32 under autocast too, because squares of small errors underflow in half precision.
         squares = (guess.float() - target).square() * batch["token_mask"]
         found[name] = weights[name] * squares.sum() / batch.totals["tokens"]
     return found

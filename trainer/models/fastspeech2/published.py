@@ -7,6 +7,7 @@ from torch import Tensor
 from trainer.models.fastspeech2.network import Sizes
 from trainer.models.fastspeech2.tokens import BEGIN, END, PAD
 
+# The parts of ming024's symbol table: ARPAbet for English, pinyin for Mandarin.
 _VOWELS = "AA AE AH AO AW AY EH ER EY IH IY OW OY UH UW"
 _CONSONANTS = "B CH D DH F G HH JH K L M N NG P R S SH T TH V W Y Z ZH"
 _INITIALS = "b c ch d f g h j k l m n p q r s sh t w x y z zh"
@@ -55,6 +56,7 @@ def published_symbols(count: int) -> list[str]:
     finals = [final + tone for final in _FINALS.split() for tone in "12345"]
     arpabet = sorted([*_CONSONANTS.split(), *vowels])
     pinyin = [*_INITIALS.split(), *finals, "rr"]
+    # "@" marks the sounds, as in ming024's table, where letters have rows of their own.
     upper = [chr(code) for code in range(ord("A"), ord("Z") + 1)]
     letters = [*upper, *(letter.lower() for letter in upper)]
     sounds = [f"@{name}" for name in (*arpabet, *pinyin, "sp", "spn", "sil")]

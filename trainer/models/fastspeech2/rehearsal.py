@@ -52,6 +52,7 @@ def _draw(clip: Clip, num_symbols: int, rng: np.random.Generator) -> Features:
     settings = MelSettings()
     num_frames = max(4, round(clip.duration_s * settings.sample_rate) // settings.hop_length)
     typical = round(_SYMBOLS_A_SECOND * clip.duration_s)
+    # Two sentence marks join the letters, and every token needs a frame.
     num_tokens = min(max(3, len(clip.text) + 2 if clip.text else typical), num_frames)
     edges = np.linspace(0, num_frames, num_tokens + 1).round().astype(np.int32)
     return {

@@ -68,10 +68,12 @@ def predict_pitch(prediction: Prediction, facts: dict[str, Any], speaker: int) -
     voice = facts["speakers"][speaker]
     durations = prediction.durations[0].cpu().numpy()
     ends = np.cumsum(durations)
+    # Predicted durations may be 0; such tokens have no frame and no pitch.
     spoken = durations > 0
     centres = (ends - durations / 2)[spoken]
     pitch = prediction.pitch[0].float().cpu().numpy()[spoken]
     log_f0 = np.interp(np.arange(len(mel)) + 0.5, centres, pitch * voice["pitch_std"])
+    # Checkpoints without a voicing classifier count as voiced everywhere.
     weights = np.asarray(facts.get("voicing") or [0.0] * mel.shape[1] + [1.0])
     padded = np.pad(mel @ weights[:-1] + weights[-1], 1, mode="edge")
     # The median of three frames keeps single frames from flickering.

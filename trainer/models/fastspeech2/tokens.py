@@ -14,6 +14,7 @@ SPECIALS = (PAD, BEGIN, END)
 def split_symbols(texts: Sequence[str], languages: Sequence[str], kind: str) -> list[list[str]]:
     """Split each text into symbols; `kind` is `characters` or `phonemes` (from espeak-ng)."""
     if kind == "phonemes":
+        # Not lower-cased: in the IPA, upper and lower case are different sounds.
         return [_spell(text) for text in _phonemes(texts, languages)]
     return [
         _spell(clean_text(text, language).lower())
