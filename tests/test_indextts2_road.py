@@ -183,9 +183,9 @@ def test_previews_are_pictures_of_codes_and_speech_is_refused_with_the_reason(
     previews = [event for event in events if isinstance(event, PreviewMade)]
 
     assert [event.step for event in previews] == [10, 20]
-    assert all("% of 125 codes are right (top-1)" in event.text for event in previews)
+    assert all("% of 125 codes are correct (top-1)" in event.text for event in previews)
     assert [path.name for path in run.previews()] == ["step-00000010.svg", "step-00000020.svg"]
-    assert len([text for text in notices if "makes no audio here" in text]) == 1
+    assert len([text for text in notices if "cannot turn the codes" in text]) == 1
     with pytest.raises(DataError, match="original package"):
         speak(run, "hello")
 
@@ -281,7 +281,7 @@ def test_the_export_passes_on_what_was_not_trained_and_loads_as_a_base(
     assert any(not torch.equal(written[name], original[name]) for name in trained)
     assert (folder / "bpe.model").read_bytes() == bpe_model
     assert read_yaml(folder / "config.yaml") == read_yaml(base / "config.yaml")
-    assert "did not make the changes" in (folder / "LICENSE-WEIGHTS.txt").read_text("utf-8")
+    assert "did not make the modifications" in (folder / "LICENSE-WEIGHTS.txt").read_text("utf-8")
     assert open_base(folder).sizes == open_base(base).sizes
 
 

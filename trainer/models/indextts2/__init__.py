@@ -1,4 +1,4 @@
-"""IndexTTS-2: fine-tuning of its GPT, from precomputed manifests or from audio."""
+"""IndexTTS-2: fine-tune its GPT from precomputed manifests or from audio."""
 
 from pathlib import Path
 
@@ -18,17 +18,17 @@ from trainer.specs import Featurizer, ModelFamily
 
 
 def make_featurizer(base: Path | None, options: Options) -> Featurizer:
-    """Return the featurizer that goes with a base."""
+    """Return the featurizer for a base."""
     return IndexFeaturizer(open_start(base), options)
 
 
 FAMILY = ModelFamily(
     name="indextts2",
     label="IndexTTS-2",
-    summary="Trains the GPT of IndexTTS-2.0 on another language or voice, from the community's "
-    "precomputed manifests or from audio; audio is made by the original package.",
+    summary="Fine-tunes the GPT of IndexTTS-2.0 for another language or voice, from the "
+    "community's precomputed manifests or from audio; the original package makes the audio.",
     options=Options,
-    licence="own code MIT; the published weights are under the bilibili model licence, the codec "
+    licence="code MIT; the published weights are under the bilibili model licence, the codec "
     "for audio under CC-BY-NC-4.0",
     load=load,
     featurizer=make_featurizer,
@@ -40,6 +40,7 @@ FAMILY = ModelFamily(
     blocks=blocks,
     synthesize=synthesize,
     export=export,
+    # Not measured. Community trainers use 1e-5 to 2e-5 with AdamW; 1.0 is Prodigy's default.
     learning_rates={"adamw": 1e-5, "prodigy": 1.0, "schedule_free_adamw": 2e-5},
     draws=draws,
     publish=publish,

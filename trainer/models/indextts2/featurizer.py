@@ -1,4 +1,4 @@
-"""One clip to codes and a voice: from the arrays of a manifest, or from audio."""
+"""Compute a clip's codes and voice from audio, or read them from the arrays of a manifest."""
 
 import hashlib
 import json
@@ -23,23 +23,25 @@ from trainer.models.indextts2.semantic import SemanticFeatures
 from trainer.models.indextts2.sizes import CODES_A_SECOND, MAX_REFERENCE_S
 
 _VERSION = 1
-"""Counts changes of the features and of the survey: caches depend on it."""
+"""Increase when the features or the survey change, so that cached features are recomputed."""
 
-_SHORTEST_S = 0.5
+_SHORTEST_S = 0.5  # chosen by hand; coqui-tts has the same limit for XTTS
 _MOST_REFERENCE = round(MAX_REFERENCE_S * CODES_A_SECOND)
 
 
 class IndexFeaturizer:
-    """Clip -> codes (n,) int16, 50 a second; condition (num_latents, D) and emotion (D,) float16.
+    """Clip -> codes (n,) int16, 50 per second; condition (num_latents, D), emotion (D,) float16.
 
-    Voices that are trained come as reference (T, F) float16 instead: the semantic features that
-    conditioning hears, 15 s at most, as at inference. text_ids (L,) int32 if a manifest gave them;
-    is_pair () int8.
+    If the conditioning is trained, there is a reference (T, F) float16 instead of condition and
+    emotion: the semantic features that the conditioning encodes, at most 15 s as at inference. Also
+    returned are text_ids (L,) int32, if a manifest has them, and is_pair () int8.
     """
 
     def __init__(self, base: Base, options: Options) -> None:
         self.base = base
         self.options = options
+        # Everything that changes the features. w2v-bert-2.0 counts by its path, because
+        # hashing 2.3 GB would take seconds.
         parts: list[Any] = [_VERSION, base.sizes.to_json(), options.conditioning, options.emotion]
         parts += [str(base.folder), options.w2v_bert]
         parts.append(content_hash(options.codec) if options.codec else "")
@@ -49,8 +51,8 @@ class IndexFeaturizer:
         """Compute or read the features of one clip.
 
         Raises:
-            DataError: its arrays do not fit, or its audio is too short.
-            ConfigError: audio is given, but not the weights that turn it into codes.
+            DataError: its arrays are unusable, its audio is too short, or the weights that turn
+                audio into codes are not set.
         """
         if clip.arrays:
             return _Arrays(clip, self.base, self.options).read()
@@ -62,13 +64,13 @@ class IndexFeaturizer:
         if len(wave) < _SHORTEST_S * SAMPLE_RATE:
             raise DataError(
                 f"{clip.audio_path} lasts {len(wave) / SAMPLE_RATE:.2f} s; IndexTTS-2 needs at "
-                f"least {_SHORTEST_S} s. Join it with a neighbour or remove the row."
+                f"least {_SHORTEST_S} s. Merge it with the next clip or remove the row."
             )
         semantic, codec, conditioning = _networks(self.base, self.options)
         features = semantic(filterbank(wave))  # (1, T, F)
         codes = codec(features)[0]
         found = {"codes": codes.numpy().astype(np.int16), "is_pair": np.array(0, np.int8)}
-        heard = features[:, :_MOST_REFERENCE]
+        heard = features[:, :_MOST_REFERENCE]  # upstream's inference cuts references too
         if conditioning is None:
             return found | {"reference": heard[0].numpy().astype(np.float16)}
         condition, emotion = conditioning(heard, torch.ones(heard.shape[:2], dtype=torch.bool))
@@ -79,7 +81,7 @@ class IndexFeaturizer:
 
 
 class _Arrays:
-    """The arrays of a row, single or of a pair, checked against the network."""
+    """Reads the arrays of a manifest row, single or pair, and checks them against the network."""
 
     def __init__(self, clip: Clip, base: Base, options: Options) -> None:
         self.clip = clip
@@ -90,8 +92,8 @@ class _Arrays:
     def read(self) -> Features:
         if self.options.conditioning == "trained":
             raise DataError(
-                "a manifest's arrays hold voices that were computed before, which cannot be "
-                "trained. Set Voices to precomputed, or give audio."
+                "its manifest row has a precomputed voice, which cannot be trained. Set Voices to "
+                "precomputed, or use audio."
             )
         sizes, target = self.sizes, "target_" if self.is_pair else ""
         prompt = "prompt_" if self.is_pair else ""
@@ -117,13 +119,13 @@ class _Arrays:
     def _codes(self, name: str) -> np.ndarray:
         codes = self._load(name).reshape(-1)
         length = self.clip.lengths.get(name, len(codes))
-        # Preprocessing in batches writes down the length of the longest clip of the batch.
+        # Community preprocessing in batches stores the padded length, that of the longest clip.
         length = min(length, round(self.clip.duration_s * CODES_A_SECOND) + 1)
         codes = codes[:length]
         if len(codes) == 0 or codes.min() < 0 or codes.max() >= self.sizes.start_audio:
             raise DataError(
-                f"its {name} are not between 0 and {self.sizes.start_audio - 1}. Compute them with "
-                "the codec of IndexTTS-2.0."
+                f"its {name} are empty or not between 0 and {self.sizes.start_audio - 1}. Compute "
+                "them with the codec of IndexTTS-2.0."
             )
         return codes.astype(np.int16)
 
@@ -131,19 +133,19 @@ class _Arrays:
         values = self._load(name)
         if values.shape not in (shape, (1, *shape)):
             raise DataError(
-                f"its {name} has the shape {values.shape} instead of {shape}. Compute it with the "
-                "base this run starts from."
+                f"its {name} has shape {values.shape}; expected {shape}. Compute it with the base "
+                "of this run."
             )
         if not np.isfinite(values).all():
-            raise DataError(f"its {name} holds values that are no numbers. Compute it again.")
+            raise DataError(f"its {name} has NaN or infinite values. Compute it again.")
         return values.reshape(shape).astype(np.float16)
 
     def _load(self, name: str) -> np.ndarray:
         path = self.clip.arrays.get(name)
         if path is None:
             raise DataError(
-                f"its row names no {name}_path. Expected codes, condition and emo_vec (with text "
-                "or text_ids), or a pair with target_codes, prompt_condition and prompt_emo_vec."
+                f"its row has no {name}_path. Expected codes, condition and emo_vec (with text or "
+                "text_ids), or a pair with target_codes, prompt_condition and prompt_emo_vec."
             )
         try:
             return np.load(path, allow_pickle=False)
@@ -155,16 +157,16 @@ class _Arrays:
 def _networks(
     base: Base, options: Options
 ) -> tuple[SemanticFeatures, CodecEncoder, Conditioning | None]:
-    """Return what turns filterbanks into codes and voices, loaded once a process."""
+    """Return the networks that compute codes and voices, loaded once per process."""
     if base.is_random:
         codec = make_codec(load_file(base.folder / CODEC_FILE), base.folder / CODEC_FILE)
     else:
         if not options.w2v_bert or not options.codec:
-            # A DataError, so that a manifest whose other rows have arrays trains all the same.
+            # A DataError leaves out this clip only; other rows of a manifest may have arrays.
             raise DataError(
-                "audio can be turned into codes only with the folder of w2v-bert-2.0 and the file "
-                "of the semantic codec. Name both among the options of IndexTTS-2, or give a "
-                "manifest with precomputed arrays."
+                "turning audio into codes needs the w2v-bert-2.0 folder and the semantic codec "
+                "file. Set both in the options of IndexTTS-2, or use a manifest with precomputed "
+                "arrays."
             )
         codec = load_codec(Path(options.codec))
     semantic = SemanticFeatures(base, options.w2v_bert)

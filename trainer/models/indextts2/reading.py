@@ -1,4 +1,4 @@
-"""How the GPT reads texts: set apart and in upper case, in pieces, and which letters it lacks."""
+"""Preview how IndexTTS-2 reads texts: prepared text, tokens, and parts without a token."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from trainer.specs import Reading
 def read_texts(
     base: Path | None, options: Options, texts: Sequence[tuple[str, str]]
 ) -> list[Reading]:
-    """Return how each text is read; a base without a bpe.model reads bytes."""
+    """Return how each (text, language) is read; a base without a bpe.model reads bytes."""
     tokenizer = make_tokenizer(read_bpe(open_start(base), options))
     return [
         Reading(

@@ -1,4 +1,4 @@
-"""What IndexTTS-2 learns of a manifest as a whole: its tokens, speakers and text tables."""
+"""Survey all clips at once: their tokens, the speakers and the rows of the text tables."""
 
 import base64
 from collections.abc import Sequence
@@ -27,16 +27,17 @@ def survey(
     base: Path | None,
     progress: Progress,
 ) -> Corpus:
-    """Give every clip its tokens.
+    """Tokenize every clip, number the speakers and map the text tables.
 
     Raises:
         DataError: no train clip is usable.
         CheckpointError: the base or the bpe.model cannot be used.
-        MissingDependency: text must be tokenised, but sentencepiece is not installed.
+        MissingDependency: text has to be tokenized, but sentencepiece is not installed.
     """
     start = open_start(base)
     bpe_model = read_bpe(start, options)
     is_new = bpe_model != start.bpe_model
+    # Upstream's text tables have one row more than the tokenizer has tokens.
     num_tokens = make_tokenizer(bpe_model).size + 1 if is_new else start.sizes.num_text_tokens
     sizes = replace(start.sizes, num_text_tokens=num_tokens)
     reader = _Reader(bpe_model, sizes, options)
@@ -46,6 +47,7 @@ def survey(
     used = [clip for clip in clips if clip.id in ready]
     names = number_speakers(used, ready)
     has_audio = not start.is_random and any(not clip.arrays for clip in used)
+    # Reversed, so that the first clip of a speaker decides.
     languages = {clip.speaker: clip.language for clip in reversed(used)}
     facts = {
         "format": FORMAT,
@@ -63,7 +65,7 @@ def survey(
 
 
 class _Reader:
-    """Gives clips their tokens, and says why one cannot be used."""
+    """Tokenizes clips, or says why one cannot be used."""
 
     def __init__(self, bpe_model: bytes, sizes: Sizes, options: Options) -> None:
         self.bpe_model = bpe_model
@@ -72,7 +74,7 @@ class _Reader:
         self.layout = layout_of(sizes, own_emotion=options.emotion == "own clip")
 
     def read(self, clip: Clip, raw: Features) -> Features:
-        """Return the features of a clip, ready to be drawn.
+        """Return the features of a clip, ready for training.
 
         Raises:
             DataError: the clip has to be left out.
@@ -80,31 +82,31 @@ class _Reader:
         most_codes = self.sizes.audio_positions - 1
         if len(raw["codes"]) > most_codes:
             raise DataError(
-                f"it has {len(raw['codes'])} codes; IndexTTS-2 takes up to {most_codes}. Cut it "
-                "in two."
+                f"it has {len(raw['codes'])} codes; IndexTTS-2 accepts at most {most_codes}. Split "
+                "the clip."
             )
         is_given = "text_ids" in raw and self.options.text_ids == "as given"
         tokens = self._given(raw["text_ids"]) if is_given else self._encode(clip.text)
         most = min(self.options.max_text_tokens, self.sizes.max_text_tokens)
         if not 0 < len(tokens) <= most:
             raise DataError(
-                f"its text makes {len(tokens)} tokens; expected 1 to {most}. Cut the clip in two, "
-                "or write what is said."
+                f"its text has {len(tokens)} tokens; expected 1 to {most}. Split the clip, or "
+                "correct its text."
             )
         found = {name: value for name, value in raw.items() if name != "text_ids"}
         return found | {"tokens": tokens, "layout": self.layout}
 
     def _given(self, ids: np.ndarray) -> np.ndarray:
-        last = self.sizes.num_text_tokens - 2
+        last = self.sizes.num_text_tokens - 2  # the tables have one row more than there are tokens
         if len(ids) and (ids.min() < UNKNOWN or ids.max() > last):
             raise DataError(
-                f"its text_ids are not between {UNKNOWN} and {last}. Name the bpe.model they were "
-                "made with as 'Other bpe.model'."
+                f"its text_ids are not between {UNKNOWN} and {last}. Set 'Other bpe.model' to the "
+                "model that they were made with."
             )
         if self.options.unknown_tokens == "leave out" and UNKNOWN in ids:
             raise DataError(
-                "its text_ids hold the unknown token: its bpe.model lacks a letter. Write the "
-                "text otherwise, or keep clips with unknown letters."
+                "its text_ids contain the unknown token, because its bpe.model lacks a letter. "
+                "Change the text, or keep clips with unknown letters."
             )
         return ids.astype(np.int32)
 
@@ -114,17 +116,17 @@ class _Reader:
         if unknown and self.options.unknown_tokens == "leave out":
             listed = " ".join(dict.fromkeys(unknown))[:60]
             raise DataError(
-                f"the bpe.model does not know {listed}. Write the text in letters it knows, give "
-                "another bpe.model, or keep clips with unknown letters."
+                f"the bpe.model has no token for {listed}. Change the text, choose another "
+                "bpe.model, or keep clips with unknown letters."
             )
         return np.array(tokenizer.encode(text), np.int32)
 
 
 def read_bpe(start: Base, options: Options) -> bytes:
-    """Return the bpe.model that texts are read with: another one that is named, or the base's.
+    """Return the bpe.model for texts: the one set in the options, or that of the base.
 
     Raises:
-        CheckpointError: the file that is named cannot be read.
+        CheckpointError: the file in the options cannot be read.
     """
     if not options.bpe_model:
         return start.bpe_model
@@ -132,5 +134,6 @@ def read_bpe(start: Base, options: Options) -> bytes:
         return Path(options.bpe_model).read_bytes()
     except OSError as error:
         raise CheckpointError(
-            f"{options.bpe_model} cannot be read: {error.strerror}. Give a bpe.model."
+            f"{options.bpe_model} cannot be read: {error.strerror}. Choose a bpe.model, or leave "
+            "the option empty."
         ) from None
