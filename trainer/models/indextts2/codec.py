@@ -1,7 +1,7 @@
 """The encoder half of the semantic codec of MaskGCT (Wang et al. 2024, arXiv 2409.00750).
 
-ConvNeXt blocks and one factorised codebook turn semantic features into a code a frame. Module names
-are those of the published `semantic_codec/model.safetensors`, with the weight norm folded.
+ConvNeXt blocks and one factorized codebook turn each frame of semantic features into a code. Module
+names match the published `semantic_codec/model.safetensors`, with weight norm folded in.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from trainer.errors import CheckpointError
 from trainer.models._layers.hifigan import fold_weight_norm
 
 CODEC_LICENCE = (
-    "The semantic codec of MaskGCT is under CC-BY-NC-4.0: codes made with it, and what is trained "
-    "on them, are for non-commercial purposes only."
+    "The semantic codec of MaskGCT is under CC-BY-NC-4.0: codes made with it, and models trained "
+    "on them, are for non-commercial use only."
 )
 
 _PREFIXES = ("encoder.", "quantizer.quantizers.0.in_project.", "quantizer.quantizers.0.codebook.")
@@ -36,7 +36,7 @@ class CodecSizes:
 
 
 class CodecEncoder(nn.Module):
-    """Normalised semantic features to codes."""
+    """Turn normalized semantic features into codes."""
 
     def __init__(self, sizes: CodecSizes) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class _Backbone(nn.Module):
     def __init__(self, sizes: CodecSizes) -> None:
         super().__init__()
         self.embed = nn.Conv1d(sizes.feature_width, sizes.width, 7, padding=3)
-        self.norm = nn.LayerNorm(sizes.width, eps=1e-6)
+        self.norm = nn.LayerNorm(sizes.width, eps=1e-6)  # as published; PyTorch's default is 1e-5
         self.convnext = nn.ModuleList(_Block(sizes) for _ in range(sizes.blocks))
         self.final_layer_norm = nn.LayerNorm(sizes.width, eps=1e-6)
 
@@ -76,6 +76,7 @@ class _Block(nn.Module):
         self.norm = nn.LayerNorm(width, eps=1e-6)
         self.pwconv1 = nn.Linear(width, sizes.inner)
         self.pwconv2 = nn.Linear(sizes.inner, width)
+        # The initial layer scale of Vocos, whose ConvNeXt blocks the codec uses.
         self.gamma = nn.Parameter(torch.full((width,), 1 / sizes.blocks))
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -85,7 +86,7 @@ class _Block(nn.Module):
 
 
 class _Codebook(nn.Module):
-    """The code whose row points most nearly where a projected frame points."""
+    """Quantize frames: the code whose row has the highest cosine similarity to the projection."""
 
     def __init__(self, sizes: CodecSizes) -> None:
         super().__init__()
@@ -100,10 +101,10 @@ class _Codebook(nn.Module):
 
 
 def load_codec(path: Path) -> CodecEncoder:
-    """Read the encoder out of a codec's safetensors; its decoder is left in the file.
+    """Read the encoder from a codec's safetensors file; the decoder is not read.
 
     Raises:
-        CheckpointError: the file is absent, damaged or another model's.
+        CheckpointError: the file is missing, damaged or of another model.
     """
     state: dict[str, Tensor] = {}
     try:
@@ -113,17 +114,17 @@ def load_codec(path: Path) -> CodecEncoder:
                     state[name] = file.get_tensor(name)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
-            f"{path} cannot be read as the semantic codec: {error}. Give the file "
+            f"{path} cannot be read as the semantic codec: {error}. Choose the file "
             "semantic_codec/model.safetensors that was published with MaskGCT."
         ) from None
     return make_codec(state, path)
 
 
 def make_codec(state: dict[str, Tensor], path: Path) -> CodecEncoder:
-    """Return the codec that exactly these weights make, in float32, in eval mode.
+    """Return the codec with these weights, in float32 and eval mode; loading is strict.
 
     Raises:
-        CheckpointError: they are another model's.
+        CheckpointError: the weights are those of another model.
     """
     state = fold_weight_norm(state)
     try:
@@ -133,8 +134,8 @@ def make_codec(state: dict[str, Tensor], path: Path) -> CodecEncoder:
         codec.load_state_dict({name: value.float() for name, value in state.items()}, assign=True)
     except (KeyError, RuntimeError, ValueError) as error:
         raise CheckpointError(
-            f"{path} is not the semantic codec of MaskGCT ({str(error)[:200]}). Give its "
-            "semantic_codec/model.safetensors."
+            f"{path} is not the semantic codec of MaskGCT ({str(error)[:200]}). Choose the file "
+            "semantic_codec/model.safetensors that was published with MaskGCT."
         ) from None
     return codec.eval().requires_grad_(False)
 
@@ -142,6 +143,7 @@ def make_codec(state: dict[str, Tensor], path: Path) -> CodecEncoder:
 def _sizes_of(state: dict[str, Tensor]) -> CodecSizes:
     width, feature_width, _ = state["encoder.0.embed.weight"].shape
     num_codes, code_width = state["quantizer.quantizers.0.codebook.weight"].shape
+    # Sizes come from the weights, so that a random base can use a small codec.
     names = [name for name in state if name.startswith("encoder.0.convnext.")]
     return CodecSizes(
         feature_width=feature_width,

@@ -1,7 +1,7 @@
-"""The conformer (Gulati et al. 2020, arXiv 2005.08100) of IndexTTS-2, which hears a reference.
+"""The conformer (Gulati et al. 2020, arXiv 2005.08100) of IndexTTS-2, which encodes references.
 
-It differs from the paper: one feed-forward part a block instead of two halves, a LayerNorm inside
-the convolution, and attention to positions counted from the first frame instead of relative ones.
+It differs from the paper, as in upstream's code: each block has one feed-forward layer instead of
+two half-steps, the convolution module uses LayerNorm, and attention uses absolute positions.
 """
 
 import math
@@ -14,13 +14,13 @@ from trainer.models._layers.attention import SelfAttention
 from trainer.models.indextts2.sizes import ConformerSizes
 
 MAX_FRAMES = 5000
-"""Rows of the published table of positions, two frames of features each."""
+"""Rows of the published position table; a row stands for two frames of features."""
 
-_KERNEL = 15
+_KERNEL = 15  # of the depthwise convolutions, as published
 
 
 class Conformer(nn.Module):
-    """Semantic features to half as many frames."""
+    """Encode semantic features to half as many frames."""
 
     def __init__(self, feature_width: int, sizes: ConformerSizes) -> None:
         super().__init__()
@@ -32,10 +32,10 @@ class Conformer(nn.Module):
         """Encode references.
 
         features: (B, T, F), at least 3 frames. mask: bool (B, T). Returns frames (B, T', D) and
-        their mask bool (B, T') with T' = (T - 1) // 2.
+        their bool mask (B, T'), with T' = (T - 1) // 2.
         """
         hidden, positions = self.embed(features)
-        # As many places as the convolution has outputs; a frame counts if its last input does.
+        # The convolution has kernel 3 and stride 2. An output is valid if its last input is.
         mask = mask[:, 2::2]
         for block in self.encoders:
             hidden = block(hidden, positions, mask)
@@ -57,7 +57,7 @@ class _Subsampling(nn.Module):
 
 
 class _PositionTable(nn.Module):
-    """Sines and cosines; the published weights hold the table."""
+    """A sinusoidal position table; a buffer, because the published weights contain it."""
 
     pe: Tensor
 
@@ -70,7 +70,7 @@ class _PositionTable(nn.Module):
 
 
 class _Block(nn.Module):
-    """Attention, convolution and feed-forward, each normalised before and added after."""
+    """Attention, convolution and feed-forward, each pre-norm with a residual connection."""
 
     def __init__(self, sizes: ConformerSizes) -> None:
         super().__init__()
@@ -91,7 +91,10 @@ class _Block(nn.Module):
 
 
 class _PositionAttention(SelfAttention):
-    """Scores are ((q + u) k + (q + v) p) / sqrt(d), with p of the key's place."""
+    """Attention with scores ((q + u) k + (q + v) p) / sqrt(d), where p encodes the key's position.
+
+    Transformer-XL shifts the position scores; upstream's code does not, and neither do we.
+    """
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__(heads)
@@ -111,7 +114,8 @@ class _PositionAttention(SelfAttention):
         key = self.split_heads(self.linear_k(hidden))
         place = self.split_heads(self.linear_pos(positions)).expand_as(key)
         value = self.split_heads(self.linear_v(hidden))
-        # Both products in one: twice as wide vectors, whose scale the square root of 2 takes back.
+        # Concatenation turns both products into one, so that fused kernels can be used. Attention
+        # then divides by sqrt(2 d) instead of sqrt(d), which the factor sqrt(2) corrects.
         by_content = query + self.pos_bias_u[:, None]
         by_place = query + self.pos_bias_v[:, None]
         query = torch.cat([by_content, by_place], dim=-1) * math.sqrt(2)

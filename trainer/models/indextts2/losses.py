@@ -1,4 +1,4 @@
-"""What fine-tuning the GPT of IndexTTS-2 minimises, and what validation measures besides."""
+"""The training losses of the GPT of IndexTTS-2, and its validation metrics."""
 
 import math
 
@@ -13,29 +13,30 @@ _INPUTS = ("text_ids", "audio_ids", "layout", "text_index", "audio_index")
 
 
 def predict(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return text logits (K, V) and audio logits (K, V) at the targets of a batch."""
+    """Return text logits (K, V) and audio logits (K, V) at the target positions of a batch."""
     if "reference" in batch.tensors:
         assert isinstance(model, UnifiedVoice)
         condition, emotion = model.voice(batch["reference"], batch["reference_valid"])
     else:
+        # Precomputed voices; the network has no conditioning then.
         condition, emotion = batch["condition"], batch["emotion"]
     return model(*(batch[name] for name in _INPUTS), condition, emotion)
 
 
 def losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-    """Return the weighted cross-entropies of the text and of the audio's codes.
+    """Return the weighted cross-entropies of text tokens and audio codes.
 
-    Sums over targets divided by the whole step's totals, scalars in fp32. Nothing is read back
-    from the device.
+    Each is an fp32 scalar, summed over targets and divided by the total of the whole step, so that
+    the gradients of micro-batches add up. The device is not synchronized.
     """
     return _losses(model, batch, *predict(model, batch))
 
 
 def validate(model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the losses, how often the likeliest token is right, and how open the choice is.
+    """Return the losses, the top-1 accuracies and the entropy of the predicted codes.
 
-    `audio_entropy` is the mean entropy of the predicted codes in bits: near 0 a network says the
-    same code everywhere or has learnt clips by heart, 13 bits are no idea at all.
+    `audio_entropy` is a mean in bits. Near 0, the network always predicts the same code or has
+    memorized its clips; 13 bits (8192 codes) would be random guessing.
     """
     text, audio = predict(model, batch)
     scores = torch.log_softmax(audio.float(), dim=-1)
@@ -50,7 +51,7 @@ def validate(model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[st
 def _losses(
     model: nn.Module, batch: Batch, text_logits: Tensor, audio_logits: Tensor
 ) -> dict[str, Tensor]:
-    """Return the losses of text logits (K, V) and audio logits (K, V)."""
+    """Return the weighted losses of text logits (K, V) and audio logits (K, V)."""
     weights: dict[str, float] = model.loss_weights  # type: ignore[assignment]
     text = _cross_entropy(text_logits, batch["text_targets"]) / batch.totals["text"]
     audio = _cross_entropy(audio_logits, batch["audio_targets"]) / batch.totals["audio"]
@@ -58,19 +59,20 @@ def _losses(
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """Return the trunk's blocks; each takes (hidden) and returns it."""
+    """Return the blocks of the trunk; each takes hidden and returns a tensor of its shape."""
     if not isinstance(model, UnifiedVoice):
         raise TypeError(f"expected UnifiedVoice, not {type(model).__name__}")
     return list(model.gpt.h)
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Sum the cross-entropy of logits (K, V) over targets (K,) int64."""
+    """Return the cross-entropy of logits (K, V), summed over targets (K,) int64."""
+    # A sum over thousands of targets would lose precision in half precision.
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
     return F.cross_entropy(logits, targets, reduction="sum")
 
 
 def _hits(logits: Tensor, targets: Tensor) -> Tensor:
-    """Count where the likeliest of logits (K, V) is the target (K,) int64: a scalar."""
+    """Return as a scalar how many argmaxes of logits (K, V) equal the targets (K,) int64."""
     return (logits.argmax(dim=-1) == targets).sum()

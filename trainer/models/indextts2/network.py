@@ -1,10 +1,10 @@
 """The GPT of IndexTTS-2 (Zhou et al. 2025, arXiv 2506.21619), UnifiedVoice v2.
 
-Module names are those of the published state_dict. A row is one contiguous causal sequence,
-[voice | text | audio | padding], without padding between text and audio: inference has none there.
+Module names match the published state_dict. A row is one contiguous causal sequence [voice | text |
+audio | padding]. There is no padding between text and audio, because inference has none there.
 
-Without its conditioning the network takes voices that were computed before, and has 301 of the 665
-published tensors; the other 364 need not be in memory at all.
+Without conditioning, the network takes precomputed voices and has 301 of the 665 published tensors;
+the other 364 need no memory.
 """
 
 import torch
@@ -22,11 +22,11 @@ CONDITIONING = (
     "conditioning_encoder", "perceiver_encoder", "emo_conditioning_encoder",
     "emo_perceiver_encoder", "emovec_layer", "emo_layer",
 )  # fmt: skip
-"""The modules that turn a reference into a voice."""
+"""The modules that turn a reference into a voice, by their published names."""
 
 
 class UnifiedVoice(nn.Module):
-    """A voice and text to codes of audio; `loss_weights` is for whoever computes losses."""
+    """Predict audio codes from a voice and text; `loss_weights` is read by the losses."""
 
     def __init__(
         self, sizes: Sizes, dropout: float = 0.1, *, with_conditioning: bool = False
@@ -47,7 +47,7 @@ class UnifiedVoice(nn.Module):
         self.text_head = nn.Linear(width, sizes.num_text_tokens)
         self.mel_head = nn.Linear(width, sizes.num_audio_tokens)
         self.speed_emb = nn.Embedding(2, width)
-        nn.init.zeros_(self.speed_emb.weight)
+        nn.init.zeros_(self.speed_emb.weight)  # as in index-tts
 
     def forward(
         self,
@@ -62,8 +62,8 @@ class UnifiedVoice(nn.Module):
         """Predict the next text and audio tokens of teacher-forced rows.
 
         text_ids: (B, T_text) int64 and audio_ids: (B, T_audio) int64, padded at the end. layout:
-        (B, T) int64, the place of each position of a row in [voice | text | audio | zero].
-        text_index, audio_index: (K,) int64, places in the flattened rows where logits are wanted.
+        (B, T) int64, the index of each position into [voice | text | audio | zero]. text_index,
+        audio_index: (K,) int64, indices into the flattened rows where logits are wanted.
         condition: (B, num_latents, D) and emotion: (B, D), as `voice` returns them. Returns text
         logits (K, V) and audio logits (K, V).
         """
@@ -78,9 +78,10 @@ class UnifiedVoice(nn.Module):
         return self.text_head(text), self.mel_head(audio)
 
     def prompt(self, condition: Tensor, emotion: Tensor) -> Tensor:
-        """Join a voice, condition (B, num_latents, D) and emotion (B, D): (B, num_latents + 2, D).
+        """Build the prompt of a row, (B, num_latents + 2, D).
 
-        Speed 1 stands before speed 0; both are there in training and in inference.
+        condition: (B, num_latents, D). emotion: (B, D). As upstream, the prompt ends in both speed
+        embeddings, 1 before 0, in training and inference.
         """
         speeds = self.speed_emb.weight.flip(0).expand(len(condition), -1, -1)
         voice = condition.to(speeds.dtype) + emotion.to(speeds.dtype)[:, None]
@@ -96,7 +97,7 @@ class UnifiedVoice(nn.Module):
 
 
 class Conditioning(nn.Module):
-    """The conditioning by itself, to compute voices before training."""
+    """The conditioning alone, to compute voices before training."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -108,7 +109,7 @@ class Conditioning(nn.Module):
 
 
 def add_conditioning(module: nn.Module, sizes: Sizes) -> None:
-    """Give a module the encoders and layers of the speaker and of the emotion."""
+    """Add the encoders and layers for speaker and emotion to a module."""
     speaker, emotion = sizes.speaker, sizes.emotion
     module.conditioning_encoder = Conformer(sizes.feature_width, speaker)
     module.perceiver_encoder = Perceiver(
@@ -133,12 +134,16 @@ def add_conditioning(module: nn.Module, sizes: Sizes) -> None:
 
 
 def voice_of(module: nn.Module, features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Run what `add_conditioning` added.
+    """Run the modules that `add_conditioning` added.
 
     features: (B, T, F). mask: bool (B, T). Returns condition (B, num_latents, D), emotion (B, D).
+
+    Raises:
+        DataError: there are fewer than the 3 frames that the first convolution needs.
     """
+    # The first convolution has kernel 3; frames are 20 ms.
     if features.shape[1] < 3:
-        raise DataError("A reference is shorter than 0.06 s. Take a longer clip.")
+        raise DataError("A reference is shorter than 0.06 s. Use a longer clip.")
     part = module.get_submodule
     features = features.to(part("emo_layer").get_parameter("weight").dtype)
     condition = part("perceiver_encoder")(*part("conditioning_encoder")(features, mask))
@@ -147,4 +152,5 @@ def voice_of(module: nn.Module, features: Tensor, mask: Tensor) -> tuple[Tensor,
 
 
 def _inner(width: int, sizes: Sizes) -> int:
+    # A gated layer has a third matrix; a factor of 2/3 keeps the number of weights the same.
     return int(width * sizes.perceiver_mult * 2 / 3)

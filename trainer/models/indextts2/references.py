@@ -1,4 +1,4 @@
-"""References: whose voice and emotion stand before a clip at a step."""
+"""Choose the clip whose voice and emotion condition another clip at a step."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -13,9 +13,10 @@ _VOICES = ("condition", "emotion", "reference")
 
 
 def draws(features: Mapping[str, Features]) -> Draw:
-    """Return a function that gives every clip the voice of another clip of its speaker.
+    """Return a function that gives a clip the voice of a random other clip of its speaker.
 
-    Pairs keep the prompt that their manifest names. A speaker's only clip has nothing but itself.
+    Conditioning a clip on itself would let its content leak into the prompt. Pairs keep the prompt
+    of their manifest; a speaker's only clip has to use itself.
     """
     speakers: defaultdict[int, list[str]] = defaultdict(list)
     for clip_id, clip in features.items():
@@ -25,6 +26,7 @@ def draws(features: Mapping[str, Features]) -> Draw:
     def draw(clip_id: str, of_step: np.random.Generator, rng: np.random.Generator) -> Features:
         own = features[clip_id]
         found = {name: own[name] for name in ("tokens", "codes", "layout")}
+        # The voice of a pair already is that of its prompt.
         others = () if own["is_pair"] else speakers[int(own["speaker"])]
         lender = features[_other(others, clip_id, rng)]
         found |= {name: lender[name] for name in _VOICES if name in lender}
@@ -36,9 +38,10 @@ def draws(features: Mapping[str, Features]) -> Draw:
 
 
 def _other(ids: "list[str] | tuple[()]", clip_id: str, rng: np.random.Generator) -> str:
-    """Return one of the ids that is not the clip's, or the clip's where there is no other."""
+    """Return a random id other than the clip's, or the clip's if there is no other."""
     if len(ids) < 2 and (not ids or ids[0] == clip_id):
         return clip_id
+    # Two draws give every other clip the same probability without a list of the others.
     first = int(rng.integers(len(ids)))
     chosen = ids[first]
     return (

@@ -1,4 +1,4 @@
-"""Semantic features: what w2v-bert-2.0 makes of the filterbank, normalised as the codec expects."""
+"""Semantic features: a hidden layer of w2v-bert-2.0, normalized as the codec expects."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from trainer.errors import CheckpointError, MissingDependency
 from trainer.models.indextts2.folder import Base
 
 LAYER = 17
-"""Of the hidden states, counted with the input as 0."""
+"""Index of the hidden state that upstream uses; 0 is the input of the first layer."""
 
 
 class SemanticFeatures:
-    """Filterbank -> features; a random base hears the filterbank itself.
+    """Filterbank -> features; a random base uses the filterbank itself as features.
 
     Raises:
         MissingDependency: transformers is not installed.
@@ -41,19 +41,19 @@ def _load_network(folder: str, width: int) -> Any:
     except ImportError:
         raise MissingDependency("transformers", "Computing features of audio") from None
     try:
-        # Weights in pickles are not read, and nothing is fetched from anywhere.
+        # No pickles, because they can run code, and no downloads.
         network = Wav2Vec2BertModel.from_pretrained(
             folder, local_files_only=True, use_safetensors=True
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise CheckpointError(
-            f"{folder} cannot be opened as w2v-bert-2.0: {str(error)[:200]}. Give a folder with "
+            f"{folder} cannot be opened as w2v-bert-2.0: {str(error)[:200]}. Choose a folder with "
             "its config.json and model.safetensors."
         ) from None
     if network.config.hidden_size != width or network.config.num_hidden_layers < LAYER:
         raise CheckpointError(
-            f"{folder} holds a network {network.config.hidden_size} wide with "
-            f"{network.config.num_hidden_layers} layers; w2v-bert-2.0 is {width} wide and has at "
-            f"least {LAYER}. Give the folder of facebook/w2v-bert-2.0."
+            f"The network in {folder} is {network.config.hidden_size} wide and has "
+            f"{network.config.num_hidden_layers} layers; expected a width of {width} and at least "
+            f"{LAYER} layers. Choose the folder of facebook/w2v-bert-2.0."
         )
     return network.eval().requires_grad_(False)
