@@ -1,4 +1,4 @@
-"""Weights in and out: a GPT from a base folder or an own checkpoint, and checkpoints written."""
+"""Load the GPT of IndexTTS-2 from a base or one of our checkpoints; write and publish it."""
 
 import base64
 from pathlib import Path
@@ -22,37 +22,39 @@ W2V_BERT_LICENCE = "w2v-bert-2.0 was published under the MIT licence."
 
 ORIGINAL_LICENCE = (
     "The original package and its s2mel network are under the bilibili model licence; it also uses "
-    "MaskGCT's codec (CC-BY-NC-4.0), so that what it speaks is for non-commercial purposes only."
+    "MaskGCT's codec (CC-BY-NC-4.0), so its audio is for non-commercial use only."
 )
 
 _TEXT_TABLES = ("text_embedding.weight", "text_head.weight", "text_head.bias")
 
 
 class FineTunedVoice(UnifiedVoice):
-    """The GPT with the base it came from, whose other tensors an export passes through."""
+    """The GPT with the base that it came from; exports copy the base's other tensors unchanged."""
 
     start: Base
     original: Original
 
 
 def load(base: Path | None, options: Options, facts: dict[str, Any]) -> FineTunedVoice:
-    """Build the GPT that `facts` describe with the base's weights, in fp32.
+    """Build the GPT that `facts` describe with the weights of the base, in fp32.
 
     Raises:
-        CheckpointError: the base is absent, damaged or of another shape.
+        CheckpointError: the base is missing, damaged or of another shape.
     """
     start = open_start(base)
+    # On the meta device, no time is spent on initial weights that are replaced below.
     with torch.device("meta"):
         model = network(options, facts)
     state = start.gpt_state()
     if model.with_conditioning:
         state |= start.conditioning_state()
+    # A run with another bpe.model maps the text tables once; its own checkpoints already have it.
     if base64.b64decode(facts["bpe_model"]) != start.bpe_model and facts["text_rows"]:
         state |= {name: map_rows(state[name], facts["text_rows"]) for name in _TEXT_TABLES}
     if misfit := describe_misfit(shapes_of(state), shapes_of(model.state_dict())):
         raise CheckpointError(
-            f"The weights in {base} do not fit ({misfit}). Give the base that the run was started "
-            "with."
+            f"The weights in {base} do not match this run ({misfit}). Choose the base that the run "
+            "was started with."
         )
     model.load_state_dict({name: value.float() for name, value in state.items()}, assign=True)
     model.start = start
@@ -60,7 +62,7 @@ def load(base: Path | None, options: Options, facts: dict[str, Any]) -> FineTune
 
 
 def network(options: Options, facts: dict[str, Any]) -> FineTunedVoice:
-    """Return the network that `load` fills, with whatever weights the current device gives."""
+    """Return the network that `load` fills; its initial weights depend on the current device."""
     sizes = Sizes.from_json(facts["sizes"])
     is_trained = options.conditioning == "trained"
     model = FineTunedVoice(sizes, options.dropout, with_conditioning=is_trained)
@@ -81,7 +83,7 @@ def export(
     folder: Path,
     weights: dict[str, Tensor] | None = None,
 ) -> None:
-    """Write all that `load` needs; what is not trained is linked, not copied, where possible."""
+    """Write everything `load` needs; weights that are not trained are hard-linked if possible."""
     own = own_model(model)
     write_own(folder, weights or own.state_dict(), facts)
     for name in LINKED_FILES:
@@ -90,13 +92,14 @@ def export(
 
 
 def publish(model: nn.Module, facts: dict[str, Any], folder: Path, bf16: bool) -> None:
-    """Write gpt.pth, config.yaml and bpe.model; tensors that were not trained pass through."""
+    """Write gpt.pth, config.yaml and bpe.model; tensors that were not trained are unchanged."""
     own = own_model(model)
     trained = on_host(own.state_dict())
     if bf16:
         trained = {name: value.to(torch.bfloat16) for name, value in trained.items()}
     write_published(
         folder,
+        # In this order, because trained conditioning replaces that of the base.
         own.start.conditioning_state() | trained,
         facts["config"],
         bpe_model=base64.b64decode(facts["bpe_model"]),
@@ -105,7 +108,7 @@ def publish(model: nn.Module, facts: dict[str, Any], folder: Path, bf16: bool) -
 
 
 def terms(base: Path | None, options: Options) -> str:
-    """Return the licences of all weights that are used, in sentences."""
+    """Return sentences with the licences of all weights that are used."""
     found = [open_start(base).licence]
     if options.w2v_bert:
         found.append(W2V_BERT_LICENCE)
@@ -117,18 +120,23 @@ def terms(base: Path | None, options: Options) -> str:
 
 
 def own_model(model: nn.Module) -> FineTunedVoice:
-    """Return the model as what the family made of it."""
+    """Return the model as this family's class.
+
+    Raises:
+        TypeError: it belongs to another family.
+    """
     if not isinstance(model, FineTunedVoice):
         raise TypeError(f"expected FineTunedVoice, not {type(model).__name__}")
     return model
 
 
 def map_rows(table: Tensor, rows: list[list[int]]) -> Tensor:
-    """Carry a text table over to another tokenizer.
+    """Convert a text table to another tokenizer.
 
-    table: (V, D) or (V,). rows: for each new row the old ones whose mean it is; none: of all.
+    table: (V, D) or (V,). rows: for each new row the old rows to average; an empty list means all.
     Returns (V', D) or (V',).
     """
+    # In float64 for precision, because this may average thousands of rows.
     overall = table.double().mean(dim=0)
     means = [table[row].double().mean(dim=0) if row else overall for row in rows]
     return torch.stack(means).to(table.dtype)

@@ -1,6 +1,7 @@
-"""A base folder: gpt.pth, config.yaml and bpe.model, converted once and then mapped from disk.
+"""Open a base folder (gpt.pth, config.yaml, bpe.model), which is converted once and cached.
 
-The GPT and what hears references are kept apart, so that the second need not be read in training.
+The GPT and its conditioning encoders are converted to separate files, so that training with
+precomputed voices need not read the encoders.
 """
 
 import json
@@ -36,7 +37,7 @@ STATS_FILE, CODEC_FILE = "stats.safetensors", "codec.safetensors"
 BPE_FILE, ABOUT_FILE = "bpe.model", "base.json"
 
 RANDOM_LICENCE = (
-    "These weights are random numbers. They were made by Timbre and may be used without any "
+    "These weights are random numbers. They were made by Timbre and may be used without "
     "restriction."
 )
 
@@ -45,46 +46,46 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Base:
-    """An opened base; equal to another if both are the same folder."""
+    """An opened base; two are equal if they have the same folder."""
 
     folder: Path
     source: Path = field(compare=False)
     sizes: Sizes = field(compare=False)
     config: dict[str, Any] = field(compare=False)
-    bpe_model: bytes = field(compare=False)
+    bpe_model: bytes = field(compare=False)  # empty: the base reads bytes
     licence: str = field(compare=False)
     is_random: bool = field(compare=False)
 
     def gpt_state(self) -> State:
-        """Return what is trained with precomputed voices."""
+        """Return the weights of the GPT, without the conditioning."""
         return load_file(self.folder / GPT_FILE)
 
     def conditioning_state(self) -> State:
-        """Return what hears a reference."""
+        """Return the weights of the conditioning, which encodes references."""
         return load_file(self.folder / CONDITIONING_FILE)
 
     def stats(self) -> tuple[Tensor, Tensor]:
-        """Return mean and standard deviation (F,) of the semantic features.
+        """Return the mean and standard deviation (F,) of the semantic features.
 
         Raises:
-            CheckpointError: the base has none.
+            CheckpointError: the base has no statistics.
         """
         if not (self.folder / STATS_FILE).is_file():
             raise CheckpointError(
-                f"{self.source.parent} has no wav2vec2bert_stats.pt, which computing features of "
-                "audio needs. Copy it there; it was published with the model."
+                f"{self.source.parent} has no wav2vec2bert_stats.pt, which is needed to compute "
+                "features of audio. Copy it there; it was published with the model."
             )
         state = load_file(self.folder / STATS_FILE)
         return state["mean"].float(), state["var"].float().sqrt()
 
 
 def open_base(base: Path | None, *, sizes: Sizes = TINY, seed: int = 0) -> Base:
-    """Open a folder or file of IndexTTS-2 weights, converting it at the first time.
+    """Open a folder or file of IndexTTS-2 weights; the first time, convert it.
 
-    Without one, a random base of these sizes, the same for the same seed.
+    Without a base, open a random one of these sizes, which is the same for the same seed.
 
     Raises:
-        CheckpointError: a file is absent, damaged, holds code or belongs to another model.
+        CheckpointError: a file is missing or damaged, could run code or is of another model.
     """
     parent = default_cache_folder() / "indextts2-bases"
     try:
@@ -103,7 +104,7 @@ def open_base(base: Path | None, *, sizes: Sizes = TINY, seed: int = 0) -> Base:
     except OSError as error:
         raise CheckpointError(
             f"{base or 'The random base'} could not be converted into {parent}: "
-            f"{error.strerror or error}. Free some space, or set TIMBRE_CACHE to another folder."
+            f"{error.strerror or error}. Free disk space, or set TIMBRE_CACHE to another folder."
         ) from None
 
 
@@ -111,7 +112,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """Read a config.yaml.
 
     Raises:
-        CheckpointError: it is absent, or no table with a section gpt.
+        CheckpointError: it is missing, or has no section `gpt`.
     """
     try:
         import yaml
@@ -123,8 +124,9 @@ def read_config(path: Path) -> dict[str, Any]:
         config = None
     if not isinstance(config, dict) or not isinstance(config.get("gpt"), dict):
         raise CheckpointError(
-            f"{path} is absent or no configuration of IndexTTS-2: it must be YAML with a section "
-            "gpt. Copy the config.yaml that was published with the model beside its weights."
+            f"{path} is missing or is not a configuration of IndexTTS-2; expected YAML with a "
+            "section gpt. Copy the config.yaml that was published with the model beside its "
+            "weights."
         )
     return config
 
@@ -132,17 +134,19 @@ def read_config(path: Path) -> dict[str, Any]:
 def _find_gpt(base: Path) -> Path:
     if base.is_file():
         return base
+    # The published name, then those that community trainers write.
     for name in ("gpt.pth", "latest.pth", "best_model.pth"):
         if (base / name).is_file():
             return base / name
     steps = sorted(base.glob("model_step*.pth"), key=lambda path: path.stat().st_mtime)
     if steps:
         return steps[-1]
+    # Files of other versions have other names, but their config.yaml tells the version.
     if (base / "config.yaml").is_file():
         refuse_other_versions(set(), read_config(base / "config.yaml"))
     raise CheckpointError(
-        f"{base} holds no weights of IndexTTS-2. Give a folder with gpt.pth, config.yaml and "
-        "bpe.model, or a .pth file that lies beside the other two."
+        f"{base} contains no IndexTTS-2 weights. Choose a folder with gpt.pth, config.yaml and "
+        "bpe.model, or a .pth file with the other two beside it."
     )
 
 
@@ -157,8 +161,8 @@ def _convert(gpt: Path, partial: Path) -> None:
     refuse_other_versions(set(), config)
     if not bpe_path.is_file():
         raise CheckpointError(
-            f"{gpt.parent} has no bpe.model, which turns text into tokens. Copy the bpe.model that "
-            f"belongs to {gpt.name} into that folder."
+            f"{gpt.parent} has no bpe.model, which is needed to turn text into tokens. Copy the "
+            f"bpe.model that belongs to {gpt.name} into that folder."
         )
     jobs = [Job(gpt, partial / "model", _routes())]
     if stats_path.is_file():
@@ -171,6 +175,7 @@ def _convert(gpt: Path, partial: Path) -> None:
         shapes |= _shapes(partial / name)
     try:
         refuse_other_versions(set(shapes), config)
+        # Meta tensors: only their shapes are needed, so the weights are not read.
         blank = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
         sizes = sizes_of(blank, config["gpt"])
         check_state(shapes, sizes)
@@ -184,11 +189,12 @@ def _convert(gpt: Path, partial: Path) -> None:
 
 
 def _routes() -> Routes:
-    """Return where the tensors of a gpt.pth or of a training checkpoint go."""
+    """Map key prefixes of a gpt.pth or a training checkpoint to files; None drops the tensors."""
+    # The state of a training checkpoint is large and not needed.
     routes: Routes = dict.fromkeys(("optimizer.", "scheduler.", "scaler."))
     for start in ("model.", ""):
         routes[start] = ("gpt", "")
-        # Second names that some files have for the same weights.
+        # Some files contain these weights a second time, under these names.
         routes[f"{start}inference_model."] = None
         routes[f"{start}gpt.wte."] = None
         routes |= {f"{start}{name}.": ("conditioning", f"{name}.") for name in CONDITIONING}
@@ -203,14 +209,15 @@ def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def write_random(partial: Path, sizes: Sizes, seed: int) -> None:
-    """Write a base of random weights, with a codec and statistics of its own."""
+    """Write a base with random weights, including a codec and feature statistics."""
     sizes = (
         sizes if sizes.num_text_tokens else replace(sizes, num_text_tokens=ByteTokenizer.size + 1)
     )
-    # Modules draw their first weights from torch's own generator, which is left as it was.
+    # Modules draw initial weights from the global generator; fork_rng restores its state.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         state = _state_of(UnifiedVoice(sizes, with_conditioning=True))
+        # Small, but with as many codes as the GPT has.
         codec_sizes = CodecSizes(sizes.feature_width, 32, 64, 2, sizes.start_audio)
         codec = _state_of(CodecEncoder(codec_sizes))
     parts: dict[str, State] = {GPT_FILE: {}, CONDITIONING_FILE: {}, CODEC_FILE: codec}
@@ -224,7 +231,7 @@ def write_random(partial: Path, sizes: Sizes, seed: int) -> None:
 
 
 def config_of(sizes: Sizes) -> dict[str, Any]:
-    """Return the section gpt of a config.yaml for these sizes."""
+    """Return the section `gpt` of a config.yaml for these sizes."""
     return {
         "model_dim": sizes.width, "max_mel_tokens": sizes.max_audio_tokens,
         "max_text_tokens": sizes.max_text_tokens, "heads": sizes.heads,
@@ -262,7 +269,7 @@ def _write_about(
 
 
 def _open(folder: Path) -> Base | None:
-    """Return the converted base in a folder, or None if it is not there or not whole."""
+    """Return the converted base in a folder, or None if it is missing or incomplete."""
     with suppress(OSError, ValueError, KeyError, TypeError, SafetensorError):
         about = json.loads((folder / ABOUT_FILE).read_text(encoding="utf-8"))
         if any((folder / name).stat().st_size != size for name, size in about["files"]):

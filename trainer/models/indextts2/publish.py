@@ -1,4 +1,4 @@
-"""A base folder out: gpt.pth, config.yaml and bpe.model as the original loads them."""
+"""Write gpt.pth, config.yaml and bpe.model in the form that the original package loads."""
 
 import os
 import shutil
@@ -15,16 +15,17 @@ LICENCE_FILE = "LICENSE-WEIGHTS.txt"
 
 LICENCE = (
     "The weights of IndexTTS-2 are under the bilibili model licence: free to use, also "
-    "commercially below 100 million monthly users and 1 billion RMB of yearly revenue; whoever "
-    "passes on weights trained from them must pass these terms on with a disclaimer; and neither "
-    "they nor what they make may be used to improve other AI models, except IndexTTS-2 itself and "
-    "non-commercial ones. The whole text: https://github.com/index-tts/index-tts/blob/main/LICENSE"
+    "commercially below 100 million monthly users and 1 billion RMB of yearly revenue; anyone who "
+    "distributes weights trained from them must pass on these terms with a disclaimer; and "
+    "neither the weights nor their output may be used to improve other AI models, except "
+    "IndexTTS-2 itself and non-commercial ones. Full text: "
+    "https://github.com/index-tts/index-tts/blob/main/LICENSE"
 )
-"""Holds for every folder without a LICENSE-WEIGHTS.txt of its own."""
+"""Applies to every folder that has no LICENSE-WEIGHTS.txt."""
 
 DISCLAIMER = (
-    "These weights were changed by fine-tuning. bilibili did not make the changes and does not "
-    "answer for them or for what is spoken with them."
+    "These weights were modified by fine-tuning. bilibili did not make the modifications and is "
+    "not responsible for them or for speech that is generated with them."
 )
 
 
@@ -36,9 +37,10 @@ def write_published(
     bpe_model: bytes,
     licence: str,
 ) -> None:
-    """Write the four files; those of the same names are replaced, each at once.
+    """Write the files into a folder; each one replaces an existing file atomically.
 
-    state: all tensors under the published names. The text tables' rows give number_text_tokens.
+    state: all tensors by their published names; the rows of the text tables determine
+    number_text_tokens.
 
     Raises:
         CheckpointError: the folder cannot be written.
@@ -46,7 +48,7 @@ def write_published(
     import yaml
 
     gpt = dict(config.get("gpt", {}))
-    # The tables have one row more than the tokenizer has tokens.
+    # Upstream's text tables have one row more than number_text_tokens.
     gpt["number_text_tokens"] = len(state["text_embedding.weight"]) - 1
     text = yaml.safe_dump(config | {"gpt": gpt}, sort_keys=False, allow_unicode=True)
     try:
@@ -64,7 +66,7 @@ def write_published(
             shutil.rmtree(partial, ignore_errors=True)
     except (OSError, RuntimeError) as error:
         raise CheckpointError(
-            f"The model could not be written to {folder}: {error}. Free some space there, or "
+            f"The model could not be written to {folder}: {error}. Free disk space there, or "
             "export to another folder."
         ) from None
 

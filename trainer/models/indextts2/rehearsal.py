@@ -1,4 +1,7 @@
-"""IndexTTS-2 without clips and without weights: features of made-up clips, and the bare network."""
+"""Synthetic batches for IndexTTS-2: random features and a network without loaded weights.
+
+Memory and speed can be measured with them before there are data or weights.
+"""
 
 import base64
 from collections.abc import Sequence
@@ -25,8 +28,9 @@ from trainer.models.indextts2.tokenizer import ByteTokenizer, make_tokenizer
 from trainer.specs import Corpus, Rehearsal
 
 TOKENS_A_SECOND = 9.0
-"""Text tokens a second of fluent speech, about as many as Korean has syllables and spaces."""
+"""Text tokens per second of fluent speech: about the syllables and spaces of Korean."""
 
+# The full size is the published one; medium is about half of it in depth and width.
 _SIZES = {
     "tiny": replace(TINY, num_text_tokens=ByteTokenizer.size + 1),
     "medium": Sizes(
@@ -39,9 +43,9 @@ _SIZES = {
 
 
 def imagine(base: Path | None, options: Options, clips: Sequence[Clip], size: str) -> Corpus:
-    """Return what a survey would, were the clips real; random codes and voices of true lengths.
+    """Return what a survey would return for such clips, with random codes and voices.
 
-    With a base, a text is tokenised as in a run; elsewhere by its letters; an empty one counts as
+    With a base, texts are tokenized as in a run, otherwise as bytes; an empty text counts as
     fluent speech.
     """
     start = None if size else open_start(base)
@@ -77,7 +81,7 @@ def _draw(
     num_tokens = min(num_tokens, options.max_text_tokens, sizes.max_text_tokens)
     found = {
         "codes": rng.integers(0, sizes.start_audio, num_codes).astype(np.int16),
-        # From 3: a text has neither start nor stop nor an unknown token inside.
+        # From 3: the tokens of a text do not include start (0), stop (1) and unknown (2).
         "tokens": rng.integers(3, sizes.num_text_tokens - 1, num_tokens).astype(np.int32),
         "speaker": np.array(0, np.int32),
         "is_pair": np.array(0, np.int8),

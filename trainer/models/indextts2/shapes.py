@@ -1,4 +1,4 @@
-"""What the weights of a base tell about its sizes, and whether they are IndexTTS-2's at all."""
+"""Derive the sizes of a base from its weights, and reject weights of other models."""
 
 from typing import Any
 
@@ -16,35 +16,35 @@ _ONLY_IN_25 = ("spk_emb_proj.", "lang_embedding.")
 
 
 def is_conditioning(name: str) -> bool:
-    """Whether a tensor belongs to what turns a reference into a voice."""
+    """Return whether a tensor belongs to the conditioning, which encodes references."""
     return name.split(".")[0] in CONDITIONING
 
 
 def refuse_other_versions(names: "set[str] | dict[str, Any]", config: dict[str, Any]) -> None:
-    """Recognise IndexTTS-2.5 and 1.5.
+    """Reject weights of IndexTTS-2.5 and 1.5.
 
     Raises:
-        CheckpointError: it is one of them.
+        CheckpointError: the names or the configuration belong to one of them.
     """
     version = str(config.get("version", "2.0"))
     if version.startswith("2.5") or any(name.startswith(_ONLY_IN_25) for name in names):
         raise CheckpointError(
-            "This is IndexTTS-2.5, which conditions on a speaker vector and a language, reads "
-            "text by another tokenizer and has 25 codes a second. Timbre trains IndexTTS-2.0: "
-            "give the folder published as IndexTTS-2."
+            "This is IndexTTS-2.5, which conditions on a speaker vector and a language, has "
+            "another tokenizer and 25 codes per second. Timbre trains IndexTTS-2.0; choose the "
+            "folder published as IndexTTS-2."
         )
     if names and not any(name.startswith("emo_perceiver_encoder.") for name in names):
         raise CheckpointError(
-            "These weights have no emotion branch (emo_perceiver_encoder), so they are not "
-            "IndexTTS-2's; IndexTTS 1.5 has none. Give the folder published as IndexTTS-2."
+            "These weights have no emotion branch (emo_perceiver_encoder), so they are not those "
+            "of IndexTTS-2, but perhaps of IndexTTS 1.5. Choose the folder published as IndexTTS-2."
         )
 
 
 def sizes_of(state: State, config: dict[str, Any]) -> Sizes:
-    """Read the sizes off the shapes; `config` is the section gpt of config.yaml.
+    """Derive the sizes from the shapes; `config` is the section `gpt` of config.yaml.
 
     Raises:
-        CheckpointError: a weight that tells them is absent.
+        CheckpointError: a weight that determines a size is missing.
     """
     try:
         num_text_tokens, width = state["text_embedding.weight"].shape
@@ -54,6 +54,7 @@ def sizes_of(state: State, config: dict[str, Any]) -> Sizes:
         return Sizes(
             layers=_count(state, "gpt.h."),
             width=width,
+            # The shapes do not tell the number of heads; the published heads are 64 wide.
             heads=heads if isinstance(heads, int) else max(1, width // 64),
             num_text_tokens=num_text_tokens,
             num_audio_tokens=num_audio_tokens,
@@ -67,34 +68,36 @@ def sizes_of(state: State, config: dict[str, Any]) -> Sizes:
             feature_width=_feature_width(state, "conditioning_encoder"),
             emotion_width=state["emo_perceiver_encoder.latents"].shape[1],
             perceiver_layers=_count(state, "perceiver_encoder.layers."),
+            # The inverse of `_inner` of the network.
             perceiver_mult=max(1, round(inner * 3 / (2 * width))),
             speaker=_conformer(state, "conditioning_encoder"),
             emotion=_conformer(state, "emo_conditioning_encoder"),
         )
     except (KeyError, ValueError, IndexError) as error:
         raise CheckpointError(
-            f"The weights lack {error}, which IndexTTS-2 has. Give the gpt.pth published with it, "
+            f"The weights have no {error}, which IndexTTS-2 needs. Choose the published gpt.pth, "
             "or one that was trained from it."
         ) from None
 
 
 def check_state(shapes: dict[str, tuple[int, ...]], sizes: Sizes) -> None:
-    """Require exactly the tensors of these sizes.
+    """Check that the tensors are exactly those of a network with these sizes.
 
     Raises:
-        CheckpointError: tensors are missing, left over or of another shape; it names them.
+        CheckpointError: tensors are missing, unexpected or of another shape; the message says
+            which.
     """
     if sizes.width % sizes.heads:
         raise CheckpointError(
-            f"The GPT is {sizes.width} wide, which {sizes.heads} heads cannot share. Copy the "
-            "config.yaml that was published with the model beside it."
+            f"The GPT is {sizes.width} wide, which is not divisible by {sizes.heads} heads. Copy "
+            "the config.yaml that was published with the model beside it."
         )
     with torch.device("meta"):
         model = UnifiedVoice(sizes, with_conditioning=True)
     if misfit := describe_misfit(shapes, shapes_of(model.state_dict())):
         raise CheckpointError(
-            f"The weights do not fit IndexTTS-2 ({misfit}). Download gpt.pth again, or take the "
-            "one that was published."
+            f"The weights do not match IndexTTS-2 ({misfit}). Download gpt.pth again, or choose "
+            "the published one."
         )
 
 
@@ -109,10 +112,13 @@ def _conformer(state: State, name: str) -> ConformerSizes:
 
 
 def _feature_width(state: State, name: str) -> int:
-    """Return the width of the features, odd ones rounded up: the front has one place for two."""
+    """Return the width of the features, from the outputs of the stride-2 convolution.
+
+    An odd width is rounded up, because the shapes are the same.
+    """
     width, inputs = state[f"{name}.embed.out.0.weight"].shape
     places = inputs // width
-    # 1024, as published, and 160 both have one column that no window starts at.
+    # places = (feature_width - 1) // 2; both widths in use, 1024 and 160, are even.
     return 2 * places + 2
 
 

@@ -1,21 +1,21 @@
-"""Sizes of the GPT of IndexTTS-2; the defaults are those of the published model."""
+"""Sizes of the GPT of IndexTTS-2; the defaults are those of the published config.yaml."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 CODES_A_SECOND = 50
-"""Codes, and frames of semantic features, in a second of audio."""
+"""Codes, and frames of semantic features, per second of audio."""
 
 OUTPUT_RATE = 22050
-"""Hz of the vocoder's audio."""
+"""Hz, of the vocoder's audio."""
 
 MAX_REFERENCE_S = 15.0
-"""What upstream's inference hears of a reference."""
+"""Upstream's inference cuts references to this length."""
 
 
 @dataclass(frozen=True)
 class ConformerSizes:
-    """One of the two encoders of a reference."""
+    """Sizes of one of the two encoders of a reference."""
 
     width: int = 512
     blocks: int = 6
@@ -25,7 +25,7 @@ class ConformerSizes:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The GPT with its two conditioning branches; token counts are rows of the tables."""
+    """Sizes of the GPT and its two conditioning branches; token counts are rows of the tables."""
 
     layers: int = 24
     width: int = 1280
@@ -50,21 +50,21 @@ class Sizes:
 
     @property
     def text_positions(self) -> int:
-        """Rows of the text position table."""
+        """Rows of the text position table: start and stop need one each."""
         return self.max_text_tokens + 2
 
     @property
     def audio_positions(self) -> int:
-        """Rows of the audio position table."""
+        """Rows of the audio position table; upstream has three more than max_mel_tokens."""
         return self.max_audio_tokens + 3
 
     @property
     def num_prompt(self) -> int:
-        """Positions before the text: the speaker's latents and two for the speed."""
+        """Positions before the text: the speaker latents and the two speed embeddings."""
         return self.num_latents + 2
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values that `from_json` reads back."""
+        """Return the sizes as plain JSON values, for `from_json`."""
         return asdict(self)
 
     @staticmethod
@@ -90,4 +90,7 @@ TINY = Sizes(
     speaker=ConformerSizes(width=32, blocks=2, heads=2, inner=64),
     emotion=ConformerSizes(width=32, blocks=1, heads=2, inner=64),
 )
-"""For tests and for trying the whole road without published weights; 0: as many as the text has."""
+"""For tests, and to try the whole workflow without published weights.
+
+A `num_text_tokens` of 0 means as many as the tokenizer has.
+"""

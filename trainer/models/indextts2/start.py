@@ -1,4 +1,4 @@
-"""Where a run starts from: a published folder, a training checkpoint, or a checkpoint of ours."""
+"""Open the base of a run: a published folder, a training checkpoint, or one of our checkpoints."""
 
 import base64
 from dataclasses import dataclass
@@ -20,32 +20,33 @@ from trainer.models.indextts2.sizes import Sizes
 
 FORMAT = 1
 LINKED_FILES = (CONDITIONING_FILE, STATS_FILE, CODEC_FILE)
-"""What a checkpoint takes over from its base, as far as that has it."""
+"""Files of the base that a checkpoint links, if they exist."""
 
 
 @dataclass(frozen=True)
 class OwnCheckpoint(Base):
-    """A checkpoint of a run: a base of its own, since what hears references lies beside the GPT."""
+    """A checkpoint of a run, which is a complete base: the conditioning lies beside the GPT."""
 
     def gpt_state(self) -> State:
-        """Return what is trained with precomputed voices."""
+        """Return the weights of the GPT, without the conditioning."""
         state = load_file(self.folder / WEIGHTS_FILE)
         return {name: value for name, value in state.items() if not is_conditioning(name)}
 
     def conditioning_state(self) -> State:
-        """Return what hears a reference, as trained if it was."""
+        """Return the weights of the conditioning: the trained ones if it was trained."""
         state = load_file(self.folder / WEIGHTS_FILE)
         trained = {name: value for name, value in state.items() if is_conditioning(name)}
         return trained or super().conditioning_state()
 
 
 def open_start(base: Path | None) -> Base:
-    """Open what a run starts from; without a base, the random one.
+    """Open the base of a run; without one, a random base.
 
     Raises:
-        CheckpointError: it is absent, damaged, or the checkpoint of another family.
+        CheckpointError: it is missing, damaged, or a checkpoint of another family.
     """
-    also = "an IndexTTS-2 folder"
+    also = "choose an IndexTTS-2 folder"
+    # A folder without facts of ours is a published one, or a training checkpoint of others.
     facts = read_own_facts(base, "indextts2", FORMAT, also) if base is not None else None
     if base is None or facts is None:
         return open_base(base)
