@@ -112,9 +112,9 @@ def test_the_package_speaks_with_the_models_weights_and_its_own_everything_else(
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("fail", "did not speak: RuntimeError: shapes differ"),
-        ("lack", "lacks something: FileNotFoundError: campplus_cn_common.bin"),
-        ("nothing", "did not speak: it made no audio"),
+        ("fail", "failed: RuntimeError: shapes differ"),
+        ("lack", "this is missing: FileNotFoundError: campplus_cn_common.bin"),
+        ("nothing", "failed: it returned no audio"),
         ("die", "ended with code 7"),
     ],
 )
@@ -150,7 +150,7 @@ def test_everything_that_is_missing_is_named_at_once(original: Original, tmp_pat
 
     assert original.lacks() == ""
     assert "the Python of its environment" in lacks
-    assert "a recording as reference (gone.wav)" in lacks
+    assert "a reference recording (gone.wav)" in lacks
     assert str(tmp_path / "s2mel.pth") in lacks
     assert "the vocoder BigVGAN" in lacks
 
@@ -159,10 +159,10 @@ def test_without_the_package_the_model_is_silent_and_says_why(original: Original
     silent, facts = make_voice(Original())
     unheard, _ = make_voice(replace(original, reference=""))
 
-    assert "makes no audio here" in silence(silent)
-    assert "a recording as reference" in silence(unheard)
+    assert "cannot turn the codes" in silence(silent)
+    assert "a reference recording" in silence(unheard)
     assert silence(make_voice(original)[0]) == ""
-    with pytest.raises(DataError, match="makes no audio here"):
+    with pytest.raises(DataError, match="cannot turn the codes"):
         synthesize(silent, facts, "hello", "nobody")
 
 

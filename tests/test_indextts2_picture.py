@@ -34,7 +34,7 @@ def test_a_model_that_says_one_code_everywhere_is_seen() -> None:
 
     picture = draw_codes(SPOKEN, said, 97)
 
-    assert "kinds of codes: 1 said, 100 spoken" in picture.words
+    assert "different codes: 1 predicted, 100 in the clips" in picture.words
     assert "overlap by 2 %" in picture.words
     bars = heights(picture.svg, "#d9822b")
     assert [place for place, height in enumerate(bars) if height > 0] == [3]

@@ -1,4 +1,4 @@
-"""Speech through the original package, which lives in an environment and a process of its own."""
+"""Synthesize through the original package, which runs in its own environment and process."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from trainer.errors import CheckpointError
 from trainer.specs import Speech
 
 OWN_FILES = ("gpt.pth", "config.yaml", "bpe.model", "LICENSE-WEIGHTS.txt")
-"""What a preview puts in place of the files of these names; the others are linked."""
+"""The files that a preview replaces with its own; all others are linked."""
 
 _FILES = {
     "s2mel.pth": "the s2mel network",
@@ -36,10 +36,11 @@ _CHILD = Path(__file__).with_name("original_child.py")
 
 @dataclass(frozen=True)
 class Original:
-    """Where the original package and its weights are, and whose voice it takes.
+    """Location of the original package and its weights, and the voice for its speech.
 
-    python: of the environment in which the package `indextts` is installed. folder: its
-    `checkpoints`, with the `hf_cache` that its first use fills. reference: a recording.
+    python: the interpreter of the environment in which the package `indextts` is installed.
+    folder: its `checkpoints`, with the `hf_cache` that its first use fills. reference: a recording
+    of the voice. limit_s: the longest time for a preview, in seconds.
     """
 
     python: str = ""
@@ -50,15 +51,15 @@ class Original:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a person named any part of it."""
+        """Whether any of the three paths is set."""
         return bool(self.python or self.folder or self.reference)
 
     def lacks(self) -> str:
-        """Return what is missing, in a sentence; empty: nothing that can be seen from here."""
+        """Return a sentence with the files that are missing, or "" if all can be found."""
         named = {
             "the Python of its environment": self.python,
-            "its folder checkpoints": self.folder,
-            "a recording as reference": self.reference,
+            "its checkpoints folder": self.folder,
+            "a reference recording": self.reference,
         }
         absent = [f"{what} ({path})" if path else what for what, path in named.items()]
         absent = [
@@ -75,18 +76,19 @@ class Original:
         if not absent:
             return ""
         return (
-            f"the original package cannot speak, as it lacks {', '.join(absent)}. Let it speak "
-            "once by itself, which fetches what it needs, and name all three among the options."
+            f"the original package cannot run, because these are missing: {', '.join(absent)}. "
+            "Run it once by itself, so that it downloads what it needs, and set all three paths "
+            "in the options."
         )
 
     def speak(self, text: str, put_weights: Callable[[Path], None], *, most_codes: int) -> Speech:
-        """Return what the original package says with other weights.
+        """Return the speech of the original package with other weights.
 
-        put_weights(folder) writes them into a copy of its folder, in which all else is linked.
-        most_codes: after so many a sentence ends that the weights do not end.
+        put_weights(folder) writes the weights into a copy of its folder; the other files there are
+        links. most_codes: the limit for a sentence that the model does not end by itself.
 
         Raises:
-            CheckpointError: something is missing, it fails, or it takes too long.
+            CheckpointError: a file is missing, the package fails, or it takes too long.
         """
         parent = default_cache_folder() / "indextts2-spoken"
         try:
@@ -98,9 +100,9 @@ class Original:
                 return self._ask(text, work, most_codes)
         except OSError as error:
             raise CheckpointError(
-                f"The original package could not be asked to speak in {parent}: "
-                f"{error.strerror or error}. Free some space there, and see that the Python named "
-                "can be run."
+                f"The original package could not be started in {parent}: "
+                f"{error.strerror or error}. Free disk space there, and check that its Python can "
+                "be run."
             ) from None
 
     def _lay_out(self, folder: Path) -> None:
@@ -114,6 +116,7 @@ class Original:
             "text": text,
             "reference": str(Path(self.reference).resolve()),
             "device": "cuda:0" if self.device == "gpu" else "cpu",
+            # Always the same, so that previews of different steps can be compared.
             "seed": 0,
             "codes": most_codes,
         }
@@ -122,22 +125,24 @@ class Original:
         try:
             outcome = json.loads((work / "outcome.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            outcome = {"failed": ending or "its process ended without a word"}
+            outcome = {"failed": ending or "its process ended without a message"}
         if "missing" in outcome:
             raise CheckpointError(
-                f"The original package lacks something: {outcome['missing']}. Let it speak once by "
-                "itself, which fetches what it needs, and name its environment and folder again."
+                f"The original package cannot run, because this is missing: {outcome['missing']}. "
+                "Run it once by itself, so that it downloads what it needs, and check the paths in "
+                "the options."
             )
         if "failed" in outcome:
             raise CheckpointError(
-                f"The original package did not speak: {outcome['failed']}. See that it speaks by "
-                "itself, in the environment and with the folder that are named."
+                f"The original package failed: {outcome['failed']}. Check that it works by itself, "
+                "with the environment and folder that are set in the options."
             )
         return _read_wave(work / "spoken.wav")
 
     def _run(self, work: Path) -> str:
-        """Run the child to its end; return why it failed, if it left without a word."""
-        # Not resolved: the interpreter of a virtual environment is a link out of it.
+        """Run the child until it ends; return the reason in case it left no outcome.json."""
+        # absolute, not resolve: the interpreter of a virtual environment is a symlink, and its
+        # target does not know the environment.
         command = [str(Path(self.python).absolute()), str(_CHILD), str(work)]
         with (work / "child.log").open("wb") as log:
             child = subprocess.Popen(
@@ -156,7 +161,7 @@ class Original:
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
-    """End a child and whatever it started."""
+    """Kill a child and all processes that it started."""
     if child.poll() is None:
         with suppress(OSError):
             os.killpg(child.pid, signal.SIGKILL)

@@ -1,9 +1,10 @@
-"""The child that speaks through the original package; it runs there and knows nothing of ours.
+"""Child process that synthesizes with the original package, in that package's environment.
 
     PYTHON original_child.py FOLDER
 
-FOLDER holds task.json and `checkpoints` as the package expects them; the answer is outcome.json and
-spoken.wav. Nothing is fetched from anywhere: what is not there is named.
+FOLDER contains task.json and `checkpoints` as the package expects them. The results are
+outcome.json and spoken.wav. Nothing of Timbre is imported, because it is not installed there, and
+nothing is downloaded: missing files are reported.
 """
 
 import json
@@ -15,11 +16,11 @@ from typing import Any
 
 
 def main() -> None:
-    """Do the task of a folder."""
+    """Run the task of the folder named on the command line."""
     folder = Path(sys.argv[1]).resolve()
-    # The files beside this script have names that packages may have too.
+    # Python puts this script's folder first, where modules would shadow packages of their name.
     sys.path.pop(0)
-    # The package looks for its cache below the current folder.
+    # The package looks for its cache relative to the working directory.
     os.chdir(folder)
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     task = json.loads((folder / "task.json").read_text(encoding="utf-8"))
@@ -27,13 +28,14 @@ def main() -> None:
 
 
 def speak(task: dict[str, Any], folder: Path) -> dict[str, str]:
-    """Write spoken.wav; return nothing, or what is missing or why it failed."""
+    """Write spoken.wav; return {}, or a reason under the key "missing" or "failed"."""
     try:
         import torch
         from indextts import infer_v2  # type: ignore[import-not-found]
     except ImportError as error:
         return {"missing": f"the package {error.name or error}"}
-    # It tells emotions from text; previews take the emotion of the reference.
+    # This network derives emotions from text. Previews use the reference's emotion, so it need
+    # not be loaded.
     infer_v2.QwenEmotion = _NoEmotionFromText
     torch.manual_seed(task["seed"])
     try:
@@ -45,11 +47,11 @@ def speak(task: dict[str, Any], folder: Path) -> dict[str, str]:
         )
         spoken = voice.infer(task["reference"], task["text"], None, max_mel_tokens=task["codes"])
     except (OSError, RuntimeError, ValueError, LookupError) as error:
-        # What its cache lacks comes as one of several kinds of OSError.
+        # A file that is missing in its cache raises one of several subclasses of OSError.
         kind = "missing" if isinstance(error, OSError) else "failed"
         return {kind: f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"}
     if spoken is None:
-        return {"failed": "it made no audio"}
+        return {"failed": "it returned no audio"}
     _write(folder / "spoken.wav", *spoken)
     return {}
 

@@ -1,4 +1,4 @@
-"""What codes a model says, drawn beside those that are spoken: a preview without a vocoder."""
+"""Draw histograms of predicted and true codes, as a preview that needs no vocoder."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ from trainer.models.indextts2.network import UnifiedVoice
 from trainer.specs import Picture
 
 _SHOWN = 48
-"""Bars: the most spoken codes, and one more for all others."""
+"""Number of the most frequent codes that get bars; one more pair shows all others."""
 
 _WIDTH, _HEIGHT, _LEFT, _BASE = 720, 210, 44, 168
 _SPOKEN, _SAID = "#7a8794", "#d9822b"
@@ -20,9 +20,9 @@ _SPOKEN, _SAID = "#7a8794", "#d9822b"
 
 @torch.no_grad()
 def illustrate(model: nn.Module, batches: Iterable[Batch]) -> Picture:
-    """Count the codes that are spoken in clips and the likeliest ones in their places.
+    """Count the true codes of clips and the most likely predictions, and draw both.
 
-    Each code is predicted from the true ones before it, as in training.
+    Each code is predicted from the true codes before it (teacher forcing).
     """
     assert isinstance(model, UnifiedVoice)
     stop = model.sizes.stop_audio
@@ -30,7 +30,8 @@ def illustrate(model: nn.Module, batches: Iterable[Batch]) -> Picture:
     for batch in batches:
         targets = batch["audio_targets"].cpu().numpy()
         likeliest = predict(model, batch)[1].argmax(dim=-1).cpu().numpy()
-        # Where clips end no code is spoken; there and elsewhere a model may say "stop".
+        # The last target of a clip is the stop token, not a code. A model may predict "stop"
+        # anywhere, so the count of predictions needs one bin more.
         is_code = targets < stop
         hits += int((likeliest == targets)[is_code].sum())
         spoken += np.bincount(targets[is_code], minlength=stop)[:stop]
@@ -39,13 +40,13 @@ def illustrate(model: nn.Module, batches: Iterable[Batch]) -> Picture:
 
 
 def draw_codes(spoken: np.ndarray, said: np.ndarray, hits: int) -> Picture:
-    """Draw two histograms over codes, (num_codes,) int64 each; `hits` codes are said rightly."""
+    """Draw two histograms over codes, (num_codes,) int64 each; `hits` predictions are correct."""
     total = max(1, int(spoken.sum()))
     shares = np.stack([spoken, said]) / total
     overlap = float(shares.min(axis=0).sum())
     words = (
-        f"{100 * hits / total:.1f} % of {total} codes are right (top-1); "
-        f"kinds of codes: {int((said > 0).sum())} said, {int((spoken > 0).sum())} spoken; "
+        f"{100 * hits / total:.1f} % of {total} codes are correct (top-1); different codes: "
+        f"{int((said > 0).sum())} predicted, {int((spoken > 0).sum())} in the clips; "
         f"the histograms overlap by {100 * overlap:.0f} %."
     )
     order = np.argsort(-spoken, kind="stable")
@@ -55,20 +56,20 @@ def draw_codes(spoken: np.ndarray, said: np.ndarray, hits: int) -> Picture:
 
 
 def _draw_bars(shares: np.ndarray) -> str:
-    """Return an SVG of pairs of bars; shares: (2, n), the last pair is that of all other codes."""
-    # The other codes together would dwarf every bar, so their pair is cut off and labelled.
+    """Return an SVG of pairs of bars; shares: (2, n), of which the last pair is all other codes."""
+    # All other codes together would dwarf every bar, so their pair is cut off and labelled.
     top = float(shares[:, :-1].max()) or 1.0
     step = (_WIDTH - _LEFT - 8) / shares.shape[1]
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
         f'width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" font-size="11">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" rx="6" fill="#ffffff"/>',
-        _text(_LEFT, 16, "spoken", _SPOKEN),
-        _text(_LEFT + 60, 16, "said by the model", _SAID),
+        _text(_LEFT, 16, "in clips", _SPOKEN),
+        _text(_LEFT + 60, 16, "predicted", _SAID),
         _text(4, 34, f"{100 * top:.2g} %", "#333333"),
         _text(4, _BASE, "0 %", "#333333"),
         _text(
-            _LEFT, _HEIGHT - 8, f"the {shares.shape[1] - 1} most spoken codes, by rank", "#333333"
+            _LEFT, _HEIGHT - 8, f"the {shares.shape[1] - 1} most common codes, by rank", "#333333"
         ),
         _text(_WIDTH - 6, _HEIGHT - 8, "all others", "#333333", anchor="end"),
         f'<path d="M{_LEFT} {_BASE}H{_WIDTH - 8}" stroke="#333333"/>',

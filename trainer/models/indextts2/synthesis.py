@@ -1,4 +1,4 @@
-"""Speech of IndexTTS-2: through the original package where it is named, else a word why not."""
+"""Speak with IndexTTS-2 through the original package, or say why that is not possible."""
 
 from pathlib import Path
 from typing import Any
@@ -12,37 +12,37 @@ from trainer.models.indextts2.original import Original
 from trainer.specs import Speech
 
 SILENT = (
-    "IndexTTS-2 makes no audio here: its codes become speech in the original package, by its s2mel "
-    "network and vocoder. Name that package's Python and checkpoints among the options, or export "
-    "the model and put gpt.pth in place of the one there."
+    "Timbre cannot turn the codes of IndexTTS-2 into audio: that takes the s2mel network and the "
+    "vocoder of the original package. Set the Python and checkpoints of that package in the "
+    "options, or export the model and replace the package's gpt.pth with it."
 )
 
 
 _MOST_CODES = 1500
-"""Half a minute, which is also the original's limit."""
+"""30 s of audio, which is also the original package's default limit."""
 
 
 def silence(model: nn.Module) -> str:
-    """Return why a model makes no audio; empty: the original package is there to speak."""
+    """Return why a model cannot make audio, or "" if the original package can."""
     original = own_model(model).original
     if not original.is_wanted:
         return SILENT
     lacks = original.lacks()
-    return f"IndexTTS-2 makes no audio: {lacks}" if lacks else ""
+    return f"IndexTTS-2 cannot make audio: {lacks}" if lacks else ""
 
 
 def synthesize(model: nn.Module, facts: dict[str, Any], text: str, speaker: str) -> Speech:
-    """Speak through the original package, in the voice of the reference among the options.
+    """Speak through the original package, in the voice of the reference set in the options.
 
     Raises:
-        DataError: the package is not named or not whole, or there is nothing to say.
+        DataError: the package is not set up or incomplete, or the text is empty.
         CheckpointError: the package fails.
     """
     reason = silence(model)
     if reason:
         raise DataError(reason)
     if not text.strip():
-        raise DataError("There is nothing to say. Write a sentence.")
+        raise DataError("The text is empty. Enter a sentence.")
     original = own_model(model).original
 
     def put_weights(folder: Path) -> None:
@@ -53,11 +53,12 @@ def synthesize(model: nn.Module, facts: dict[str, Any], text: str, speaker: str)
 
 
 def whole_facts(facts: dict[str, Any], original: Original) -> dict[str, Any]:
-    """Return facts with the whole config.yaml of the package's folder around the model's own GPT.
+    """Return facts with the complete config.yaml of the package, but the model's section `gpt`.
 
-    Training needs the section gpt alone, so that a base may have no other.
+    Training needs only that section, so the config.yaml of a base may have no other.
     """
     config = read_config(Path(original.folder) / "config.yaml")
     config |= {"gpt": facts["config"]["gpt"], "gpt_checkpoint": "gpt.pth"}
+    # The names of the files that `publish` writes, whatever the package's config calls them.
     config["dataset"] = dict(config.get("dataset") or {}) | {"bpe_model": "bpe.model"}
     return facts | {"config": config}
