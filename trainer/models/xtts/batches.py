@@ -1,13 +1,14 @@
-"""Features of several clips to contiguous rows, and how much of each clip is trained.
+"""Collate clips to contiguous rows, and count the positions and targets of a clip.
 
-A row is [latents | START text STOP | START codes STOP STOP STOP | padding]. Each clip trains its
-text and one stop, and its codes and four stops. Upstream hides the text's STOP from the audio in
-training though not at inference; here it is visible in both, unless upstream masking is asked for.
+A row is [latents | START text STOP | START codes STOP STOP STOP | padding]. The targets of a clip
+are its text and one stop, and its codes and four stops. In training, coqui-tts hides the text's
+STOP from the audio, but not at inference. Here it is visible in both, unless upstream masking is
+on.
 
-With upstream masking two faults of the original are kept too, so that its numbers can be
-reproduced: the codes of a reference that was cut out of the clip itself are left out of the loss
-only in the last row of a batch, and there in a range four times too far and too long (it counts in
-mel frames, of which a code has four).
+Upstream masking also reproduces two bugs of coqui-tts, for comparisons of numbers. If a reference
+was cut from the clip itself, its codes should be left out of the loss. Upstream does that only in
+the last row of a batch, and there in a range that is four times too far and too long, because it
+counts mel frames, of which a code has four.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,19 +23,19 @@ from trainer.models._layers.rows import Rows, join_ids, pad_ids
 from trainer.models.xtts.sizes import CODE_STRIDE, HOP_LENGTH, GptSizes
 
 IGNORED = -100
-"""The target of a position that trains nothing."""
+"""The target of positions without a loss."""
 
-_NUM_STOPS = 4
+_NUM_STOPS = 4  # as in coqui-tts, which pads codes by three and appends one more
 _NUM_LATENTS = GptSizes().num_latents
 
 Collate = Callable[[Sequence[Features]], dict[str, Tensor]]
 
 
 def counts(features: Features) -> dict[str, float]:
-    """Return how many positions a clip's row has, and how many text and audio targets.
+    """Return the number of positions in a clip's row, and of text and audio targets.
 
-    Codes that a draw leaves out of the loss are counted all the same, for totals are made before
-    the draw; the batch's `num_trained` makes up for them.
+    Codes that are left out of the loss count too, because totals are computed before references
+    are drawn; the batch's `num_trained` corrects for them.
     """
     text, audio = len(features["tokens"]) + 1, len(features["codes"]) + _NUM_STOPS
     positions = _NUM_LATENTS + text + 1 + audio
@@ -42,22 +43,23 @@ def counts(features: Features) -> dict[str, float]:
 
 
 def make_collate(sizes: GptSizes, upstream: bool = False) -> Collate:
-    """Return the collate function of a network; `upstream` keeps the original's masking faults."""
+    """Return the collate function of a network; `upstream` reproduces coqui-tts's masking."""
 
     def collate(clips: Sequence[Features]) -> dict[str, Tensor]:
-        """Lay clips out as rows.
+        """Lay out clips as rows.
 
         Returns text_ids (B, T_text), audio_ids (B, T_audio) int64, padded with 0; layout (B, T)
-        int64, each position's place in [latents | text_ids | audio_ids | zero]; position_mask
-        (B, T) bool; text_index, text_targets, audio_index, audio_targets (K,) int64: places in the
-        flattened rows and what must be predicted there; num_trained (B,) int64, how many
-        audio targets of a clip are not ignored; reference (B, M, T_ref).
+        int64, the index of each position into [latents | text_ids | audio_ids | zero];
+        position_mask (B, T) bool; text_index, text_targets, audio_index, audio_targets (K,) int64:
+        indices into the flattened rows and the token to predict there; num_trained (B,) int64, the
+        number of audio targets of a clip that are not ignored; reference (B, M, T_ref).
         """
         for clip in clips:
             _check_length(clip, sizes)
         texts = [join_ids(sizes.start_text, clip["tokens"], [sizes.stop_text]) for clip in clips]
         stops = [sizes.stop_audio] * (_NUM_STOPS - 1)
         audios = [join_ids(sizes.start_audio, clip["codes"], stops) for clip in clips]
+        # Upstream's masking hides the text's STOP, so the row leaves it out.
         num_texts = [len(text) - upstream for text in texts]
         rows = Rows(sizes.num_latents, num_texts, [len(audio) for audio in audios])
         targets = _audio_targets(clips, sizes, upstream)
@@ -78,12 +80,12 @@ def make_collate(sizes: GptSizes, upstream: bool = False) -> Collate:
 
 
 def _text_places(sizes: GptSizes, texts: list[np.ndarray]) -> list[range]:
-    """Return the positions of each row from which a text token is predicted: all but STOP's."""
+    """Return the positions of each row that predict a text token: all text positions but STOP."""
     return [range(sizes.num_latents, sizes.num_latents + len(text) - 1) for text in texts]
 
 
 def _audio_targets(clips: Sequence[Features], sizes: GptSizes, upstream: bool) -> list[np.ndarray]:
-    """Return what the audio positions of each clip must predict: (T_audio,) int64."""
+    """Return the targets of each clip's audio positions, (T_audio,) int64."""
     rows = []
     for row, clip in enumerate(clips):
         targets = np.full(len(clip["codes"]) + _NUM_STOPS, sizes.stop_audio, np.int64)
@@ -98,7 +100,11 @@ def _audio_targets(clips: Sequence[Features], sizes: GptSizes, upstream: bool) -
 
 
 def _references(clips: Sequence[Features]) -> Tensor:
-    """Stack the conditioning mels (B, M, T_ref), cropped to one length instead of padded."""
+    """Stack the conditioning mels (B, M, T_ref), cropped to a common length instead of padded.
+
+    The conditioning encoder has no mask, so it would treat padding as audio.
+    """
+    # The length is drawn per step, not per clip, so all clips of a batch agree on it.
     wanted = int(clips[0]["reference_frames"])
     length = min(wanted, *(clip["reference"].shape[1] for clip in clips))
     return torch.from_numpy(np.stack([clip["reference"][:, :length] for clip in clips]))
@@ -109,11 +115,11 @@ def _check_length(clip: Features, sizes: GptSizes) -> None:
     most_codes = sizes.audio_positions - _NUM_STOPS
     if num_tokens > sizes.max_text_tokens:
         raise DataError(
-            f"A text has {num_tokens} tokens; this network reads at most {sizes.max_text_tokens}. "
-            "Split the clip."
+            f"A text has {num_tokens} tokens; this network accepts at most "
+            f"{sizes.max_text_tokens}. Split the clip."
         )
     if num_codes > most_codes:
         raise DataError(
-            f"A clip has {num_codes} codes of audio; this network reads at most {most_codes}. "
+            f"A clip has {num_codes} audio codes; this network accepts at most {most_codes}. "
             "Split the clip."
         )

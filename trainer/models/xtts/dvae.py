@@ -1,4 +1,4 @@
-"""The encoder half of XTTS's DVAE: mel frames to audio codes, one for every four frames."""
+"""The encoder half of XTTS's DVAE: mel frames to audio codes, one per four frames."""
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ _UNUSED = ("decoder.", "discrete_loss.")
 
 
 class DvaeEncoder(nn.Module):
-    """Mel frames to codes; the keys are the published ones below `encoder.` and `codebook.`."""
+    """Turn mel frames into codes; keys are the published ones under `encoder.` and `codebook.`."""
 
     def __init__(self, sizes: DvaeSizes) -> None:
         super().__init__()
@@ -50,7 +50,10 @@ class _ResidualBlock(nn.Module):
 
 
 class _Codebook(nn.Module):
-    """Columns are entries; the two other buffers are what the DVAE's own training averaged."""
+    """The codebook, whose columns are entries.
+
+    The other two buffers are moving averages of the DVAE's training; strict loading needs them.
+    """
 
     embed: Tensor
 
@@ -62,49 +65,49 @@ class _Codebook(nn.Module):
         self.register_buffer("embed_avg", torch.zeros(shape))
 
     def forward(self, values: Tensor) -> Tensor:
-        """Return the nearest entry of each value: (B, T, D) to (B, T) int64."""
-        # The square of the value is the same for all entries, but it is part of the published sum:
-        # without it a near tie may be rounded to the other entry.
+        """Return the nearest entry (B, T) int64 of each value (B, T, D)."""
+        # The square of the value is the same for all entries, but upstream includes it. Without
+        # it, rounding could resolve a near tie differently.
         squares = values.square().sum(-1, keepdim=True)
         distance = squares - 2 * values @ self.embed + self.embed.square().sum(0)
         return distance.argmin(-1)
 
 
 def dvae_sizes(state: dict[str, Tensor]) -> DvaeSizes:
-    """Read the sizes off the shapes of published weights.
+    """Derive the sizes from the shapes of published weights.
 
     Raises:
-        CheckpointError: a weight that tells them is absent.
+        CheckpointError: a weight that determines a size is missing.
     """
     hidden, n_mels, _ = shape_of(state, "encoder.0.0.weight", 3, _WHAT)
     codebook_width, num_codes = shape_of(state, "codebook.embed", 2, _WHAT)
-    # Two convolutions come before the blocks.
+    # encoder.0 and encoder.1 are convolutions; the blocks follow.
     blocks = count_modules(state, "encoder.{}.net.", first=2)
     return DvaeSizes(n_mels, hidden, codebook_width, num_codes, blocks)
 
 
 def load_dvae(state: dict[str, Tensor], sizes: DvaeSizes) -> DvaeEncoder:
-    """Make the encoder from published weights; those of the decoder half are left out.
+    """Make the encoder from published weights; those of the decoder are ignored.
 
     Raises:
-        CheckpointError: weights are missing, left over or of another shape.
+        CheckpointError: weights are missing, unexpected or of another shape.
     """
     needed = {name: value for name, value in state.items() if not name.startswith(_UNUSED)}
     return load_frozen(lambda: DvaeEncoder(sizes), needed, _WHAT)
 
 
 def random_dvae_state(sizes: DvaeSizes, generator: torch.Generator) -> dict[str, Tensor]:
-    """Draw weights in the published layout, both halves, whose codes spread over speech.
+    """Draw random weights in the published layout, for encoder and decoder.
 
-    Rows without mean and a codebook on a sphere make a code depend on the shape of the mel, not
-    on its level: otherwise most frames of a network drawn at random would share a few codes.
+    Rows with zero mean and a codebook on a sphere make codes depend on the shape of the mel, not
+    on its level. Otherwise, most frames would share a few codes.
     """
     state = {}
     for name, shape in _published_shapes(sizes).items():
         if name.endswith("bias"):
             state[name] = torch.zeros(shape)
         else:
-            weight = draw_weight(shape, generator, 2**0.5)
+            weight = draw_weight(shape, generator, 2**0.5)  # He et al. 2015, for ReLU
             state[name] = weight - weight.mean((1, 2), keepdim=True)
     entries = torch.randn((sizes.codebook_width, sizes.num_codes), generator=generator)
     entries /= entries.norm(dim=0)
@@ -119,10 +122,10 @@ def random_dvae_state(sizes: DvaeSizes, generator: torch.Generator) -> dict[str,
 
 
 def _published_shapes(sizes: DvaeSizes) -> dict[str, torch.Size]:
-    """Return the shapes of the convolutions of both halves."""
+    """Return the shapes of all convolutions of encoder and decoder."""
     inner, count = 2 * sizes.hidden, sizes.num_resnet_blocks
     with torch.device("meta"):
-        # The decoder mirrors the encoder: wider again, the same blocks, two doublings of time.
+        # The decoder mirrors the encoder: a projection, the blocks, two upsampling convolutions.
         decoder: dict[str, nn.Module] = {"0": nn.Conv1d(sizes.codebook_width, inner, 1)}
         decoder |= {str(1 + index): _ResidualBlock(inner) for index in range(count)}
         decoder[f"{1 + count}.0.conv"] = nn.Conv1d(inner, inner, 3)

@@ -1,4 +1,4 @@
-"""What fine-tuning the GPT of XTTS minimises, and what validation measures besides."""
+"""The training losses of the GPT of XTTS, and its validation metrics."""
 
 import torch
 import torch.nn.functional as F
@@ -12,19 +12,19 @@ _INPUTS = ("text_ids", "audio_ids", "layout", "text_index", "audio_index", "refe
 
 
 def losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-    """Return the weighted cross-entropies of the text and of the audio's codes.
+    """Return the weighted cross-entropies of text tokens and audio codes.
 
-    Sums over targets divided by the whole step's totals, scalars in fp32. A batch of which codes
-    are left out counts as much as without that: the rest stands for them. Nothing is read back from
-    the device.
+    Each is an fp32 scalar, summed over targets and divided by the total of the whole step, so that
+    the gradients of micro-batches add up. A batch with ignored codes has the same weight as without
+    them. The device is not synchronized.
     """
     return _losses(model, batch, *_predict(model, batch))
 
 
 def validate(model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the losses, and the share of audio targets whose likeliest code is the right one."""
+    """Return the losses and the top-1 accuracy of the audio codes."""
     text_logits, audio_logits = _predict(model, batch)
-    # An ignored target equals no code, so it is no hit.
+    # Ignored targets are negative, so they never equal a predicted code.
     hits = (audio_logits.argmax(dim=-1) == batch["audio_targets"]).sum()
     return _losses(model, batch, text_logits, audio_logits), {
         "audio_top1": hits / _num_audio(batch)
@@ -34,7 +34,7 @@ def validate(model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[st
 def _losses(
     model: nn.Module, batch: Batch, text_logits: Tensor, audio_logits: Tensor
 ) -> dict[str, Tensor]:
-    """Return the losses of text logits (K, V) and audio logits (K, V)."""
+    """Return the weighted losses of text logits (K, V) and audio logits (K, V)."""
     weights: dict[str, float] = model.loss_weights  # type: ignore[assignment]
     text = _cross_entropy(text_logits, batch["text_targets"]) / batch.totals["text"]
     audio = _cross_entropy(audio_logits, batch["audio_targets"]) / _num_audio(batch)
@@ -42,7 +42,7 @@ def _losses(
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """Return the trunk's blocks; each takes (hidden) and returns it."""
+    """Return the blocks of the trunk; each takes hidden and returns a tensor of its shape."""
     if not isinstance(model, XttsGpt):
         raise TypeError(f"expected XttsGpt, not {type(model).__name__}")
     return list(model.gpt.h)
@@ -54,17 +54,18 @@ def _predict(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def _num_audio(batch: Batch) -> Tensor:
-    """Return what the audio's sums are divided by, (): the step's targets times this batch's share.
+    """Return the divisor of the audio sums as a scalar: the step's total times a share.
 
-    The share is that of its targets which train; upstream's masking may leave none, and the sum is
-    then zero.
+    The share is that of the batch's targets that are not ignored. At least one target is counted,
+    because upstream's masking may ignore all of them; the sum is 0 in that case.
     """
     share = batch["num_trained"].sum().clamp(min=1) / len(batch["audio_targets"])
     return batch.totals["audio"] * share
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Sum the cross-entropy of logits (K, V) over targets (K,) int64 that are not ignored."""
+    """Return the cross-entropy of logits (K, V), summed over targets (K,) int64 not ignored."""
+    # A sum over thousands of targets would lose precision in half precision.
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
     return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")

@@ -1,7 +1,7 @@
 """The two mel front ends of XTTS v2: one for the DVAE, one for the GPT's reference audio.
 
-Both take power spectra of a 1024-sample Hann window, triangles of equal area on the HTK scale and
-natural logarithms, divided by one number per band. They differ in the FFT alone.
+Both use power spectra of a 1024-sample Hann window, triangular filters of equal area on the HTK
+scale, and natural logarithms divided by one value per band. They differ only in the FFT size.
 """
 
 from functools import cache
@@ -12,6 +12,7 @@ from torch import Tensor
 from trainer.errors import DataError
 from trainer.models.xtts.sizes import HOP_LENGTH, SAMPLE_RATE
 
+# All as in coqui-tts; the networks were trained on these mels.
 _WINDOW = 1024
 _F_MAX = 8000.0
 _FLOOR = 1e-5
@@ -20,9 +21,9 @@ _CONDITIONING_FFT = 2048
 
 
 def dvae_mel(wave: Tensor, mel_stats: Tensor) -> Tensor:
-    """Return what the DVAE encodes: wave (B, T_wav) at 22 050 Hz, mel_stats (M,) to (B, M, T_mel).
+    """Return the DVAE's mel (B, M, T_mel) of audio (B, T_wav) at 22,050 Hz.
 
-    T_mel is T_wav // 256 + 1.
+    mel_stats: (M,). T_mel is T_wav // 256 + 1.
 
     Raises:
         DataError: the audio is shorter than half a window.
@@ -31,7 +32,9 @@ def dvae_mel(wave: Tensor, mel_stats: Tensor) -> Tensor:
 
 
 def conditioning_mel(wave: Tensor, mel_stats: Tensor) -> Tensor:
-    """Return what the GPT hears of a voice: (B, T_wav) at 22 050 Hz, (M,) to (B, M, T_mel).
+    """Return the conditioning encoder's mel (B, M, T_mel) of audio (B, T_wav) at 22,050 Hz.
+
+    mel_stats: (M,).
 
     Raises:
         DataError: the audio is shorter than half an FFT.
@@ -43,8 +46,8 @@ def _log_mel(wave: Tensor, mel_stats: Tensor, n_fft: int) -> Tensor:
     """wave: (B, T_wav). mel_stats: (M,). Returns (B, M, T_mel) in float32."""
     if wave.shape[-1] <= n_fft // 2:
         raise DataError(
-            f"A clip of {wave.shape[-1]} samples has no mel spectrogram; at {SAMPLE_RATE} Hz it "
-            f"needs more than {n_fft // 2}. Use longer audio."
+            f"A clip of {wave.shape[-1]} samples is too short for a mel spectrogram; expected more "
+            f"than {n_fft // 2} samples at {SAMPLE_RATE} Hz. Use longer audio."
         )
     window = _hann_window().to(wave.device)
     spectrum = torch.stft(
@@ -59,15 +62,15 @@ def _log_mel(wave: Tensor, mel_stats: Tensor, n_fft: int) -> Tensor:
 @cache
 def _hann_window() -> Tensor:
     """Return the periodic window (n_fft,)."""
-    # A tensor made while inference mode is on would be unusable for training later.
+    # The result is cached, and a tensor made in inference mode could not be used in training.
     with torch.inference_mode(False):
         return torch.hann_window(_WINDOW)
 
 
 @cache
 def _mel_filters(n_fft: int, n_mels: int) -> Tensor:
-    """Return triangles (M, n_fft // 2 + 1): HTK's scale, but Slaney's area normalisation."""
-    # It takes a second to import and only audio needs it.
+    """Return filters (M, n_fft // 2 + 1): HTK's scale, but Slaney's area normalization."""
+    # Imported here because the import takes a second, and only audio needs it.
     from torchaudio.functional import melscale_fbanks
 
     with torch.inference_mode(False):

@@ -1,11 +1,11 @@
 """The GPT of XTTS v2 (Casanova et al. 2024, arXiv 2406.04904) with its voice conditioning.
 
-Module names are those of the published state_dict without the leading `gpt.`. A row is one
-contiguous causal sequence, [voice latents | text | audio | padding]: with padding only at its end,
-causal attention alone is exact for every real position, so no mask tensor is ever made.
+Module names match the published state_dict without the leading `gpt.`. A row is one contiguous
+causal sequence [voice latents | text | audio | padding]. Since padding stands only at its end,
+causal attention is exact for every real position, and no mask tensor is needed.
 
-There are no buffers and no other values outside the state_dict, so a network built on the `meta`
-device becomes whole by `load_state_dict(state, strict=True, assign=True)`.
+All values are in the state_dict, so a network built on the `meta` device is complete after
+`load_state_dict(state, strict=True, assign=True)`.
 """
 
 import torch
@@ -22,15 +22,15 @@ from trainer.models.xtts.sizes import GptSizes
 
 
 class XttsGpt(nn.Module):
-    """Voice latents and text to codes of audio.
+    """Predict audio codes from voice latents and text.
 
-    `loss_weights` and `upstream_masking` are for whoever computes losses and collates clips.
+    `loss_weights` is read by the losses; `upstream_masking` records the option.
     """
 
     def __init__(self, sizes: GptSizes, dropout: float = 0.1) -> None:
         super().__init__()
         self.sizes = sizes
-        self.loss_weights = {"text_ce": 0.01, "mel_ce": 1.0}
+        self.loss_weights = {"text_ce": 0.01, "mel_ce": 1.0}  # as in coqui-tts
         self.upstream_masking = False
         width = sizes.width
         self.conditioning_encoder = ConditioningEncoder(sizes)
@@ -39,6 +39,7 @@ class XttsGpt(nn.Module):
             num_latents=sizes.num_latents,
             layers=sizes.perceiver_layers,
             heads=sizes.perceiver_heads,
+            # A gated layer has a third matrix; 2/3 of the usual 4 keeps the number of weights.
             inner=int(width * 4 * 2 / 3),
         )
         self.text_embedding = make_embedding(sizes.num_text_tokens, width)
@@ -67,9 +68,9 @@ class XttsGpt(nn.Module):
         """Predict the next text and audio tokens of teacher-forced rows.
 
         text_ids: (B, T_text) int64 and audio_ids: (B, T_audio) int64, padded at the end. layout:
-        (B, T) int64, the place of each position of a row in [latents | text | audio | zero].
-        text_index, audio_index: (K,) int64, places in the flattened rows where logits are wanted.
-        reference: (B, M, T_mel). Returns text logits (K, V) and audio logits (K, V).
+        (B, T) int64, the index of each position into [latents | text | audio | zero]. text_index,
+        audio_index: (K,) int64, indices into the flattened rows where logits are wanted. reference:
+        (B, M, T_mel). Returns text logits (K, V) and audio logits (K, V).
         """
         latents = self.condition(reference)
         parts = (latents, self.embed_text(text_ids), self.embed_audio(audio_ids))
@@ -79,11 +80,11 @@ class XttsGpt(nn.Module):
         return self.text_head(text), self.mel_head(audio)
 
     def audio_latents(self, latents: Tensor, tokens: Tensor, codes: Tensor) -> Tensor:
-        """Return what the vocoder hears: the hidden vectors that predict each of the codes.
+        """Return the input of the vocoder: the hidden vectors that predict each code.
 
-        latents: (1, num_latents, D). tokens: (T_text,) without start and stop. codes: (T,); give
-        the stop code too for as many vectors as upstream makes. Returns (T, D). The model must be
-        in eval mode.
+        latents: (1, num_latents, D). tokens: (T_text,) without start and stop. codes: (T,); include
+        the stop code to get as many vectors as upstream. Returns (T, D). The model must be in eval
+        mode.
         """
         start = codes.new_tensor([self.sizes.start_audio])
         audio = self.embed_audio(torch.cat([start, codes[:-1]])[None])
@@ -91,14 +92,17 @@ class XttsGpt(nn.Module):
         return self.final_norm(hidden[0, -len(codes) :])
 
     def prefix(self, latents: Tensor, tokens: Tensor) -> Tensor:
-        """Embed all that stands before the audio, text start and stop included.
+        """Embed everything before the audio, with the start and stop of the text.
 
         latents: (1, num_latents, D). tokens: (T_text,). Returns (1, T, D).
+
+        Raises:
+            DataError: the text is longer than the position table.
         """
         sizes = self.sizes
         if len(tokens) > sizes.max_text_tokens:
             raise DataError(
-                f"The text has {len(tokens)} tokens; XTTS reads at most {sizes.max_text_tokens}. "
+                f"The text has {len(tokens)} tokens; XTTS accepts at most {sizes.max_text_tokens}. "
                 "Split it into shorter sentences."
             )
         text = F.pad(F.pad(tokens, (1, 0), value=sizes.start_text), (0, 1), value=sizes.stop_text)
@@ -109,12 +113,12 @@ class XttsGpt(nn.Module):
         return self.text_pos_embedding(self.text_embedding(ids))
 
     def embed_audio(self, ids: Tensor, first: int = 0) -> Tensor:
-        """Embed audio ids (B, T), of which the first stands at position `first`: (B, T, D)."""
+        """Embed audio ids (B, T) with positions that start at `first`: (B, T, D)."""
         return self.mel_pos_embedding(self.mel_embedding(ids), first)
 
 
 class ConditioningEncoder(nn.Module):
-    """A mel to one vector a frame: attention blocks that know no positions."""
+    """Encode a mel to one vector per frame, by attention without positions."""
 
     def __init__(self, sizes: GptSizes) -> None:
         super().__init__()
@@ -132,14 +136,14 @@ class ConditioningEncoder(nn.Module):
 
 
 class _ConditioningBlock(SelfAttention):
-    """Attention between frames; the residual is the normalised input, not the input."""
+    """Attention between frames; the residual is the normalized input, as in coqui-tts."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__(heads)
         self.norm = nn.GroupNorm(_num_groups(width), width)
         self.qkv = nn.Conv1d(width, 3 * width, 1)
         self.proj_out = nn.Conv1d(width, width, 1)
-        # A fresh block changes nothing.
+        # As in coqui-tts: at first, attention adds nothing.
         for value in self.proj_out.parameters():
             nn.init.zeros_(value)
 
@@ -147,19 +151,19 @@ class _ConditioningBlock(SelfAttention):
         """hidden: (B, T_mel, D). Returns (B, T_mel, D)."""
         batch, length, width = hidden.shape
         normed = self.norm(hidden.transpose(1, 2)).transpose(1, 2)
-        # Each head's query, key and value lie side by side.
+        # The published layout is split into heads first, then into query, key and value.
         split = _pointwise(self.qkv, normed).view(batch, length, self.num_heads, 3, -1)
         query, key, value = split.transpose(1, 2).unbind(dim=3)  # (B, heads, T_mel, D / heads)
         return normed + _pointwise(self.proj_out, self.attend(query, key, value))
 
 
 def _pointwise(layer: nn.Conv1d, values: Tensor) -> Tensor:
-    """Apply a convolution of kernel size 1 to (B, T, D), which the fused attention wants."""
+    """Apply a convolution of kernel size 1 to (B, T, D), the layout that attention needs."""
     return F.linear(values, layer.weight.squeeze(-1), layer.bias)
 
 
 def _num_groups(width: int) -> int:
-    """Return how many groups the published GroupNorms have at a width."""
+    """Return the number of groups of a GroupNorm of this width, by coqui-tts's rule."""
     groups = 8 if width <= 16 else 16 if width <= 64 else 32
     while width % groups:
         groups //= 2

@@ -1,27 +1,27 @@
-"""Sizes of every network of XTTS v2; the defaults are those of the published model."""
+"""Sizes of the networks of XTTS v2; the defaults are those of the published config.json."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
 SAMPLE_RATE = 22050
-"""Hz of the GPT's and the DVAE's audio."""
+"""Hz, of the audio for the GPT and the DVAE."""
 
 OUTPUT_RATE = 24000
-"""Hz of the vocoder's audio."""
+"""Hz, of the vocoder's audio."""
 
 SPEAKER_RATE = 16000
-"""Hz of the speaker encoder's audio."""
+"""Hz, of the audio for the speaker encoder."""
 
 HOP_LENGTH = 256
-"""Samples from one mel frame to the next, at 22 050 Hz."""
+"""Samples from one mel frame to the next, at 22,050 Hz."""
 
 CODE_STRIDE = 1024
-"""Samples of audio one code stands for, at 22 050 Hz."""
+"""Samples of audio per code, at 22,050 Hz: the DVAE reduces mel frames by 4."""
 
 
 @dataclass(frozen=True)
 class GptSizes:
-    """The GPT with its conditioning encoder, perceiver and heads."""
+    """Sizes of the GPT with its conditioning encoder, perceiver and heads."""
 
     layers: int = 30
     width: int = 1024
@@ -42,18 +42,18 @@ class GptSizes:
 
     @property
     def text_positions(self) -> int:
-        """Rows of the text position table."""
+        """Rows of the text position table: start and stop need one each."""
         return self.max_text_tokens + 2
 
     @property
     def audio_positions(self) -> int:
-        """Rows of the audio position table."""
+        """Rows of the audio position table; upstream has three more than gpt_max_audio_tokens."""
         return self.max_audio_tokens + 3
 
 
 @dataclass(frozen=True)
 class DvaeSizes:
-    """The encoder half of the DVAE and its codebook."""
+    """Sizes of the encoder half of the DVAE and its codebook."""
 
     n_mels: int = 80
     hidden: int = 512
@@ -64,7 +64,7 @@ class DvaeSizes:
 
 @dataclass(frozen=True)
 class VocoderSizes:
-    """The HiFi-GAN decoder."""
+    """Sizes of the HiFi-GAN decoder."""
 
     latent_width: int = 1024
     speaker_width: int = 512
@@ -77,7 +77,7 @@ class VocoderSizes:
 
 @dataclass(frozen=True)
 class SpeakerSizes:
-    """The ResNet speaker encoder."""
+    """Sizes of the ResNet speaker encoder."""
 
     blocks: tuple[int, ...] = (3, 4, 6, 3)
     widths: tuple[int, ...] = (32, 64, 128, 256)
@@ -87,7 +87,7 @@ class SpeakerSizes:
 
 @dataclass(frozen=True)
 class Sizes:
-    """All networks of one checkpoint folder."""
+    """Sizes of all networks in a checkpoint folder."""
 
     gpt: GptSizes = GptSizes()
     dvae: DvaeSizes = DvaeSizes()
@@ -95,7 +95,7 @@ class Sizes:
     speaker: SpeakerSizes = SpeakerSizes()
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values that `from_json` reads back."""
+        """Return the sizes as plain JSON values, for `from_json`."""
         return {part: _lists(values) for part, values in asdict(self).items()}
 
     @staticmethod
@@ -129,4 +129,7 @@ TINY = Sizes(
     VocoderSizes(latent_width=64, speaker_width=32, width=32),
     SpeakerSizes(blocks=(1, 1, 1, 1), widths=(4, 8, 8, 16), embedding=32),
 )
-"""For tests and for trying the whole road without published weights; 0: as many as the text has."""
+"""For tests, and to try the whole workflow without published weights.
+
+A `num_text_tokens` of 0 means as many as the tokenizer has.
+"""

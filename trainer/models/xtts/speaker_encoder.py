@@ -1,6 +1,6 @@
-"""XTTS's speaker encoder: audio at 16 000 Hz to one vector that tells whose voice it is.
+"""XTTS's speaker encoder: audio at 16,000 Hz to a vector that identifies the voice.
 
-The H/ASP network of Heo et al. 2020 (arXiv 2009.14153): a residual network with squeeze and
+It is the H/ASP network of Heo et al. 2020 (arXiv 2009.14153): a residual network with squeeze and
 excitation (Hu et al. 2018) over log-mels, and attentive statistics pooling (Okabe et al. 2018).
 """
 
@@ -20,6 +20,7 @@ from trainer.models.xtts.sizes import SPEAKER_RATE, SpeakerSizes
 
 _WHAT = "The speaker encoder"
 _PREFIX = "speaker_encoder."
+# All as in coqui-tts; sizes in samples at 16,000 Hz.
 _FFT = 512
 _WINDOW = 400
 _HOP = 160
@@ -31,7 +32,7 @@ _BAND_REDUCTION = 8
 
 
 class SpeakerEncoder(nn.Module):
-    """Audio to a speaker embedding; the keys are the published ones below `speaker_encoder.`."""
+    """Embed a speaker's audio; keys are the published ones under `speaker_encoder.`."""
 
     def __init__(self, sizes: SpeakerSizes) -> None:
         super().__init__()
@@ -57,15 +58,15 @@ class SpeakerEncoder(nn.Module):
         self.fc = nn.Linear(2 * pooled, sizes.embedding)
 
     def forward(self, wave: Tensor) -> Tensor:
-        """Return embeddings (B, D) of length 1 of audio (B, T_wav) at 16 000 Hz.
+        """Return embeddings (B, D) of unit length for audio (B, T_wav) at 16,000 Hz.
 
         Raises:
             DataError: the audio is shorter than half an FFT.
         """
         if wave.shape[-1] <= _FFT // 2:
             raise DataError(
-                f"A clip of {wave.shape[-1]} samples does not tell a voice; at {SPEAKER_RATE} Hz "
-                f"it needs more than {_FFT // 2}. Use longer audio."
+                f"A clip of {wave.shape[-1]} samples is too short to identify a voice; expected "
+                f"more than {_FFT // 2} samples at {SPEAKER_RATE} Hz. Use longer audio."
             )
         mel = (self.torch_spec(wave.float()) + 1e-6).log()  # (B, M, T_mel)
         values = self.bn1(F.relu(self.conv1(self.instancenorm(mel)[:, None])))
@@ -74,7 +75,7 @@ class SpeakerEncoder(nn.Module):
         return F.normalize(self.fc(self._pool(values.flatten(1, 2))), dim=1)
 
     def _pool(self, values: Tensor) -> Tensor:
-        """values: (B, D, T). Returns weighted means and deviations over time, (B, 2 * D)."""
+        """values: (B, D, T). Returns weighted means and standard deviations, (B, 2 * D)."""
         weights = self.attention(values)
         mean = (values * weights).sum(2)
         variance = (values.square() * weights).sum(2) - mean.square()
@@ -102,7 +103,7 @@ class _SqueezeBlock(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """values: (B, D, M, T). Returns (B, D', M', T'), halved if the stride is 2."""
-        # The published block normalises after the first activation, not before it.
+        # The published block normalizes after the first activation, not before it.
         change = self.bn1(F.relu(self.conv1(values)))
         change = self.se(self.bn2(self.conv2(change)))
         kept = values if self.downsample is None else self.downsample(values)
@@ -136,7 +137,7 @@ class _PreEmphasis(nn.Module):
 
 
 class _MelSpectrogram(nn.Module):
-    """Power of mel bands; window and filters are part of the published weights."""
+    """Compute the power in mel bands; window and filters are part of the published weights."""
 
     def __init__(self, n_mels: int) -> None:
         super().__init__()
@@ -153,20 +154,20 @@ class _MelSpectrogram(nn.Module):
 
 
 def _mel_filters(n_mels: int) -> Tensor:
-    """Return triangles (n_fft // 2 + 1, M) of height 1 on the HTK scale up to 8000 Hz."""
-    # It takes a second to import and only audio needs it.
+    """Return triangular filters (n_fft // 2 + 1, M) of height 1 on the HTK scale up to 8000 Hz."""
+    # Imported here because the import takes a second, and only audio needs it.
     from torchaudio.functional import melscale_fbanks
 
-    # Its check of empty bands cannot run on tensors without storage.
+    # It checks for empty bands, which is impossible on the meta device.
     with torch.device("cpu"):
         return melscale_fbanks(_FFT // 2 + 1, 0.0, SPEAKER_RATE / 2, n_mels, SPEAKER_RATE)
 
 
 def speaker_sizes(state: dict[str, Tensor]) -> SpeakerSizes:
-    """Read the sizes off the shapes of published weights, below `hifigan_decoder.` or deeper.
+    """Derive the sizes from the shapes of published weights under `hifigan_decoder.` or deeper.
 
     Raises:
-        CheckpointError: a weight that tells them is absent.
+        CheckpointError: a weight that determines a size is missing.
     """
     state = below(state, _PREFIX)
     groups = [f"layer{number}" for number in range(1, 5)]
@@ -179,25 +180,25 @@ def speaker_sizes(state: dict[str, Tensor]) -> SpeakerSizes:
 
 
 def load_speaker_encoder(state: dict[str, Tensor], sizes: SpeakerSizes) -> SpeakerEncoder:
-    """Make the encoder from published weights below `hifigan_decoder.`; others are left alone.
+    """Make the encoder from published weights under `hifigan_decoder.`; ignore other networks.
 
     Raises:
-        CheckpointError: weights are missing, left over or of another shape.
+        CheckpointError: weights are missing, unexpected or of another shape.
     """
     return load_frozen(lambda: SpeakerEncoder(sizes), below(state, _PREFIX), _WHAT)
 
 
 def random_speaker_state(sizes: SpeakerSizes, generator: torch.Generator) -> dict[str, Tensor]:
-    """Draw weights in the published layout below `hifigan_decoder.`.
+    """Draw random weights in the published layout under `hifigan_decoder.`.
 
-    Filters without mean hear differences between bands and moments, not what all speech shares;
-    otherwise all voices would have nearly the same embedding.
+    Filters with zero mean respond to differences between bands and moments, not to what all speech
+    has in common. Otherwise, all voices would have nearly the same embedding.
     """
     state = {}
     for name, value in SpeakerEncoder(sizes).state_dict().items():
         if name.endswith("weight") and value.dim() > 1:
             weight = draw_weight(value.shape, generator)
             value = weight - weight.mean(tuple(range(1, value.dim())), keepdim=True)
-        # The rest stays as it is fresh: the front end, normalisation that changes nothing.
+        # The front end and the normalization layers keep their initial values.
         state[_PREFIX + name] = torch.zeros_like(value) if name.endswith("bias") else value
     return state

@@ -1,4 +1,4 @@
-"""XTTS's vocoder: the GPT's hidden states and a speaker embedding to audio at 24 000 Hz."""
+"""XTTS's vocoder: the GPT's hidden states and a speaker embedding to audio at 24,000 Hz."""
 
 import torch
 import torch.nn.functional as F
@@ -22,11 +22,11 @@ from trainer.models.xtts.sizes import (
 
 _WHAT = "The vocoder"
 _PREFIX = "waveform_decoder."
-_LOUDNESS = 0.1
+_LOUDNESS = 0.1  # of random weights; chosen by hand, audible but not loud
 
 
 class XttsVocoder(nn.Module):
-    """Hidden states to audio; the keys are those below `hifigan_decoder.`, weight norm folded."""
+    """Turn hidden states into audio; keys are those under `hifigan_decoder.`, no weight norm."""
 
     def __init__(self, sizes: VocoderSizes) -> None:
         super().__init__()
@@ -44,9 +44,10 @@ class XttsVocoder(nn.Module):
         )
 
     def forward(self, latents: Tensor, speaker: Tensor) -> Tensor:
-        """Return audio (B, T_wav) at 24 000 Hz within -1..1, about 1115 samples a latent.
+        """Return audio (B, T_wav) at 24,000 Hz in [-1, 1], about 1115 samples per latent.
 
-        latents: (B, T, D), the GPT's hidden states, one a code. speaker: (B, S, 1), L2-normalised.
+        latents: (B, T, D), the GPT's hidden states, one per code. speaker: (B, S, 1),
+        L2-normalized.
         """
         frames = _stretch(latents.transpose(1, 2), CODE_STRIDE / HOP_LENGTH)
         frames = _stretch(frames, OUTPUT_RATE / SAMPLE_RATE)
@@ -55,18 +56,18 @@ class XttsVocoder(nn.Module):
 
 def _stretch(frames: Tensor, factor: float) -> Tensor:
     """Interpolate frames (B, D, T) in time."""
-    # Given as a factor, not as a length: the two place the frames differently.
+    # As in coqui-tts, by a factor; an output length would place the frames differently.
     return F.interpolate(frames, scale_factor=factor, mode="linear")
 
 
 def vocoder_sizes(state: dict[str, Tensor]) -> VocoderSizes:
-    """Read the sizes off the shapes of published weights, below `hifigan_decoder.` or deeper.
+    """Derive the sizes from the shapes of published weights under `hifigan_decoder.` or deeper.
 
-    Two things have no shape and follow the published pattern: a stage upsamples by half its
-    kernel, and dilations are 1, 3, 5...
+    Two sizes do not follow from shapes and are assumed as published: a stage upsamples by half its
+    kernel, and dilations are 1, 3, 5, ...
 
     Raises:
-        CheckpointError: a weight that tells them is absent.
+        CheckpointError: a weight that determines a size is missing.
     """
     state = fold_weight_norm(below(state, _PREFIX))
     width, latent_width, _ = shape_of(state, "conv_pre.weight", 3, _WHAT)
@@ -87,10 +88,10 @@ def vocoder_sizes(state: dict[str, Tensor]) -> VocoderSizes:
 
 
 def load_vocoder(state: dict[str, Tensor], sizes: VocoderSizes) -> XttsVocoder:
-    """Make the vocoder from published weights below `hifigan_decoder.`; others are left alone.
+    """Make the vocoder from published weights under `hifigan_decoder.`; ignore other networks.
 
     Raises:
-        CheckpointError: weights are missing, left over or of another shape.
+        CheckpointError: weights are missing, unexpected or of another shape.
     """
     folded = fold_weight_norm(below(state, _PREFIX))
     needed = {_PREFIX + name: value for name, value in folded.items()}
@@ -98,7 +99,7 @@ def load_vocoder(state: dict[str, Tensor], sizes: VocoderSizes) -> XttsVocoder:
 
 
 def random_vocoder_state(sizes: VocoderSizes, generator: torch.Generator) -> dict[str, Tensor]:
-    """Draw weights in the published layout below `hifigan_decoder.`: an audible, steady noise."""
+    """Draw random weights in the published layout; the audio is an audible, steady noise."""
     with torch.device("meta"):
         shapes = {name: value.shape for name, value in XttsVocoder(sizes).state_dict().items()}
     state = {}
@@ -106,13 +107,13 @@ def random_vocoder_state(sizes: VocoderSizes, generator: torch.Generator) -> dic
         if name.endswith("bias"):
             state[name] = torch.zeros(shape)
         elif ".ups." in name:
-            # A stage upsamples by half its kernel, so each sample is a sum over two taps a channel.
+            # A stage upsamples by half its kernel, so each sample sums two taps per channel.
             state |= _split(name, draw_weight(shape, generator, 2**0.5, fan_in=2 * shape[0]))
         elif ".resblocks." in name:
-            # Small changes keep the many blocks from growing beyond what tanh can hold.
+            # Small, so that the sum of many residual blocks does not saturate the tanh.
             state |= _split(name, draw_weight(shape, generator, 0.3))
         elif ".cond" in name:
-            # An embedding has the length 1, whatever its width.
+            # An embedding has unit length, whatever its width.
             state[name] = draw_weight(shape, generator, fan_in=1)
         else:
             gain = _LOUDNESS if ".conv_post." in name else 1.0
@@ -121,7 +122,7 @@ def random_vocoder_state(sizes: VocoderSizes, generator: torch.Generator) -> dic
 
 
 def _split(name: str, weight: Tensor) -> dict[str, Tensor]:
-    """Return the pair of a weight-normed convolution: lengths, and directions of any length."""
+    """Return the two tensors of a weight-normed convolution: lengths and directions."""
     stem = name.removesuffix("weight") + "parametrizations.weight.original"
     lengths = weight.flatten(1).norm(dim=1).view(-1, 1, 1)
     return {f"{stem}0": lengths, f"{stem}1": weight}
