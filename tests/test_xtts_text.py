@@ -225,7 +225,7 @@ def test_unknown_characters_and_languages_are_named() -> None:
         ("{", "not JSON"),
         ("[]", "no BPE model"),
         ('{"model": {"type": "BPE"}}', "no ids"),
-        ('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}', "'b' is no token"),
+        ('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}', "'b' is not a token"),
         ('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}', r"\[STOP\]"),
     ],
 )

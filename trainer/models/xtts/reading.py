@@ -1,4 +1,4 @@
-"""How the GPT reads texts: cleaned, merged into tokens, and which letters the vocabulary lacks."""
+"""Preview how XTTS reads texts: cleaned text, tokens, and letters that the vocabulary lacks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,13 +12,13 @@ from trainer.specs import Reading
 def read_texts(
     base: Path | None, options: Options, texts: Sequence[tuple[str, str]]
 ) -> list[Reading]:
-    """Return how each text (with its language) is read by the base's own vocabulary."""
+    """Return how each (text, language) is read with the vocabulary of the base."""
     tokenizer = XttsTokenizer(open_start(base).vocab_json, amharic_g2p=options.amharic_g2p)
     found = []
     for text, language in texts:
         cleaned = tokenizer.clean(text, language)
         letters = tokenizer.unknown_letters(cleaned)
-        # Every unknown letter is one token, which does not tell what it stands for.
+        # Every unknown letter becomes the same token, so the letter is shown in its place.
         in_order = iter(letters)
         pieces = [
             next(in_order, piece) if piece == UNKNOWN else piece

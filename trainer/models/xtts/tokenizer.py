@@ -1,4 +1,4 @@
-"""Text to the ids of the published vocabulary: clean, mark the language, merge letters (BPE)."""
+"""Tokenize text with the published vocabulary: clean it, add the language token, apply BPE."""
 
 import json
 import re
@@ -19,7 +19,7 @@ class XttsTokenizer:
         """Read the vocabulary.
 
         Args:
-            amharic_g2p: write Amharic by its sounds in Latin letters before it is encoded.
+            amharic_g2p: write Amharic by its sounds in Latin letters before encoding.
 
         Raises:
             CheckpointError: the JSON is not a vocabulary of this format.
@@ -32,8 +32,8 @@ class XttsTokenizer:
         missing = [name for name in (STOP, UNKNOWN, SPACE, START) if name not in self.ids]
         if missing:
             raise CheckpointError(
-                f"The vocabulary has no token {', '.join(missing)}. An XTTS v2 vocab.json holds "
-                f"{STOP}, {UNKNOWN}, {SPACE} and {START}; use the one of the base checkpoint."
+                f"The vocabulary has no token {', '.join(missing)}; expected {STOP}, {UNKNOWN}, "
+                f"{SPACE} and {START}. Use the vocab.json of the base checkpoint."
             )
         self.stop = self.ids[STOP]
         self.start = self.ids[START]
@@ -41,7 +41,7 @@ class XttsTokenizer:
 
     @property
     def size(self) -> int:
-        """Return the rows that an embedding table needs for this vocabulary."""
+        """Return the number of rows that an embedding table needs for this vocabulary."""
         return max(self.ids.values()) + 1
 
     @property
@@ -50,11 +50,11 @@ class XttsTokenizer:
         return list(language_tokens(self.ids))
 
     def knows(self, language: str) -> bool:
-        """Say whether the language has a token."""
+        """Return whether the language has a token."""
         return language_token(language) in self.ids
 
     def clean(self, text: str, language: str) -> str:
-        """Return the text as it is encoded, before the language token and the space tokens."""
+        """Return the cleaned text, before language and space tokens are added."""
         return clean(text, language, g2p=self.amharic_g2p)
 
     def encode(self, text: str, language: str) -> list[int]:
@@ -65,9 +65,9 @@ class XttsTokenizer:
         """
         if not self.knows(language):
             raise DataError(
-                f"The vocabulary does not know the language '{language}'; it knows "
+                f"The vocabulary has no token for the language '{language}', only for "
                 f"{', '.join(self.languages)}. Turn on extending the vocabulary, or choose the "
-                "nearest of these languages."
+                "closest of these languages."
             )
         return self._encode(language_token(language) + self.clean(text, language)).ids
 
@@ -76,7 +76,7 @@ class XttsTokenizer:
         return self._encode(cleaned).tokens
 
     def unknown(self, text: str, language: str) -> list[str]:
-        """Return what the model cannot read: unknown characters in order, an unknown language."""
+        """Return the token of an unknown language, then unknown characters in order."""
         found = self.unknown_letters(self.clean(text, language))
         return found if self.knows(language) else [language_token(language), *found]
 
@@ -88,12 +88,14 @@ class XttsTokenizer:
         return [marked[start:end] for number, (start, end) in places if number == self._unknown]
 
     def _encode(self, text: str) -> Any:
+        # The published vocabulary has a token for spaces, which its pre-tokenizer would drop.
         return self._bpe.encode(text.replace(" ", SPACE))
 
 
 def language_token(language: str) -> str:
-    """Return the token that opens a text of the language."""
+    """Return the token that a text of the language starts with."""
     code = plain_language(language)
+    # The only published token with a region.
     return "[zh-cn]" if code == "zh" else f"[{code}]"
 
 
@@ -107,10 +109,9 @@ def language_tokens(ids: dict[str, int]) -> dict[str, int]:
 
 
 def toy_vocab(texts: Sequence[str], languages: Sequence[str]) -> str:
-    """Return a small vocabulary of the published format: the letters of the texts, a few merges.
+    """Return a small vocabulary in the published format: the letters of the texts, a few merges.
 
-    The special tokens have their published ids; fillers stand where the published vocabulary has
-    other tokens, so that `[START]` is 261.
+    The special tokens have their published ids, such as 261 for `[START]`.
     """
     letters = sorted({letter for text in texts for letter in text if not letter.isspace()})
     ids: dict[str, int] = {STOP: 0, UNKNOWN: 1, SPACE: 2}
@@ -131,7 +132,7 @@ def toy_vocab(texts: Sequence[str], languages: Sequence[str]) -> str:
 
 
 def _free_id(ids: dict[str, int], first: int = 3) -> int:
-    taken = set(ids.values()) | {261}
+    taken = set(ids.values()) | {261}  # reserved for [START]
     return next(number for number in range(first, first + len(taken) + 1) if number not in taken)
 
 
@@ -171,18 +172,19 @@ def _load_bpe(vocab_json: str) -> Any:
 
 
 def _problem_of(table: Any) -> str | None:
-    """Say what keeps the JSON from being a vocabulary; the package says it less well."""
+    """Return why the JSON is not a vocabulary, because the package's own errors are unclear."""
     model = table.get("model") if isinstance(table, dict) else None
     if not isinstance(model, dict) or model.get("type") != "BPE":
-        return "it holds no BPE model"
+        return "it has no BPE model"
     ids = model.get("vocab")
     if not isinstance(ids, dict) or not all(isinstance(number, int) for number in ids.values()):
         return "its tokens have no ids"
+    # Newer versions of the package write merges as pairs, older ones as text.
     for merge in model.get("merges", ()):
         parts = tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge)
         for token in (*parts, "".join(parts)):
             if token not in ids:
-                return f"it merges {parts!r}, but {token!r} is no token"
+                return f"it merges {parts!r}, but {token!r} is not a token"
     return None
 
 

@@ -1,4 +1,4 @@
-"""A vocabulary that learns a language: new letters and merges, and where their rows start."""
+"""Extend a vocabulary to new languages: letters, merges, and initial rows for new tokens."""
 
 import json
 import unicodedata
@@ -19,7 +19,7 @@ from trainer.models.xtts.tokenizer import UNKNOWN, XttsTokenizer, language_token
 Texts = Sequence[tuple[str, str]]
 """Pairs of text and language."""
 
-# Persian letters that Arabic lacks, beside the Arabic letters of the nearest sounds.
+# Persian letters that Arabic lacks, with the Arabic letters of the most similar sounds.
 _NEIGHBOURS = {
     "\u067e": "\u0628", "\u0686": "\u062c", "\u0698": "\u0632", "\u06af": "\u0643",
     "\u06a9": "\u0643", "\u06cc": "\u064a", "\u06c0": "\u0647", "\u0654": "\u0621",
@@ -28,10 +28,10 @@ _NEIGHBOURS = {
 
 @dataclass(frozen=True)
 class LanguageCost:
-    """What one language costs: its tokens, and what the model cannot read without them.
+    """The new tokens that a language needs, and what the model cannot read without them.
 
-    Tokens per character count the cleaned text with its spaces; before the extension a character
-    that the vocabulary lacks is one token, the unknown one. A letter or merge that two languages
+    Tokens per character refer to the cleaned text with its spaces; before the extension, a
+    character that the vocabulary lacks counts as one token. A letter or merge that two languages
     need is counted for both.
     """
 
@@ -46,13 +46,13 @@ class LanguageCost:
 
     @property
     def new_tokens(self) -> int:
-        """Return how many rows the text tables of the model gain for this language."""
+        """Return the number of rows that the model's text tables gain for this language."""
         return len(self.unknown_characters) + self.new_merges + self.needs_language_token
 
 
 @dataclass(frozen=True)
 class Extension:
-    """An extended vocabulary; `new` gives for each new id the old ids whose mean starts its row."""
+    """An extended vocabulary; `new` has for each new id the old ids whose mean initializes it."""
 
     vocab_json: str
     new: dict[int, list[int]]
@@ -62,14 +62,14 @@ class Extension:
 def extend_vocabulary(
     vocab_json: str, texts: Texts, limit: int = 0, *, amharic_g2p: bool = False
 ) -> Extension:
-    """Add what the texts need: every unknown character, their languages' tokens, some merges.
+    """Add what the texts need: unknown characters, tokens of their languages and some merges.
 
-    Old ids stay. Every learnt merge holds a new character, so texts without new characters are
-    encoded exactly as before.
+    Old ids do not change. Every new merge contains a new character, so texts without new characters
+    are encoded exactly as before.
 
     Args:
-        limit: at most this many merges are learnt, the most frequent first; 0 learns none.
-        amharic_g2p: read Amharic by its sounds in Latin letters, which needs few new tokens.
+        limit: the largest number of merges to learn, the most frequent first; 0 learns none.
+        amharic_g2p: write Amharic by its sounds in Latin letters, which needs few new tokens.
 
     Raises:
         CheckpointError: the vocabulary cannot be read.
@@ -90,17 +90,17 @@ def extend_vocabulary(
 def map_rows(
     table: torch.Tensor, old_json: str, new_json: str, related: dict[int, list[int]]
 ) -> torch.Tensor:
-    """Carry the rows of a table over to another vocabulary, token by token.
+    """Convert the rows of a table to another vocabulary, token by token.
 
-    A token of both vocabularies keeps its row. A new one starts from the mean of its related rows,
-    or of all old tokens' rows where none are related. Rows beyond the old vocabulary stay in place.
+    A token of both vocabularies keeps its row. A new token gets the mean of its related rows, or of
+    all old tokens' rows if it has none. Rows beyond the old vocabulary stay in place.
 
     Args:
         table: (V, D) embedding or head weight, or (V,) head bias.
-        related: new id -> old ids, as `Extension.new` holds them.
+        related: new id -> old ids, as in `Extension.new`.
 
     Returns:
-        (V', D) or (V',), of the table's type; V' is never less than V.
+        (V', D) or (V',), of the table's dtype; V' is never less than V.
 
     Raises:
         CheckpointError: the table has fewer rows than the old vocabulary has ids.
@@ -113,6 +113,7 @@ def map_rows(
             "Use the vocab.json that belongs to the checkpoint."
         )
     rows = table.new_zeros(max(len(table), max(new.values()) + 1), *table.shape[1:])  # (V', D)
+    # A published table may have more rows than its vocabulary has tokens.
     rows[: len(table)] = table
     overall = table[sorted(old.values())].double().mean(dim=0).to(table.dtype)
     for token, identifier in new.items():
@@ -126,7 +127,7 @@ def map_rows(
 
 
 class _Growth:
-    """A vocabulary while it grows."""
+    """A vocabulary that tokens are added to."""
 
     def __init__(self, vocab_json: str) -> None:
         self.new: dict[int, list[int]] = {}
@@ -146,6 +147,7 @@ class _Growth:
             self._add(letter, _related_letters(letter, self._old))
 
     def add_languages(self, languages: Iterable[str]) -> None:
+        # A new language starts from the mean of all known ones.
         others = list(language_tokens(self._old).values())
         for language in languages:
             token = language_token(language)
@@ -154,7 +156,7 @@ class _Growth:
             self._table["added_tokens"].append(entry | dict.fromkeys(flags, False))
 
     def learn_merges(self, texts: Sequence[str], limit: int) -> None:
-        """Merge the most frequent pairs that hold a new letter, as far as a pair occurs twice."""
+        """Merge the most frequent pairs with a new letter, as long as a pair occurs twice."""
         if limit <= 0 or not self._letters:
             return
         words = _Words(self._words_of(texts), self._letters)
@@ -167,7 +169,7 @@ class _Growth:
             merged = "".join(pair)
             if merged not in self._ids:
                 self._add(merged, [row for part in pair for row in self._rows_of(part)])
-            words.merge(pair)
+            words.merge(pair)  # updates only the words with this pair, or learning would be slow
 
     def _words_of(self, texts: Sequence[str]) -> Counter[tuple[str, ...]]:
         tokenizer = XttsTokenizer(self.vocab_json())
@@ -190,7 +192,7 @@ class _Growth:
 
 
 class _Words:
-    """Words as rows of tokens; pairs of neighbours that hold a new letter are counted."""
+    """Words as lists of tokens, with counts of adjacent pairs that contain a new letter."""
 
     def __init__(self, words: Counter[tuple[str, ...]], letters: set[str]) -> None:
         self._letters = letters
@@ -203,7 +205,7 @@ class _Words:
             self._count(at, 1)
 
     def most_frequent(self) -> tuple[str, str] | None:
-        """Return the pair that occurs most, at least twice; ties by spelling."""
+        """Return the most frequent pair that occurs at least twice; ties go by spelling."""
         often = [(-count, pair) for pair, count in self._counts.items() if count > 1]
         return min(often)[1] if often else None
 
@@ -222,7 +224,8 @@ class _Words:
             (self._homes[pair].add if sign > 0 else self._homes[pair].discard)(at)
 
     def _fits(self, pair: tuple[str, str]) -> bool:
-        # Words and marks are parted before merging, and an unknown piece is no text.
+        # The tokenizer separates words from marks before merging, so no pair may cross that border.
+        # The unknown token stands for letters that cannot be merged.
         if pair not in self._fitting:
             joined = "".join(pair)
             self._fitting[pair] = (
@@ -234,6 +237,7 @@ class _Words:
 
 
 def _is_word(letter: str) -> bool:
+    # Letters, marks and digits, and the zero-width non-joiner within Persian words.
     return letter == "_" or letter == "\u200c" or unicodedata.category(letter)[0] in "LMN"
 
 
@@ -248,7 +252,10 @@ def _merged(word: list[str], pair: tuple[str, str]) -> list[str]:
 
 
 def _related_letters(letter: str, ids: dict[str, int]) -> list[int]:
-    """Return the rows a new letter starts from: its base, its sound, its script, its kind."""
+    """Return the ids whose mean initializes a new letter.
+
+    The first of these that exist: its base letter, a similar sound, its script, its category.
+    """
     spelt = [
         unicodedata.normalize("NFKD", letter),
         _NEIGHBOURS.get(letter, ""),

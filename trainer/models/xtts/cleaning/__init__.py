@@ -1,6 +1,6 @@
-"""Text as the model reads it: lower case, numbers and symbols as words, other scripts in Latin.
+"""Clean text for XTTS: lower case, numbers and symbols as words, some scripts in Latin letters.
 
-For the 17 published languages `clean` gives what the published model was trained with.
+For the 17 published languages, `clean` returns what the published model was trained on.
 """
 
 import re
@@ -18,7 +18,7 @@ PUBLISHED_LANGUAGES = (
     "en", "es", "fr", "de", "it", "pt", "pl", "tr", "ru", "nl", "cs", "ar", "zh", "hu", "ko",
     "ja", "hi",
 )  # fmt: skip
-# Three-letter codes that data sets use for languages we treat.
+# Three-letter codes in data sets, for languages that have rules of their own.
 _ALIASES = {
     "amh": "am",
     "fas": "fa",
@@ -28,7 +28,8 @@ _ALIASES = {
     "zho": "zh",
     "cmn": "zh",
 }
-# Letters whose lower case is wrong or decomposed unless Turkish is known.
+# str.lower does not know Turkish: it turns dotted capital I into two code points. coqui-tts lists
+# these three letters.
 _TURKISH = str.maketrans({"\u0130": "i", "\u00d6": "\u00f6", "\u00dc": "\u00fc"})
 
 __all__ = ["PUBLISHED_LANGUAGES", "amharic_g2p", "clean", "plain_language", "spell_out"]
@@ -44,9 +45,9 @@ def clean(text: str, language: str, *, g2p: bool = False) -> str:
     """Return the text as the model reads it.
 
     Args:
-        language: any code; one of the 17 published, Amharic and Persian are read with their own
-            words, others get lower case and whatever numbers num2words can say.
-        g2p: write Amharic as Latin letters by its sounds; other languages are as without.
+        language: any code; the 17 published languages, Amharic and Persian have their own rules,
+            others are lower-cased and get the numbers that num2words supports.
+        g2p: write Amharic by its sounds in Latin letters; it has no effect on other languages.
 
     Raises:
         MissingDependency: Chinese, Japanese or numbers need a package that is not installed.
@@ -65,7 +66,7 @@ def clean(text: str, language: str, *, g2p: bool = False) -> str:
 def spell_out(text: str, language: str) -> str:
     """Return the text in lower case with its numbers and symbols as words, in its own script.
 
-    Japanese stays as it is, for its numbers are left to whoever reads the romaji.
+    Japanese is returned unchanged; as in coqui-tts, its numbers are not expanded.
     """
     code = plain_language(language)
     if code == "ja":

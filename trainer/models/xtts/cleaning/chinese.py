@@ -1,4 +1,4 @@
-"""Chinese text for the published model: numbers as characters, marks as commas, then pinyin."""
+"""Clean Chinese for the published model: numbers as characters, marks as commas, then pinyin."""
 
 import json
 import re
@@ -10,11 +10,12 @@ from trainer.errors import MissingDependency
 
 _WORDS = json.loads(Path(__file__).with_name("chinese.json").read_text(encoding="utf-8"))
 _DIGITS, _POINT, _YEAR, _MONTH = (_WORDS[key] for key in ("digits", "point", "year", "month"))
-# A character for each power of ten that has one, the largest first.
+# The powers of ten that have a character, the largest first.
 _UNITS = sorted(((power, unit) for unit, power in _WORDS["units"].items()), reverse=True)
 _TEN = _UNITS[-1][1]
 _LARGE_UNITS = {unit for _, unit in _UNITS} - {_TEN}
 
+# Numbers are recognized as in coqui-tts, so that texts become what the model was trained on.
 _DATE = re.compile(
     rf"(?<!\d)(?:((?:[089]|19\d|20\d)\d){_YEAR})?(?:(\d{{1,2}}){_MONTH}(?:(\d{{1,2}})([{_WORDS['day']}]))?)?"
 )
@@ -28,7 +29,7 @@ _PERCENT = re.compile("(\\d+(?:\\.\\d+)?)[%\uff05]")
 _CODE = re.compile(r"\d{4,32}")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _BETWEEN_LETTERS = re.compile(f"([a-zA-Z]+){_DIGITS[2]}([a-zA-Z]+)")
-# Quotes, dashes, brackets and stops of both widths.
+# Full- and half-width quotes, dashes, brackets and stops.
 _MARKS = (
     (0xB7, 0xB7), (0x2013, 0x2014), (0x2018, 0x2019), (0x201B, 0x201F), (0x2026, 0x2027),
     (0x3001, 0x3003), (0x3008, 0x3011), (0x3014, 0x301F), (0x3030, 0x3030), (0x303E, 0x303F),
@@ -41,7 +42,7 @@ _COMMAS = {ord(mark): "," for mark in string.punctuation} | {
 
 
 def expand_chinese_numbers(text: str) -> str:
-    """Write numbers in characters by their role (date, sum, telephone, count), marks as commas."""
+    """Write numbers as characters by their role (date, money, phone, count), marks as commas."""
     text = text.lstrip("^").rstrip("$")
     text = _DATE.sub(_date, text)
     text = _MONEY.sub(lambda match: _cardinal(match[1]), text)
@@ -52,13 +53,13 @@ def expand_chinese_numbers(text: str) -> str:
     text = _MEASURE.sub(lambda match: _cardinal(match[1]), text)
     text = _CODE.sub(lambda match: _spell(match[0]), text)
     text = _NUMBER.sub(lambda match: _cardinal(match[0]), text)
-    # Names such as "p2p" keep their digit.
+    # Restore the digit in names such as "p2p".
     text = _BETWEEN_LETTERS.sub(r"\g<1>2\g<2>", text)
     return text.translate(_COMMAS)
 
 
 def to_pinyin(text: str) -> str:
-    """Write Chinese characters as pinyin with the tone as a digit after the syllable.
+    """Write Chinese characters as pinyin, with the tone as a digit after each syllable.
 
     Raises:
         MissingDependency: pypinyin is not installed.
@@ -99,7 +100,7 @@ def _cardinal(number: str) -> str:
 
 
 def _whole(digits: str) -> str:
-    """Read digits by the largest unit below them; zeros before the first digit are one zero."""
+    """Return digits as characters, split at the largest unit; leading zeros become one zero."""
     bare = digits.lstrip("0")
     if not bare:
         return ""
@@ -110,7 +111,7 @@ def _whole(digits: str) -> str:
 
 
 def _with_pairs(words: str) -> str:
-    """Say two of a large unit as a pair, where no smaller digit stands before it."""
+    """Replace "two" with "pair" before a large unit, at the start or after another large unit."""
     said = list(words)
     for at, word in enumerate(words[:-1]):
         begins = at == 0 or words[at - 1] in _LARGE_UNITS

@@ -1,4 +1,4 @@
-"""Japanese text to romaji, through cutlet and its dictionary."""
+"""Romanize Japanese text with cutlet and its dictionary."""
 
 from functools import cache
 from typing import Any
@@ -23,7 +23,7 @@ def to_romaji(text: str) -> str:
 
 @cache
 def _reader(cutlet: Any) -> Any:
-    # Starting it loads a dictionary; it stops in C code where none is installed.
+    # Cached, because it loads a dictionary; its C code raises RuntimeError if none is installed.
     try:
         return cutlet()
     except RuntimeError:

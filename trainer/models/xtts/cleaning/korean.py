@@ -1,7 +1,7 @@
-"""Korean syllables to Latin letters, jamo by jamo, by the arithmetic of their code points.
+"""Romanize Korean syllables letter by letter, from their code points.
 
-The letters are those of the Revised Romanization used letter by letter (academically); a hyphen
-parts two syllables wherever the letters alone could be parted in several ways.
+This is the academic form of the Revised Romanization, which transliterates letters instead of
+sounds. A hyphen separates two syllables if their letters could be split in several ways.
 """
 
 from functools import cache
@@ -22,7 +22,7 @@ _FIRST, _LAST = 0xAC00, 0xD7A3
 
 
 def romanize_hangul(text: str) -> str:
-    """Write Hangul syllables in Latin letters and leave everything else as it is."""
+    """Write Hangul syllables in Latin letters and leave everything else unchanged."""
     written: list[str] = []
     last_final: str | None = None
     for letter in text:
@@ -30,6 +30,7 @@ def romanize_hangul(text: str) -> str:
             written.append(letter)
             last_final = None
             continue
+        # Unicode orders syllables by initial, then vowel, then final.
         rest, final = divmod(ord(letter) - _FIRST, len(_FINALS))
         initial, vowel = divmod(rest, len(_VOWELS))
         if last_final is not None and _needs_hyphen(last_final, _INITIALS[initial]):

@@ -1,4 +1,4 @@
-"""Digits to words, through num2words where it speaks the language."""
+"""Write numbers as words, with num2words for the languages that it supports."""
 
 import re
 from collections.abc import Callable
@@ -9,7 +9,8 @@ from trainer.models.xtts.cleaning.rules import Rules, rules_of
 
 _NUMBER = re.compile("[0-9]+")
 _DECIMAL = re.compile("[0-9]+[.,][0-9]+")
-# The published rules take any character for the mark of thousands; only a dot is then dropped.
+# In coqui-tts's pattern for dots, the unescaped dot matches any character as a separator, but only
+# dots are removed afterwards. It is kept, because the model was trained with it.
 _THOUSANDS = {
     ",": re.compile(r"\b\d{1,3}(,\d{3})*(\.\d+)?\b"),
     ".": re.compile(r"\b\d{1,3}(.\d{3})*(\,\d+)?\b"),
@@ -19,7 +20,7 @@ _MONEY = tuple(
     for currency, sign in (("GBP", "\u00a3"), ("USD", r"\$"), ("EUR", "\u20ac"))
 )
 _WITHIN_NUMBER = re.compile(r"(?<=\d),(?=\d)")
-# num2words answers what it cannot say by any of these.
+# What num2words raises for numbers or languages that it does not support.
 _UNSPEAKABLE = (
     NotImplementedError, ValueError, KeyError, TypeError, AttributeError, IndexError,
     ArithmeticError,
@@ -27,13 +28,13 @@ _UNSPEAKABLE = (
 
 
 def expand_numbers(text: str, language: str) -> str:
-    """Write sums of money, decimals, ordinals and numbers as words.
+    """Write amounts of money, decimals, ordinals and numbers as words.
 
-    What cannot be said as asked is said more simply (an ordinal as a number, a long number digit
-    by digit), and what cannot be said at all keeps its digits.
+    If num2words does not support a form, a simpler one is used: a number for an ordinal, single
+    digits for a long number, and the digits themselves if nothing else works.
 
     Raises:
-        MissingDependency: the text holds digits and num2words is not installed.
+        MissingDependency: the text has digits, but num2words is not installed.
     """
     if not _NUMBER.search(text):
         return text
@@ -53,7 +54,7 @@ def expand_numbers(text: str, language: str) -> str:
 
 
 def _expand_money(text: str, language: str, cents: str) -> str:
-    # A sum that num2words cannot say ends the search, as in the published rules.
+    # As in coqui-tts, an unsupported amount ends the search, also for the other currencies.
     try:
         for currency, pattern in _MONEY:
             text = pattern.sub(_spoken_money(language, currency, cents), text)
@@ -116,7 +117,7 @@ def _digit_by_digit(digits: str, language: str) -> str:
 
 
 def _count(number: int, rules: Rules) -> str:
-    """Count with the language's own words: hundreds, thousands, lakhs and so on."""
+    """Return a number in words of the language's own units: hundreds, thousands, lakhs."""
     if number < len(rules.small_numbers):
         return rules.small_numbers[number]
     unit, word = next(pair for pair in rules.large_numbers if pair[0] <= number)

@@ -1,6 +1,6 @@
-"""Persian text: one code point for each letter, and digits as digits."""
+"""Clean Persian: one code point for each letter, and ASCII digits."""
 
-# Arabic keyboards write two Persian letters and the digits with code points of their own.
+# Arabic keyboards have other code points for some Persian letters and for the digits.
 _LETTERS = str.maketrans(
     {
         "\u064a": "\u06cc",
@@ -19,5 +19,5 @@ _LETTERS = str.maketrans(
 
 
 def clean_persian(text: str) -> str:
-    """Unify letters and digits; the zero-width non-joiner stays, for it parts words."""
+    """Unify letters and digits; the zero-width non-joiner stays, because it separates words."""
     return text.translate(_LETTERS)

@@ -1,7 +1,7 @@
-"""What a language needs to be read aloud, as data: abbreviations, symbols, forms of numbers.
+"""Data for cleaning each language: abbreviations, symbols and forms of numbers.
 
-The words lie in `languages.json`, in their own scripts. For the 17 published languages they are
-those the published model was trained with, whether or not a speaker would choose them.
+The words are in `languages.json`, in their own scripts. For the 17 published languages they are
+those that the published model was trained with, even where a native speaker would choose others.
 """
 
 import json
@@ -14,18 +14,18 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Rules:
-    """One language's data; the defaults serve a language that nobody described yet."""
+    """The data of one language; the defaults are for languages without an entry."""
 
     abbreviations: tuple[tuple[re.Pattern[str], str], ...] = ()
     symbols: tuple[tuple[str, str], ...] = ()
     ordinal: re.Pattern[str] | None = None
-    # What num2words writes between units and cents; a round sum is cut there. None: the sums of
+    # The word of num2words between units and cents, where a round amount is cut. None: amounts of
     # money are read as symbol and number.
     cents: str | None = None
     thousands: str = ","
     decimals: bool = True
-    # For languages in which num2words cannot count (Hindi) or counts with gaps (Amharic): the words
-    # 0 to 99, the larger units, "point", and how the last letters of a number change in an ordinal.
+    # For languages that num2words lacks (Hindi) or supports with gaps (Amharic): the words for 0
+    # to 99, the larger units, "point", and how the end of a number changes in an ordinal.
     small_numbers: tuple[str, ...] = ()
     large_numbers: tuple[tuple[int, str], ...] = ()
     point: str = ""
@@ -34,7 +34,7 @@ class Rules:
 
 @cache
 def rules_of(language: str) -> Rules:
-    """Return the data of a language; a language without any gets the defaults."""
+    """Return the data of a language, or the defaults if it has no entry."""
     entry = _table().get(language)
     if entry is None:
         return Rules()
