@@ -52,7 +52,7 @@ def test_a_base_that_is_none_is_a_sentence(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("TIMBRE_CACHE", str(tmp_path / "cache"))
     data = write_list(tmp_path / "a.csv", {"Good morning.": "en"})
 
-    with pytest.raises(RunError, match="holds no XTTS v2 weights. Give a folder"):
+    with pytest.raises(RunError, match="contains no XTTS v2 weights. Choose a folder"):
         judge_for("xtts", str(tmp_path), data)
 
 

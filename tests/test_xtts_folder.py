@@ -261,7 +261,7 @@ def test_a_vocabulary_of_another_model_is_told_apart(model: Path) -> None:
 
     message = _refusal(model)
 
-    assert "vocab.json has 278 tokens, but the model was made for 277" in message
+    assert "vocab.json has 278 tokens, but the model needs 277" in message
 
 
 def test_a_vocabulary_of_the_right_size_passes(opened: Base) -> None:
@@ -302,18 +302,18 @@ CHANGES = {
     "misshapen": (
         _misshape, "text_head.weight (5, 64) instead of (277, 64)"),
     "unknown": (
-        lambda state: state.update({"gpt.more": torch.ones(1)}), "unknown: more"),
+        lambda state: state.update({"gpt.more": torch.ones(1)}), "unexpected: more"),
     "no perceiver": (
         lambda state: state.pop("gpt.conditioning_perceiver.latents"), "XTTS v1"),
     "misshapen vocoder": (
         _shrink_bias, "conv_pre.bias (3,) instead of"),
     "mel statistics": (
-        lambda state: state.update({"mel_stats": torch.ones(3)}), "shape (3,) instead of (80,)"),
+        lambda state: state.update({"mel_stats": torch.ones(3)}), "shape (3,); expected (80,)"),
     "no mel statistics": (
         lambda state: state.pop("mel_stats"), "Copy the mel_stats.pth"),
     "no gpt": (
         lambda state: [state.pop(name) for name in list(state) if name.startswith("gpt.")],
-        "does not hold a GPT"),
+        "does not contain a GPT"),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Weights in and out: a GPT from a base folder or an own checkpoint, and checkpoints written."""
+"""Load the GPT of XTTS from a base or one of our checkpoints; write and publish it."""
 
 from pathlib import Path
 from typing import Any
@@ -21,26 +21,28 @@ _TEXT_TABLES = ("text_embedding.weight", "text_head.weight", "text_head.bias")
 
 
 def load(base: Path | None, options: Options, facts: dict[str, Any]) -> SpeakingGpt:
-    """Build the GPT that `facts` describe, with the base's weights where its size is the same.
+    """Build the GPT that `facts` describe, with the weights of the base if it has the same size.
 
     Raises:
-        CheckpointError: the base is absent, damaged or of another shape.
+        CheckpointError: the base is missing, damaged or of another shape.
     """
     sizes = Sizes.from_json(facts["sizes"])
     start = open_start(base)
     if start.sizes.gpt.layers == sizes.gpt.layers:
+        # On the meta device, no time is spent on initial weights that are replaced below.
         with torch.device("meta"):
             model = SpeakingGpt(sizes.gpt, options.dropout)
-        # Training needs fp32 weights, whatever the folder holds.
+        # Training needs fp32 weights, but a folder may have been exported in bf16.
         state = {name: value.float() for name, value in start.gpt_state().items()}
         state = _map_text(state, start.vocab_json, facts)
         if misfit := describe_misfit(shapes_of(state), shapes_of(model.state_dict())):
             raise CheckpointError(
-                f"The GPT in {base} does not fit ({misfit}). Take an unchanged XTTS v2 folder, "
-                "with the vocab.json that belongs to its model."
+                f"The GPT in {base} does not match XTTS v2 ({misfit}). Choose an unmodified XTTS "
+                "v2 folder, with the vocab.json that belongs to its model."
             )
         model.load_state_dict(state, assign=True)
     else:
+        # The options small and medium train a new GPT; only the other networks are the base's.
         model = SpeakingGpt(sizes.gpt, options.dropout)
     configure(model, options)
     model.sampling = Sampling(
@@ -55,7 +57,7 @@ def load(base: Path | None, options: Options, facts: dict[str, Any]) -> Speaking
 
 
 def configure(model: SpeakingGpt, options: Options) -> None:
-    """Set what the options say of training a network, whatever its weights."""
+    """Apply the options for training to a network, whatever its weights."""
     model.loss_weights = {"text_ce": options.text_weight, "mel_ce": options.mel_weight}
     model.upstream_masking = options.upstream_masking
     _freeze(model, options.freeze)
@@ -67,7 +69,7 @@ def export(
     folder: Path,
     weights: dict[str, Tensor] | None = None,
 ) -> None:
-    """Write all that `load` needs; the frozen networks are linked, not copied, where possible."""
+    """Write everything `load` needs; weights that are not trained are hard-linked if possible."""
     gpt = own_model(model)
     write_own(folder, weights or gpt.state_dict(), facts)
     with torch.no_grad():
@@ -78,13 +80,14 @@ def export(
 
 @torch.no_grad()
 def publish(model: nn.Module, facts: dict[str, Any], folder: Path, bf16: bool) -> None:
-    """Write the folder that XTTS tools load: model.pth, config.json, vocab.json, speakers.
+    """Write a folder that XTTS tools can load: model.pth, config.json, vocab.json, speakers.
 
     Raises:
-        DataError: the recordings of every speaker are gone.
+        DataError: no speaker's recordings are left.
     """
     gpt = own_model(model).eval()
     speakers = list(gpt.voice.speakers)
+    # If no speaker has recordings left, `reference` raises an error that names a missing file.
     names = [name for name in speakers if gpt.voice.can_speak(name)] or speakers
     first = gpt.voice.reference(names[0])
     write_wav(folder / "reference.wav", first.wave.numpy(), SAMPLE_RATE)
@@ -108,12 +111,12 @@ def publish(model: nn.Module, facts: dict[str, Any], folder: Path, bf16: bool) -
 
 
 def terms(base: Path | None, options: Options) -> str:
-    """Return the licence of a base's weights, in a sentence."""
+    """Return a sentence with the licence of a base's weights."""
     return open_start(base).licence
 
 
 def _map_text(state: dict[str, Tensor], old_vocab: str, facts: dict[str, Any]) -> dict[str, Tensor]:
-    """Give every token its row of the base; new ones the mean of those they are related to."""
+    """Give each token its row of the base; a new token gets the mean of related tokens' rows."""
     if facts["vocab"] == old_vocab:
         return state
     related = {int(new): old for new, old in facts["related"].items()}

@@ -1,7 +1,7 @@
-"""A base folder: published or trained XTTS v2 weights, converted once and then mapped from disk.
+"""Open a base folder: published or trained XTTS v2 weights, which are converted once and cached.
 
-What the cache holds of a base is named by the contents of its files: it is never stale, any number
-of processes may open it at once, and it may be deleted at any time.
+A converted base is named after a hash of its files' contents. So it is never stale, any number of
+processes can open it, and it can be deleted at any time.
 """
 
 import hashlib
@@ -39,22 +39,22 @@ LICENCE_FILE = "LICENSE-WEIGHTS.txt"
 
 PUBLISHED_LICENCE = (
     "The published weights of XTTS v2 are under the Coqui Public Model License (CPML 1.0.0): "
-    "they, whatever is trained from them and the audio they make may be used for non-commercial "
-    "purposes only. The whole text: https://coqui.ai/cpml"
+    "they, models trained from them and the audio that these make are for non-commercial use "
+    "only. Full text: https://coqui.ai/cpml"
 )
-"""Holds for every folder without a LICENSE-WEIGHTS.txt of its own."""
+"""Applies to every folder that has no LICENSE-WEIGHTS.txt."""
 
 _MODELS = ("model.safetensors", "model.pth", "best_model.pth")
-# Where coqui's training recipes put the files that belong to the model they start from.
+# coqui-tts's training recipes put the files of the model that they start from in this folder.
 _ORIGINALS = "XTTS_v2.0_original_model_files"
-_LONGEST_LICENCE = 100_000
+_LONGEST_LICENCE = 100_000  # characters; a limit for hostile files, licences are far shorter
 
 State = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Base:
-    """An opened base; equal to another if both are the same folder of the cache."""
+    """An opened base; two are equal if they have the same folder in the cache."""
 
     folder: Path
     source: Path = field(compare=False)
@@ -66,44 +66,44 @@ class Base:
 
     @property
     def has_dvae(self) -> bool:
-        """Whether it can be trained from, not only spoken with."""
+        """Whether the base can be used for training, not only for synthesis."""
         return (self.folder / DVAE_FILE).is_file()
 
     @property
     def dvae_path(self) -> Path:
-        """The converted DVAE.
+        """The path of the converted DVAE.
 
         Raises:
-            CheckpointError: the base has none.
+            CheckpointError: the base has no DVAE.
         """
         if not self.has_dvae:
             raise CheckpointError(
-                f"{self.source} has no dvae.pth beside it, and training needs it to turn audio "
+                f"There is no dvae.pth beside {self.source}, which training needs to turn audio "
                 "into codes. Copy the dvae.pth that was published with XTTS v2 into "
                 f"{self.source.parent}."
             )
         return self.folder / DVAE_FILE
 
     def gpt_state(self) -> State:
-        """Return the GPT's weights under the published names below `gpt.`."""
+        """Return the GPT's weights, by their published names without `gpt.`."""
         return load_file(self.folder / GPT_FILE)
 
     def dvae_state(self) -> State:
         """Return all weights of the DVAE.
 
         Raises:
-            CheckpointError: the base has none.
+            CheckpointError: the base has no DVAE.
         """
         return load_file(self.dvae_path)
 
     def voice_state(self) -> State:
-        """Return vocoder and speaker encoder under the published names below `hifigan_decoder.`."""
+        """Return vocoder and speaker encoder, by published names without `hifigan_decoder.`."""
         state = load_file(self.folder / VOICE_FILE)
         del state[MEL_STATS]
         return state
 
     def mel_stats(self) -> Tensor:
-        """Return what mels are divided by: (M,)."""
+        """Return the values (M,) that mels are divided by."""
         with safe_open(self.folder / VOICE_FILE, "pt") as file:
             return file.get_tensor(MEL_STATS).float().clone()
 
@@ -121,7 +121,7 @@ class Base:
 
 @dataclass(frozen=True)
 class _Files:
-    """The files of a base, as far as they are there; model, config and vocab always are."""
+    """The files of a base; only model, config and vocab are required."""
 
     model: Path
     config: Path
@@ -135,12 +135,13 @@ class _Files:
 def open_base(
     base: Path | None, *, sizes: Sizes = TINY, seed: int = 0, vocab_json: str | None = None
 ) -> Base:
-    """Open a folder or file of XTTS v2 weights, converting it at the first time.
+    """Open a folder or file of XTTS v2 weights; the first time, convert it.
 
-    Without one, a random base of these sizes for this vocabulary, the same for the same seed.
+    Without a base, open a random one of these sizes, which is the same for the same seed and
+    vocabulary.
 
     Raises:
-        CheckpointError: a file is absent, damaged, holds code or belongs to another model.
+        CheckpointError: a file is missing or damaged, could run code or is of another model.
     """
     parent = default_cache_folder() / "xtts-bases"
     try:
@@ -152,12 +153,12 @@ def open_base(
         made = _open(folder) or convert_once(
             folder, _open, lambda partial: _convert(files, partial)
         )
-        # Made from a copy of these files elsewhere, perhaps; messages name those given now.
+        # The cached base may come from a copy of these files; messages should name the given ones.
         return replace(made, source=files.model)
     except OSError as error:
         raise CheckpointError(
             f"{base or 'The random base'} could not be converted into {parent}: "
-            f"{error.strerror or error}. Free some space, or set TIMBRE_CACHE to another folder."
+            f"{error.strerror or error}. Free disk space, or set TIMBRE_CACHE to another folder."
         ) from None
 
 
@@ -181,6 +182,7 @@ def _open_random(parent: Path, sizes: Sizes, seed: int, vocab_json: str) -> Base
 
 def _find_files(base: Path) -> _Files:
     model = base if base.is_file() else _find_model(base)
+    # A training checkpoint lies in a run folder, beside the folder of the original files.
     places = [model.parent, model.parent.parent / _ORIGINALS]
 
     def find(name: str) -> Path | None:
@@ -188,8 +190,8 @@ def _find_files(base: Path) -> _Files:
 
     required = {"config": find("config.json"), "vocab": find("vocab.json")}
     for path, name, purpose in (
-        (required["config"], "config.json", "tells the model's settings"),
-        (required["vocab"], "vocab.json", "turns text into tokens"),
+        (required["config"], "config.json", "has the model's settings"),
+        (required["vocab"], "vocab.json", "is needed to turn text into tokens"),
     ):
         if path is None:
             raise CheckpointError(
@@ -212,12 +214,14 @@ def _find_model(folder: Path) -> Path:
     for name in _MODELS:
         if (folder / name).is_file():
             return folder / name
+    # coqui-tts's checkpoints have the step in their name; the best one is preferred.
     for pattern in ("best_model_*.pth", "checkpoint_*.pth"):
         if found := sorted(folder.glob(pattern), key=_step_of):
             return found[-1]
     raise CheckpointError(
-        f"{folder} holds no XTTS v2 weights. Give a folder with model.pth or model.safetensors, "
-        "config.json and vocab.json, or a training checkpoint such as best_model_1000.pth."
+        f"{folder} contains no XTTS v2 weights. Choose a folder with model.pth or "
+        "model.safetensors, config.json and vocab.json, or a training checkpoint such as "
+        "best_model_1000.pth."
     )
 
 
@@ -227,7 +231,8 @@ def _step_of(path: Path) -> int:
 
 
 def _identify(files: _Files, parent: Path) -> str:
-    """Return the name in the cache: the hash of all contents that go into it."""
+    """Return the name in the cache: a hash of the contents of all files."""
+    # Hashes are remembered by path, size and time, because model.pth has 1.9 GB.
     parts = [
         f"{name} {remembered_hash(path, parent / 'hashes')}"
         for name, path in vars(files).items()
@@ -240,7 +245,7 @@ def _identify(files: _Files, parent: Path) -> str:
 
 
 def _open(folder: Path) -> Base | None:
-    """Return the converted base in a folder, or None if it is not there or not whole."""
+    """Return the converted base in a folder, or None if it is missing or incomplete."""
     try:
         about = json.loads((folder / ABOUT_FILE).read_text(encoding="utf-8"))
         is_whole = all((folder / name).stat().st_size == size for name, size in about["files"])
@@ -260,7 +265,7 @@ def _open(folder: Path) -> Base | None:
 
 
 def _convert(files: _Files, partial: Path) -> None:
-    """Write all that a base needs of its files into `partial`, checked against each other."""
+    """Convert the files of a base into the folder `partial`, and check that they match."""
     config = _read_config(files.config)
     vocab_json = files.vocab.read_text(encoding="utf-8", errors="replace")
     ids = token_ids(vocab_json, files.vocab)
@@ -281,7 +286,7 @@ def _convert(files: _Files, partial: Path) -> None:
     check_vocabulary(ids, sizes.gpt, files.vocab)
     if mel_stats.shape != (sizes.gpt.n_mels,):
         raise CheckpointError(
-            f"The mel_stats of {files.model} have the shape {tuple(mel_stats.shape)} instead of "
+            f"The mel_stats of {files.model} have shape {tuple(mel_stats.shape)}; expected "
             f"({sizes.gpt.n_mels},). Download the file again."
         )
     about = {"sizes": sizes.to_json(), "config": config, "vocab": vocab_json}
@@ -290,7 +295,7 @@ def _convert(files: _Files, partial: Path) -> None:
 
 
 def _convert_tensors(files: _Files, partial: Path) -> dict[str, list[str]]:
-    """Write the tensors of all files; return each speaker's two names."""
+    """Write the tensors of all files; return the names of each speaker's two tensors."""
     is_pickle = files.model.suffix != ".safetensors"
     jobs = [Job(files.model, partial / "model", _model_routes(files.dvae is None))] * is_pickle
     if files.dvae:
@@ -310,11 +315,12 @@ def _convert_tensors(files: _Files, partial: Path) -> dict[str, list[str]]:
 
 
 def _model_routes(with_dvae: bool) -> Routes:
-    """Return where the tensors of a model.pth or of a training checkpoint go."""
+    """Map key prefixes of a model.pth or a training checkpoint to files; None drops the tensors."""
     routes: Routes = {}
+    # A training checkpoint of coqui-tts adds `xtts.`; both kinds may lie under `model`.
     for start in ("model.xtts.", "model.", "xtts.", ""):
         routes[f"{start}gpt."] = ("gpt", "")
-        # Second names that models of the v1 era have for the same weights.
+        # Models of the v1 era contain these weights a second time, under these names.
         routes[f"{start}gpt.gpt_inference."] = None
         routes[f"{start}gpt.gpt.wte."] = None
         routes[f"{start}hifigan_decoder."] = ("voice", "")
@@ -327,6 +333,7 @@ def _model_routes(with_dvae: bool) -> Routes:
 def _split_safetensors(path: Path, partial: Path) -> None:
     try:
         state = load_file(path)
+        # A limit for hostile files; twice the size of the file is generous.
         split(state, partial, _model_routes(False), max_bytes=2 * path.stat().st_size)
     except (SafetensorError, ValueError, Refused) as error:
         raise CheckpointError(
@@ -343,19 +350,20 @@ def _name_speakers(path: Path, values: Any) -> dict[str, list[str]]:
         }
     except (AttributeError, KeyError, TypeError):
         raise CheckpointError(
-            f"{path} is no file of XTTS voices: every name must lead to gpt_cond_latent and "
-            "speaker_embedding. Copy the published file again, or remove it; training needs none."
+            f"{path} is not a file of XTTS voices; expected gpt_cond_latent and speaker_embedding "
+            "for every name. Copy the published file again, or remove it; training does not need "
+            "it."
         ) from None
 
 
 def _add_mel_stats(files: _Files, partial: Path) -> None:
-    """Give a model without mel statistics those of mel_stats.pth."""
+    """Add the mel statistics of mel_stats.pth to a model that has none."""
     separate = partial / "stats.safetensors"
     voice = load_file(partial / VOICE_FILE)
     if MEL_STATS not in voice:
         if not separate.is_file():
             raise CheckpointError(
-                f"{files.model} holds no mel_stats, and there is no mel_stats.pth beside it. Copy "
+                f"{files.model} has no mel_stats, and there is no mel_stats.pth beside it. Copy "
                 "the mel_stats.pth that was published with XTTS v2 there."
             )
         whole = voice | load_file(separate)
@@ -367,7 +375,7 @@ def _add_mel_stats(files: _Files, partial: Path) -> None:
 def _require(path: Path, source: Path, what: str) -> None:
     if not path.is_file():
         raise CheckpointError(
-            f"{source} does not hold {what}. Give the model.pth of an XTTS v2 folder, or a "
+            f"{source} does not contain {what}. Choose the model.pth of an XTTS v2 folder, or a "
             "checkpoint that was trained from one."
         )
 
@@ -378,11 +386,11 @@ def _read_config(path: Path) -> dict[str, Any]:
     except ValueError:
         config = None
     if not isinstance(config, dict):
-        raise CheckpointError(f"{path} is no JSON object. Copy the published config.json again.")
+        raise CheckpointError(f"{path} is not a JSON object. Copy the published config.json again.")
     if config.get("model", "xtts") != "xtts":
         raise CheckpointError(
-            f"{path} describes a model of the kind {config['model']!r}, not xtts. "
-            "Give a folder of XTTS v2."
+            f"{path} describes a model of type {config['model']!r}; expected xtts. "
+            "Choose an XTTS v2 folder."
         )
     return config
 
@@ -394,6 +402,6 @@ def _read_licence(files: _Files) -> str:
 
 
 def _write_json(path: Path, about: dict[str, Any]) -> None:
-    """Write what is known of a base, with the sizes of its files, so that a cut one is noticed."""
+    """Write the facts about a base, with the sizes of its files to detect truncated ones."""
     sizes = [[file.name, file.stat().st_size] for file in sorted(path.parent.glob("*.safetensors"))]
     path.write_text(json.dumps(about | {"files": sizes}, ensure_ascii=False), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A base folder out: the files that XTTS tools load, and the same weights as safetensors."""
+"""Write a folder that XTTS tools can load, and the same weights as safetensors."""
 
 import json
 import os
@@ -17,8 +17,8 @@ from trainer.models.xtts.shapes import languages_of, token_ids
 
 State = dict[str, Tensor]
 
-# What coqui's trainer adds to a config.json: paths on the machine that trained, and settings that
-# mean nothing to a finished model.
+# coqui-tts's trainer adds these to a config.json: paths on the training machine, and settings that
+# a finished model does not use.
 _TRAINING_ONLY = (
     "min_conditioning_length", "max_conditioning_length", "gpt_loss_text_ce_weight",
     "gpt_loss_mel_ce_weight", "debug_loading_failures", "max_wav_length", "max_text_length",
@@ -39,8 +39,8 @@ def publish_folder(
 ) -> None:
     """Write model.pth, model.safetensors, config.json, vocab.json, speakers_xtts.pth and more.
 
-    Everything but the GPT comes from the base unchanged; `bf16` halves the GPT. voices: latents
-    (1, 32, D) and embedding (1, S, 1) by name. Files of the same names are replaced, each at once.
+    Everything but the GPT is that of the base; `bf16` halves the size of the GPT. voices: latents
+    (1, 32, D) and embedding (1, S, 1) by name. Existing files are replaced atomically.
 
     Raises:
         CheckpointError: the folder cannot be written.
@@ -71,7 +71,7 @@ def publish_folder(
             shutil.rmtree(partial, ignore_errors=True)
     except (OSError, RuntimeError) as error:
         raise CheckpointError(
-            f"The model could not be written to {folder}: {error}. Free some space there, or "
+            f"The model could not be written to {folder}: {error}. Free disk space there, or "
             "export to another folder."
         ) from None
 
@@ -83,16 +83,16 @@ def write_published(
     voices: dict[str, tuple[Tensor, Tensor]],
     beside: dict[str, Any] | None = None,
 ) -> None:
-    """Write the published pickles: the model, its voices, and the DVAE that training needs.
+    """Write the pickles of the published folder: model, voices, and the DVAE for training.
 
-    `beside` goes into model.pth before the weights.
+    `beside` is stored in model.pth, before the weights.
     """
     save_pickle(folder / "model.pth", (beside or {}) | {"model": _own_memory(state)})
     save_pickle(folder / "mel_stats.pth", _own_memory({MEL_STATS: state[MEL_STATS]})[MEL_STATS])
     save_pickle(
         folder / "speakers_xtts.pth",
         {
-            # In this order: upstream tells the two apart by it.
+            # Upstream reads the two values by their order, not by their names.
             name: _own_memory({"gpt_cond_latent": latents, "speaker_embedding": embedding})
             for name, (latents, embedding) in voices.items()
         },
@@ -102,7 +102,7 @@ def write_published(
 
 
 def save_pickle(path: Path, content: Any) -> None:
-    """Write tensors in plain containers, which `torch.load` reads with weights_only."""
+    """Save tensors in plain containers, so that `torch.load` can read them with weights_only."""
     with open(path, "wb") as file:
         torch.save(content, file)
         file.flush()
@@ -110,7 +110,7 @@ def save_pickle(path: Path, content: Any) -> None:
 
 
 def _own_memory(state: State) -> State:
-    """Return the tensors, copied where they are a part of more; torch.save writes all of it."""
+    """Return the tensors; views are copied, because torch.save writes their whole storage."""
     own = {}
     for name, value in state.items():
         value = value.detach().cpu().contiguous()
@@ -120,7 +120,7 @@ def _own_memory(state: State) -> State:
 
 
 def _finish(config: dict[str, Any], ids: dict[str, int], rows: int) -> dict[str, Any]:
-    """Return the config.json of a finished model with `rows` text tokens."""
+    """Return the config.json of a finished model that has `rows` text tokens."""
     arguments = {
         name: value
         for name, value in dict(config.get("model_args", {})).items()

@@ -1,4 +1,7 @@
-"""Random weights of every network of XTTS v2, in the published layout, and what goes with them."""
+"""Random weights for all networks of XTTS v2 in the published layout, with vocabulary and config.
+
+They make the whole workflow usable, and testable, without the published weights.
+"""
 
 import json
 from dataclasses import replace
@@ -24,18 +27,18 @@ LANGUAGES = (
 """The languages of the published model, in its order."""
 
 RANDOM_LICENCE = (
-    "These weights are random numbers. They were made by Timbre and may be used without any "
+    "These weights are random numbers. They were made by Timbre and may be used without "
     "restriction."
 )
 
-_NUM_LETTERS = 256
+_NUM_LETTERS = 256  # with the special tokens before them, [en] then gets its published id, 259
 
 
 def blank_vocab(size: int = 0) -> str:
-    """Return a vocab.json in the published format that knows letters of many scripts.
+    """Return a vocab.json in the published format with letters of many scripts.
 
-    Letters, language tags and [START] have the published places; pairs and triples of Latin
-    letters fill it up to `size` tokens.
+    Letters, language tokens and [START] have the published positions. Pairs and triples of Latin
+    letters fill the vocabulary up to `size` tokens.
     """
     letters = [chr(code) for code in _letter_codes()][:_NUM_LETTERS]
     tokens = ["[STOP]", "[UNK]", "[SPACE]", *letters, "[en]", "[de]", "[START]"]
@@ -71,7 +74,7 @@ def _letter_codes() -> list[int]:
 
 
 def complete_sizes(sizes: Sizes, vocab_json: str) -> Sizes:
-    """Return the sizes with as many text tokens as the vocabulary has."""
+    """Return the sizes with the number of text tokens of the vocabulary."""
     vocab = json.loads(vocab_json)
     ids = dict(vocab["model"]["vocab"])
     ids |= {token["content"]: token["id"] for token in vocab["added_tokens"]}
@@ -85,22 +88,22 @@ def complete_sizes(sizes: Sizes, vocab_json: str) -> Sizes:
 
 
 def random_states(sizes: Sizes, seed: int) -> dict[str, State]:
-    """Draw the weights `gpt`, `voice` (with mel_stats) and `dvae`, the same for the same seed."""
+    """Draw the weights `gpt`, `voice` (with mel_stats) and `dvae`, reproducibly from a seed."""
     generator = torch.Generator().manual_seed(seed)
-    # Modules draw their first weights from torch's own generator, which is left as it was.
+    # Modules draw initial weights from the global generator; fork_rng restores its state.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         gpt = {name: value.detach() for name, value in XttsGpt(sizes.gpt).state_dict().items()}
         voice = random_vocoder_state(sizes.vocoder, generator)
         voice |= random_speaker_state(sizes.speaker, generator)
         dvae = random_dvae_state(sizes.dvae, generator)
-    # Of the size of a loud band's logarithm, rising with frequency as the published ones do.
+    # About the logarithm of a loud band, and rising with frequency like the published ones.
     voice["mel_stats"] = torch.linspace(3.0, 5.0, sizes.gpt.n_mels)
     return {"gpt": gpt, "voice": voice, "dvae": dvae}
 
 
 def random_voices(sizes: Sizes, seed: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """Draw two voices: latents (1, 32, D) and an embedding (1, S, 1) of length one."""
+    """Draw two voices: latents (1, 32, D) and an embedding (1, S, 1) of unit length."""
     generator = torch.Generator().manual_seed(seed)
     voices = {}
     for name in ("Random One", "Random Two"):
@@ -111,7 +114,7 @@ def random_voices(sizes: Sizes, seed: int) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def config_of(sizes: Sizes) -> dict[str, Any]:
-    """Return the config.json of a model of these sizes, with the published inference defaults."""
+    """Return the config.json for these sizes, with the published defaults for inference."""
     gpt = sizes.gpt
     arguments = {
         "gpt_batch_size": 1, "enable_redaction": False, "kv_cache": True, "num_chars": 255,

@@ -1,4 +1,7 @@
-"""XTTS without clips and without weights: features of made-up clips, and the bare network."""
+"""Synthetic batches for XTTS: random features and a network without loaded weights.
+
+Memory and speed can be measured with them before there are data or weights.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,7 +30,7 @@ from trainer.models.xtts.voice import SpeakingGpt
 from trainer.specs import Corpus, Rehearsal
 
 TOKENS_A_SECOND = 13.0
-"""Text tokens a second of fluent speech; a clip of 11.6 s then fills a row of 438 positions."""
+"""Text tokens per second of fluent speech; a clip of 11.6 s then fills a row of 438 positions."""
 
 _SIZES = {
     "tiny": TINY.gpt,
@@ -37,7 +40,7 @@ _SIZES = {
 
 
 def imagine(base: Path | None, options: Options, clips: Sequence[Clip], size: str) -> Corpus:
-    """Return what a survey would, were the clips real; random codes and mels of true lengths.
+    """Return what a survey would return for such clips, with random codes and mels.
 
     A text is tokenized as in a run; an empty one counts as fluent speech.
     """
@@ -66,7 +69,7 @@ def imagine(base: Path | None, options: Options, clips: Sequence[Clip], size: st
 
 
 def network(options: Options, facts: dict[str, Any]) -> nn.Module:
-    """Return the network that `load` would fill, with whatever weights the current device gives."""
+    """Return the network that `load` would fill; its weights depend on the current device."""
     model = SpeakingGpt(Sizes.from_json(facts["sizes"]).gpt, options.dropout)
     configure(model, options)
     return model
@@ -92,7 +95,7 @@ def _draw(
     return {
         "codes": rng.integers(0, sizes.start_audio, num_codes).astype(np.int16),
         "reference": mel.astype(np.float16),
-        # From 1: no text has a stop inside.
+        # From 1: the tokens of a text do not include stop (0).
         "tokens": rng.integers(1, sizes.num_text_tokens, num_tokens).astype(np.int32),
         "speaker": np.array(0, np.int32),
     }
@@ -102,7 +105,7 @@ def _count_tokens(clip: Clip, tokenizer: XttsTokenizer) -> int:
     try:
         return len(tokenizer.encode(clip.text, clip.language)) if clip.text else _typical(clip)
     except DataError:
-        # Of a language that a run would teach the vocabulary first.
+        # The vocabulary lacks the language; a run would first add it, letter by letter.
         return len(clip.text) + 1
 
 

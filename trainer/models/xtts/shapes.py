@@ -1,4 +1,4 @@
-"""What the files of a base tell about its sizes, and whether they belong together."""
+"""Derive the sizes of a base from its files, and check that the files belong together."""
 
 import json
 import re
@@ -24,10 +24,10 @@ _LANGUAGE = re.compile(r"\[([a-z]{2,3}(?:-[a-z]{2})?)\]")
 
 
 def token_ids(vocab_json: str, path: Path) -> dict[str, int]:
-    """Return the id of every token of a vocab.json.
+    """Return the id of every token in a vocab.json.
 
     Raises:
-        CheckpointError: it is no vocabulary, or lacks [START] or [STOP].
+        CheckpointError: it is not a vocabulary, or has no [START] or [STOP].
     """
     try:
         vocab = json.loads(vocab_json)
@@ -37,23 +37,23 @@ def token_ids(vocab_json: str, path: Path) -> dict[str, int]:
             raise ValueError("a token is missing")
     except (ValueError, KeyError, TypeError, AttributeError):
         raise CheckpointError(
-            f"{path} is no vocabulary of XTTS: it must be a tokenizers file with the tokens "
-            "[START] and [STOP]. Copy the vocab.json that was published with the model beside it."
+            f"{path} is not an XTTS vocabulary; expected a tokenizers file with the tokens [START] "
+            "and [STOP]. Copy the vocab.json that was published with the model beside it."
         ) from None
     return ids
 
 
 def languages_of(ids: dict[str, int]) -> list[str]:
-    """Return the languages that a vocabulary has a token for, by id."""
+    """Return the languages that have a token, in the order of the ids."""
     found = [(number, _LANGUAGE.fullmatch(token)) for token, number in ids.items()]
     return [match.group(1) for _, match in sorted(found, key=lambda pair: pair[0]) if match]
 
 
 def gpt_sizes(state: State, ids: dict[str, int], config: dict[str, Any]) -> GptSizes:
-    """Read the sizes off the shapes of a GPT; the number of heads, which none tells, is given.
+    """Derive the sizes of a GPT from its shapes; the number of heads comes from the config.
 
     Raises:
-        CheckpointError: a weight that tells them is absent.
+        CheckpointError: a weight that determines a size is missing.
     """
     what = "The GPT of this checkpoint"
     if (
@@ -61,8 +61,8 @@ def gpt_sizes(state: State, ids: dict[str, int], config: dict[str, Any]) -> GptS
         and "conditioning_encoder.init.weight" in state
     ):
         raise CheckpointError(
-            f"{what} has no perceiver ('conditioning_perceiver.latents' is missing), so it is an "
-            "XTTS v1. Give a folder of XTTS v2."
+            f"{what} has no perceiver ('conditioning_perceiver.latents' is missing), so it is "
+            "XTTS v1. Choose an XTTS v2 folder."
         )
     num_text_tokens, width = shape_of(state, "text_embedding.weight", 2, what)
     num_audio_tokens, _ = shape_of(state, "mel_embedding.weight", 2, what)
@@ -72,13 +72,16 @@ def gpt_sizes(state: State, ids: dict[str, int], config: dict[str, Any]) -> GptS
     return GptSizes(
         layers=count_modules(state, "gpt.h.{}."),
         width=width,
+        # The published heads are 64 wide.
         heads=heads if isinstance(heads, int) and heads > 0 else max(1, width // 64),
         num_text_tokens=num_text_tokens,
         num_audio_tokens=num_audio_tokens,
         start_text=ids["[START]"],
         stop_text=ids["[STOP]"],
+        # Codes, start and stop are rows of the table in this order.
         start_audio=num_audio_tokens - 2,
         stop_audio=num_audio_tokens - 1,
+        # The inverse of `text_positions` and `audio_positions`.
         max_text_tokens=shape_of(state, "text_pos_embedding.emb.weight", 2, what)[0] - 2,
         max_audio_tokens=shape_of(state, "mel_pos_embedding.emb.weight", 2, what)[0] - 3,
         n_mels=shape_of(state, "conditioning_encoder.init.weight", 3, what)[1],
@@ -90,49 +93,49 @@ def gpt_sizes(state: State, ids: dict[str, int], config: dict[str, Any]) -> GptS
 
 
 def check_gpt(state: State, sizes: GptSizes) -> None:
-    """Require exactly the weights of a GPT of these sizes.
+    """Check that the weights are exactly those of a GPT with these sizes.
 
     Raises:
-        CheckpointError: weights are missing, left over or of another shape; it names them.
+        CheckpointError: weights are missing, unexpected or of another shape; the message says
+            which.
     """
     if sizes.width % sizes.heads:
         raise CheckpointError(
-            f"The GPT is {sizes.width} wide, which {sizes.heads} heads cannot share. Copy the "
-            "config.json that was published with the model beside it."
+            f"The GPT is {sizes.width} wide, which is not divisible by {sizes.heads} heads. Copy "
+            "the config.json that was published with the model beside it."
         )
     with torch.device("meta"):
         expected = shapes_of(XttsGpt(sizes).state_dict())
     if misfit := describe_misfit(shapes_of(state), expected):
         raise CheckpointError(
-            f"The GPT does not fit XTTS v2 ({misfit}). Download the file again, or take the one "
-            "that was published."
+            f"The GPT does not match XTTS v2 ({misfit}). Download the file again, or choose the "
+            "published one."
         )
 
 
 def check_vocabulary(ids: dict[str, int], sizes: GptSizes, path: Path) -> None:
-    """Require as many tokens as the model has rows for.
+    """Check that a vocabulary has as many tokens as the model has rows.
 
     Raises:
-        CheckpointError: the vocabulary is that of another model.
+        CheckpointError: the vocabulary belongs to another model.
     """
     count = max(ids.values()) + 1
     if count != sizes.num_text_tokens:
         raise CheckpointError(
-            f"{path} has {count} tokens, but the model was made for {sizes.num_text_tokens} "
-            "(the rows of its text_embedding.weight). Copy the vocab.json that belongs to this "
-            "model beside it."
+            f"{path} has {count} tokens, but the model needs {sizes.num_text_tokens} (the rows of "
+            "its text_embedding.weight). Copy the vocab.json that belongs to this model beside it."
         )
 
 
 def read_sizes(
     gpt: State, voice: State, dvae: State, *, ids: dict[str, int], config: dict[str, Any]
 ) -> Sizes:
-    """Read all sizes off a base's weights and require that the weights fit together.
+    """Derive all sizes from the weights of a base, and check that the weights match.
 
-    Without a DVAE, which only training needs, its published sizes stand in.
+    Without a DVAE, which only training needs, its sizes are the published ones.
 
     Raises:
-        CheckpointError: weights are missing, left over, of another shape or of other networks.
+        CheckpointError: weights are missing, unexpected, of another shape or of other networks.
     """
     sizes = Sizes(
         gpt_sizes(gpt, ids, config),
@@ -141,6 +144,7 @@ def read_sizes(
         speaker_sizes(voice),
     )
     check_gpt(gpt, sizes.gpt)
+    # Loading is strict, so it checks the weights; the networks are not kept.
     load_vocoder(voice, sizes.vocoder)
     load_speaker_encoder(voice, sizes.speaker)
     if dvae:
@@ -153,6 +157,6 @@ def _check_codes(sizes: Sizes) -> None:
     num_codes = sizes.gpt.num_audio_tokens - 2
     if sizes.dvae.num_codes != num_codes:
         raise CheckpointError(
-            f"The DVAE makes {sizes.dvae.num_codes} codes, but the GPT knows {num_codes}. Copy the "
+            f"The DVAE has {sizes.dvae.num_codes} codes, but the GPT has {num_codes}. Copy the "
             "dvae.pth that was published with this model beside it."
         )

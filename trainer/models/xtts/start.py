@@ -1,4 +1,4 @@
-"""Where a run starts from: a published folder, a training checkpoint, or a checkpoint of ours."""
+"""Open the base of a run: a published folder, a training checkpoint, or one of our checkpoints."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,20 +15,21 @@ FROZEN_FILES = (VOICE_FILE, DVAE_FILE)
 
 @dataclass(frozen=True)
 class OwnCheckpoint(Base):
-    """A checkpoint of a run: a base of its own, since the frozen networks lie beside the GPT."""
+    """A checkpoint of a run, which is a complete base: the other networks lie beside the GPT."""
 
     def gpt_state(self) -> State:
-        """Return the GPT's weights under the published names below `gpt.`."""
+        """Return the GPT's weights, by their published names without `gpt.`."""
         return load_file(self.folder / WEIGHTS_FILE)
 
 
 def open_start(base: Path | None) -> Base:
-    """Open what a run starts from; without a base, the random one.
+    """Open the base of a run; without one, a random base.
 
     Raises:
-        CheckpointError: it is absent, damaged, or the checkpoint of another family.
+        CheckpointError: it is missing, damaged, or a checkpoint of another family.
     """
-    also = "an XTTS v2 folder"
+    also = "choose an XTTS v2 folder"
+    # A folder without facts of ours is a published one, or a training checkpoint of others.
     facts = read_own_facts(base, "xtts", FORMAT, also) if base is not None else None
     if base is None or facts is None:
         return open_base(base)
