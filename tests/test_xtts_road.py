@@ -233,7 +233,7 @@ def test_a_voice_without_recordings_costs_neither_validation_nor_weights(
     assert set(checks(model, facts | {"short_texts": others})) == {"overrun_rate"}
     setup.family.export(model, facts, tmp_path / "checkpoint")
     again = own_model(setup.family.load(tmp_path / "checkpoint", setup.family.options(), facts))
-    with pytest.raises(DataError, match=r"recording /gone\.wav is gone.*Put the recordings back"):
+    with pytest.raises(DataError, match=r"/gone\.wav no longer exists.*Put the recordings back"):
         setup.family.synthesize(again, facts, "The kettle.", "hana")
     assert len(setup.family.synthesize(again, facts, "The kettle.", "twin").wave) > 1000
 
@@ -385,7 +385,7 @@ def test_new_tokens_are_refused_while_the_embeddings_are_kept_fixed(tmp_path: Pa
     config = make_config(tmp_path, rows, options=EXACT | {"freeze": "both"})
     run = Run.create(tmp_path / "run", config)
 
-    with pytest.raises(DataError, match=r"texts in cu need \d+ new tokens.*Keep fixed"):
+    with pytest.raises(DataError, match=r"texts in cu need \d+ new tokens.*Set Freeze"):
         assemble(run.folder, config, world=World(), emit=lambda event: None)
 
 
@@ -443,7 +443,7 @@ def test_no_usable_clip_is_a_sentence(tmp_path: Path) -> None:
     config = make_config(tmp_path, rows)
     run = Run.create(tmp_path / "run", config)
 
-    with pytest.raises(DataError, match=r"None of the .*clips can be used .*does not know"):
+    with pytest.raises(DataError, match=r"None of the .*clips can be used .*has no token for"):
         assemble(run.folder, config, world=World(), emit=lambda event: None)
 
 

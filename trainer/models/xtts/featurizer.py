@@ -1,4 +1,4 @@
-"""One clip to DVAE codes and the conditioning mel; no clip depends on another."""
+"""Compute the DVAE codes and the conditioning mel of one clip, independently of other clips."""
 
 import hashlib
 from functools import lru_cache
@@ -16,16 +16,16 @@ from trainer.models.xtts.mels import conditioning_mel, dvae_mel
 from trainer.models.xtts.sizes import CODE_STRIDE, SAMPLE_RATE
 
 _VERSION = 2
-"""Counts changes of the features and of the survey: caches depend on it."""
+"""Increase when the features or the survey change, so that cached features are recomputed."""
 
-_SHORTEST_S = 0.5
+_SHORTEST_S = 0.5  # as in coqui-tts
 
 
 class XttsFeaturizer:
-    """Clip -> codes (n,) int16, one for 1024 samples; reference (M, T_mel) float16.
+    """Clip -> codes (n,) int16, one per 1024 samples; reference (M, T_mel) float16.
 
-    The reference is the mel of the whole clip as the conditioning encoder reads it, from which
-    training cuts its segments.
+    The reference is the conditioning encoder's mel of the whole clip; training cuts segments from
+    it.
     """
 
     def __init__(self, base: Base) -> None:
@@ -44,11 +44,12 @@ class XttsFeaturizer:
         if len(wave) < _SHORTEST_S * SAMPLE_RATE:
             raise DataError(
                 f"{clip.audio_path} lasts {len(wave) / SAMPLE_RATE:.2f} s; XTTS needs at least "
-                f"{_SHORTEST_S} s. Join it with a neighbour or remove the row."
+                f"{_SHORTEST_S} s. Merge it with the next clip or remove the row."
             )
         dvae, mel_stats = _networks(self.base)
         audio = torch.from_numpy(wave)[None]
         codes = dvae.encode(dvae_mel(audio, mel_stats))[0]
+        # The mel has a frame more than the audio has hops, which may give one code too many.
         num_codes = -(-len(wave) // CODE_STRIDE)
         reference = conditioning_mel(audio, mel_stats)[0]
         return {
@@ -59,5 +60,5 @@ class XttsFeaturizer:
 
 @lru_cache(maxsize=2)
 def _networks(base: Base) -> tuple[DvaeEncoder, torch.Tensor]:
-    """Return the DVAE and the mel statistics (M,), loaded once a process."""
+    """Return the DVAE and the mel statistics (M,), loaded once per process."""
     return load_dvae(base.dvae_state(), base.sizes.dvae), base.mel_stats()

@@ -1,8 +1,8 @@
-"""Text to codes, one by one: sampling from the GPT with a cache of keys and values.
+"""Sample audio codes from the GPT, one at a time, with a cache of keys and values.
 
-The order and the meaning of the filters are those of the published inference, so that its settings
-mean the same here. That goes down to one accident: it fills the prefix with code 1, so code 1 is
-penalised as a repetition from the start, as is the start code.
+The filters work in the order and with the meaning of coqui-tts's inference, so its settings can be
+used here. This includes an accident: coqui-tts fills the prefix with code 1, so code 1 is penalized
+as a repetition from the start, as is the start code.
 """
 
 from collections.abc import Iterator
@@ -20,10 +20,10 @@ _PREFIX_CODE = 1
 
 @dataclass(frozen=True)
 class Sampling:
-    """How codes are drawn; the defaults are those of the published model.
+    """The settings for sampling; the defaults are those of the published model.
 
-    `length_penalty` is the exponent of beam search, carried for the published settings: a single
-    sequence, which is all that is drawn here, has nothing to compare its length with.
+    `length_penalty` is a setting of beam search and has no effect on the single sequence that is
+    sampled here. It exists because the published settings have it.
     """
 
     temperature: float = 0.75
@@ -36,14 +36,14 @@ class Sampling:
     def __post_init__(self) -> None:
         problems = []
         if self.temperature <= 0:
-            problems.append(f"Temperature is {self.temperature}; it must be above 0.")
+            problems.append(f"Temperature is {self.temperature}; enter a value above 0.")
         if self.top_k < 0:
-            problems.append(f"Top-k is {self.top_k}; it must be 0 (off) or more.")
+            problems.append(f"Top-k is {self.top_k}; enter 0 (off) or more.")
         if not 0 < self.top_p <= 1:
-            problems.append(f"Top-p is {self.top_p}; it must be above 0 and at most 1.")
+            problems.append(f"Top-p is {self.top_p}; enter a value above 0 and at most 1.")
         if self.repetition_penalty <= 0:
             problems.append(
-                f"Repetition penalty is {self.repetition_penalty}; it must be above 0 (1: off)."
+                f"Repetition penalty is {self.repetition_penalty}; enter a value above 0 (1: off)."
             )
         if problems:
             raise ConfigError(problems)
@@ -51,10 +51,10 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Generated:
-    """What was drawn.
+    """The result of sampling.
 
-    codes: (T,) int64 without the stop code. latents: (K, D), what the vocoder hears: one vector a
-    code, and one for the stop code if there is one. stopped: whether the model ended by itself.
+    codes: (T,) int64 without the stop code. latents: (K, D), the input of the vocoder: one vector
+    per code, and one for the stop code if there is one. stopped: whether the model ended by itself.
     """
 
     codes: Tensor
@@ -64,7 +64,7 @@ class Generated:
 
 @dataclass(frozen=True)
 class Drawn:
-    """One code with the hidden vector (D,) that it was drawn from."""
+    """A code, and the hidden vector (D,) that it was sampled from."""
 
     code: int
     latent: Tensor
@@ -78,7 +78,7 @@ def generate(
     seed: int,
     max_codes: int | None = None,
 ) -> Generated:
-    """Draw codes until the model stops, or `max_codes` are there.
+    """Sample codes until the model stops or there are `max_codes`.
 
     latents: (1, num_latents, D). tokens: (T_text,) int64 without start and stop.
     """
@@ -98,7 +98,7 @@ def stream(
     seed: int,
     max_codes: int | None = None,
 ) -> Iterator[int]:
-    """Yield codes as they are drawn, without the stop code; see `generate` for (B, T, D) shapes."""
+    """Yield codes as they are sampled, without the stop code; shapes are those of `generate`."""
     for step in draw(model, latents, tokens, sampling, seed, max_codes):
         if step.code != model.sizes.stop_audio:
             yield step.code
@@ -113,17 +113,17 @@ def draw(
     seed: int,
     max_codes: int | None = None,
 ) -> Iterator[Drawn]:
-    """Yield each code, the stop code included, with the hidden vector that a vocoder hears.
+    """Yield each code, including the stop code, with its hidden vector for the vocoder.
 
-    latents: (1, num_latents, D). tokens: (T_text,) int64 without start and stop. max_codes: at most
-    as many as there are positions; None: as many as upstream, three fewer than it was trained for.
+    latents: (1, num_latents, D). tokens: (T_text,) int64 without start and stop. max_codes: limited
+    to the number of positions; None is upstream's limit, three fewer than in training.
     """
     sizes = model.sizes
     if max_codes is None:
         max_codes = sizes.max_audio_tokens - 3
     prefix = model.prefix(latents, tokens)
     cache = KeyValueCache(prefix.shape[1] + max_codes)
-    # On the CPU, so that a seed speaks the same on every device.
+    # On the CPU, so that a seed gives the same random numbers on every device.
     noise = torch.Generator().manual_seed(seed)
     seen = torch.zeros(sizes.num_audio_tokens, dtype=torch.bool, device=latents.device)
     seen[[_PREFIX_CODE, sizes.start_audio]] = True
@@ -143,10 +143,10 @@ def draw(
 
 
 def adjust(logits: Tensor, seen: Tensor, sampling: Sampling) -> Tensor:
-    """Penalise repetition and, for sampling, drop unlikely codes.
+    """Penalize repetition and, for sampling, exclude unlikely codes.
 
-    logits: (V,). seen: (V,) bool, codes that were already there. Returns scores (V,), minus
-    infinity for codes that are not to be drawn.
+    logits: (V,). seen: (V,) bool, codes that have occurred. Returns scores (V,), minus infinity for
+    excluded codes.
     """
     penalty = sampling.repetition_penalty
     scores = torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
@@ -158,11 +158,11 @@ def adjust(logits: Tensor, seen: Tensor, sampling: Sampling) -> Tensor:
         scores = scores.masked_fill(scores < least, -torch.inf)
     if sampling.top_p < 1:
         ascending, order = scores.sort()
-        # On the host, for a GPU has no reproducible sum of this kind, and `reproducible` forbids
-        # any other; whoever draws waits for each code anyway.
+        # On the CPU: CUDA has no deterministic cumsum, and the option `reproducible` forbids the
+        # other one. The loop waits for every code anyway.
         shares = ascending.softmax(dim=0).cpu().cumsum(dim=0).to(scores.device)
         is_tail = shares <= 1 - sampling.top_p
-        is_tail[-1] = False  # the likeliest code always stays
+        is_tail[-1] = False  # always keep the most likely code
         scores = scores.masked_fill(
             torch.empty_like(is_tail).scatter_(0, order, is_tail), -torch.inf
         )
@@ -170,9 +170,10 @@ def adjust(logits: Tensor, seen: Tensor, sampling: Sampling) -> Tensor:
 
 
 def choose(scores: Tensor, sampling: Sampling, noise: torch.Generator) -> Tensor:
-    """Draw a code (1,) int64 from scores (V,); the likeliest one unless sampling is on."""
+    """Sample a code (1,) int64 from scores (V,), or take the most likely one without sampling."""
     if not sampling.do_sample:
         return scores.argmax(dim=0, keepdim=True)
-    # The smallest of exponential times with rates p is the one of code i with probability p[i].
+    # Of exponential variables with rates p, the i-th is the smallest with probability p[i], so
+    # noise from the CPU can be used on any device. The lower limit avoids 0 / 0.
     times = torch.empty(len(scores)).exponential_(generator=noise).clamp_min(1e-30)
     return (scores.softmax(dim=0) / times.to(scores.device)).argmax(dim=0, keepdim=True)

@@ -1,9 +1,9 @@
-"""Audio while its latents are drawn: pieces that join to the wave the vocoder makes of the whole.
+"""Decode audio while codes are being sampled, in pieces that join without seams.
 
-The vocoder is a stack of convolutions, so a sample depends on a few frames around it and on nothing
-else. Each piece is decoded with that many frames on both sides and cut out; the frames in between
-come from the same places as if the whole sentence were there. Nothing is decoded from the start
-again, and nothing is faded.
+The vocoder is a stack of convolutions, so a sample depends only on a few frames around it. Each
+piece is decoded with that many frames of context on both sides, which are then cut off. Frames are
+interpolated at the same positions as in the whole sentence, so the pieces join to its audio. There
+is no cross-fading, and nothing is decoded again from the start.
 """
 
 import math
@@ -23,35 +23,38 @@ from trainer.models.xtts.sizes import (
 from trainer.models.xtts.vocoder import XttsVocoder
 
 _FIRST_CODES = 8
-"""Codes before the first sound; about five of them are its right-hand context and come later."""
+"""Codes before the first piece; the last five or so are only its context. Chosen by hand."""
 
 _MORE_CODES = 20
-"""Codes from one piece to the next: 0.93 s, so that the context is a third of what is decoded."""
+"""Codes from one piece to the next: 0.93 s of audio, so context is a third of what is decoded."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Linear interpolation in time by a factor, of any part of a whole that is still growing."""
+    """Linear interpolation in time by a factor, for any part of a sequence that still grows.
+
+    Positions are those of torch's `interpolate` for the whole sequence.
+    """
 
     factor: float
 
     def length(self, count: int) -> int:
-        """Return how many frames come out of `count`."""
+        """Return the number of output frames for `count` input frames."""
         return math.floor(count * self.factor)
 
     def settled(self, count: int) -> int:
-        """Return how many frames stay as they are, whatever follows the first `count`."""
+        """Return how many output frames no longer change, whatever follows the first `count`."""
         return max(0, math.floor((count - 0.5) * self.factor - 0.5))
 
     def needed(self, first: int, last: int, count: int, dtype: torch.dtype) -> tuple[int, int]:
-        """Return the range of the `count` frames that the frames [first, last) are made of."""
+        """Return the range of the `count` input frames that output frames [first, last) need."""
         places = self._places(first, last, count, dtype)
         return int(places[0]), min(int(places[-1]) + 2, count)
 
     def part(self, frames: Tensor, begin: int, count: int, first: int, last: int) -> Tensor:
-        """Return the frames [first, last) of the stretched whole, (B, D, last - first).
+        """Return the output frames [first, last) as (B, D, last - first).
 
-        frames: (B, D, T), those from `begin` on of the `count` that there are.
+        frames: (B, D, T), the input frames from `begin` on, out of `count`.
         """
         places = self._places(first, last, count, frames.dtype).to(frames.device)
         left = places.floor().long()
@@ -60,11 +63,11 @@ class Stretch:
         return (1 - weight) * frames[..., left - begin] + weight * frames[..., right - begin]
 
     def _places(self, first: int, last: int, count: int, dtype: torch.dtype) -> Tensor:
-        """Return where the frames [first, last) lie between the `count` that go in, (T,)."""
+        """Return the positions (T,) of output frames [first, last) among the input frames."""
         numbers = torch.arange(first, last, dtype=torch.float64)
         if self.length(count) == count:
-            return numbers.to(dtype)  # torch then copies: so few that not one frame is added
-        # As torch places them: the scale rounded, then one fused multiplication and subtraction.
+            return numbers.to(dtype)  # too few frames for even one more; torch copies them
+        # As in torch: the scale is rounded to dtype, then follows one fused multiply-add.
         scale = torch.tensor(1 / self.factor, dtype=dtype).double()
         return (scale * (numbers + 0.5) - 0.5).to(dtype).clamp_min(0)
 
@@ -82,9 +85,9 @@ def decode_pieces(
     first_codes: int = _FIRST_CODES,
     more_codes: int = _MORE_CODES,
 ) -> Iterator[Tensor]:
-    """Yield audio (T_wav,) at 24 000 Hz, a piece every few codes.
+    """Yield pieces of audio (T_wav,) at 24,000 Hz, one every few codes.
 
-    latents: (D,) each, one a code, as they are drawn. speaker: (1, S, 1), L2-normalised.
+    latents: (D,) each, one per code, as they are sampled. speaker: (1, S, 1), L2-normalized.
     """
     heard: list[Tensor] = []
     reach, done, wanted = reach_of(sizes), 0, first_codes
@@ -103,11 +106,11 @@ def decode_pieces(
 
 
 def reach_of(sizes: VocoderSizes) -> int:
-    """Return how many frames before and after a frame have a say in its samples."""
+    """Return how many frames before and after a frame affect its samples."""
     widest = max(sizes.block_kernels)
-    # The second convolution of each pair is not dilated.
+    # Each pair of convolutions reaches half a kernel times the dilation, then half a kernel.
     within_stage = sum((widest // 2) * (dilation + 1) for dilation in sizes.dilations)
-    outer = 3  # half of the first and of the last kernel, 7
+    outer = 3  # half of 7, the kernel of the first and the last convolution
     samples = outer
     for rate, kernel in reversed(
         list(zip(sizes.upsample_rates, sizes.upsample_kernels, strict=True))
@@ -124,9 +127,10 @@ def _decode(
     reach: int,
     frames: tuple[int, int, int],
 ) -> Tensor:
-    """Return the audio (T_wav,) of the frames [first, last), with the context up to the third.
+    """Return the audio (T_wav,) of some frames, decoded with context.
 
-    heard: latents (D,). speaker: (1, S, 1).
+    heard: latents (D,). speaker: (1, S, 1). frames: first, last (exclusive), and the end of the
+    context.
     """
     first, last, end = frames
     begin = max(0, first - reach)
@@ -136,7 +140,7 @@ def _decode(
 
 
 def _frames(heard: list[Tensor], first: int, last: int) -> Tensor:
-    """Return what the vocoder hears from frame `first` to `last`, (1, D, T), of latents (D,)."""
+    """Return the vocoder's input frames [first, last) as (1, D, T), from latents (D,)."""
     dtype, num_mels = heard[0].dtype, TO_MELS.length(len(heard))
     from_mel, to_mel = TO_OUTPUT.needed(first, last, num_mels, dtype)
     from_code, to_code = TO_MELS.needed(from_mel, to_mel, len(heard), dtype)

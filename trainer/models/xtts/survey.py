@@ -1,4 +1,4 @@
-"""What XTTS learns of a manifest as a whole: its vocabulary, tokens, speakers and references."""
+"""Survey all clips at once: the vocabulary, tokens, speakers and their references."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,6 +20,8 @@ from trainer.models.xtts.tokenizer import XttsTokenizer
 from trainer.models.xtts.vocabulary import Extension, extend_vocabulary
 from trainer.specs import Corpus, Progress
 
+# Chosen by hand: 12 s are three chunks of the published 4 s. Checkpoints contain the references,
+# and each short text is spoken at every check, so there are few of both.
 _REFERENCE_S = 12.0
 _MOST_REFERENCES = 8
 _SHORT_TEXTS = 4
@@ -32,7 +34,7 @@ def survey(
     base: Path | None,
     progress: Progress,
 ) -> Corpus:
-    """Tokenize every clip, with a vocabulary that knows its letters where the options allow it.
+    """Tokenize every clip, with a vocabulary that is extended by its letters if options allow it.
 
     Raises:
         DataError: no train clip is usable.
@@ -74,7 +76,7 @@ def survey(
 
 
 class _Reader:
-    """Turns the texts of clips into tokens, and says why one cannot be used."""
+    """Tokenizes clips, or says why one cannot be used."""
 
     def __init__(self, tokenizer: XttsTokenizer, options: Options) -> None:
         self.tokenizer = tokenizer
@@ -89,35 +91,37 @@ class _Reader:
         self._check_length(clip, len(raw["codes"]))
         cleaned = self.tokenizer.clean(clip.text, clip.language)
         if not cleaned.strip():
-            raise DataError("nothing of its text is left after cleaning. Write what is said.")
+            raise DataError("its text is empty after cleaning. Write what is spoken.")
         unknown = self.tokenizer.unknown(clip.text, clip.language)
         if unknown:
             listed = " ".join(dict.fromkeys(unknown))[:60]
             is_amharic = plain_language(clip.language) == "am" and not self.options.amharic_g2p
             by_sound = "turn on 'Amharic as phonemes', or " if is_amharic else ""
             raise DataError(
-                f"the tokenizer does not know {listed}. Write the text in letters it knows, or "
-                f"{by_sound}set 'Extend the vocabulary' to always."
+                f"the tokenizer has no token for {listed}. Change the text, or {by_sound}"
+                "set 'Extend the vocabulary' to always."
             )
         tokens = self.tokenizer.encode(clip.text, clip.language)
         if len(tokens) > self.options.max_text_tokens:
             raise DataError(
-                f"its text makes {len(tokens)} tokens; the most are "
-                f"{self.options.max_text_tokens}. Cut the clip in two."
+                f"its text has {len(tokens)} tokens; expected at most "
+                f"{self.options.max_text_tokens}. Split the clip."
             )
         return raw | {"tokens": np.array(tokens, np.int32)}
 
     def _check_length(self, clip: Clip, num_codes: int) -> None:
-        # A code more than fits is the rounding of the published limit.
+        # One more code is allowed, because the last one of a clip is usually not full: the
+        # published limit of 255,995 samples makes 250 codes, of which 249 are full.
         if (num_codes - 1) * CODE_STRIDE > self.options.max_audio_s * SAMPLE_RATE:
             raise DataError(
-                f"it lasts {clip.duration_s:.1f} s; XTTS takes up to "
-                f"{self.options.max_audio_s:g} s. Cut it in two, or raise the longest clip."
+                f"it lasts {clip.duration_s:.1f} s; the limit for XTTS is "
+                f"{self.options.max_audio_s:g} s. Split the clip, or raise the limit."
             )
 
 
 def _extend(vocab_json: str, clips: Sequence[Clip], options: Options) -> Extension:
-    """Return the vocabulary with what the train clips need and the options allow."""
+    """Return the vocabulary, extended by what the train clips need if the options allow it."""
+    # Only train clips: letters that occur only in validation could not be learned.
     known = XttsTokenizer(vocab_json)
     chosen = [
         (clip.text, clip.language)
@@ -136,8 +140,8 @@ def _require_trainable(extension: Extension, options: Options) -> None:
         languages = [cost.language for cost in extension.report if cost.new_tokens]
         raise DataError(
             f"The texts in {', '.join(languages)} need {len(extension.new)} new tokens, but the "
-            "embeddings are kept fixed, so these would never be learnt. Keep fixed the "
-            "conditioning or nothing, or set 'Extend the vocabulary' to never."
+            "embeddings are frozen, so these would not be learned. Set Freeze to conditioning or "
+            "none, or set 'Extend the vocabulary' to never."
         )
 
 
@@ -145,6 +149,7 @@ def _sizes_of(start: Base, tokenizer: XttsTokenizer, options: Options) -> Sizes:
     gpt = start.sizes.gpt
     gpt = replace(
         gpt,
+        # An extended vocabulary needs more rows; a table never shrinks.
         num_text_tokens=max(gpt.num_text_tokens, tokenizer.size),
         start_text=tokenizer.start,
         stop_text=tokenizer.stop,
@@ -154,7 +159,7 @@ def _sizes_of(start: Base, tokenizer: XttsTokenizer, options: Options) -> Sizes:
 
 
 def _describe_speaker(name: str, own: Sequence[Clip]) -> dict[str, Any]:
-    """Choose the train clips whose audio speaks for a voice: long ones, 12 s at most."""
+    """Choose the train clips that serve as the reference of a voice: long ones, 12 s in total."""
     pool = [clip for clip in own if clip.split == "train"] or own
     chosen: list[Clip] = []
     length_s = 0.0
@@ -171,7 +176,7 @@ def _describe_speaker(name: str, own: Sequence[Clip]) -> dict[str, Any]:
 
 
 def _pick_short(clips: Sequence[Clip], ready: dict[str, Features]) -> list[dict[str, Any]]:
-    """Return the shortest texts with their number of codes, to watch for endless speech."""
+    """Return the shortest texts with their number of codes, for `checks` of endless speech."""
     seen: dict[str, dict[str, Any]] = {}
     for clip in sorted(clips, key=lambda clip: (len(ready[clip.id]["tokens"]), clip.id)):
         about = {"text": clip.text, "language": clip.language, "speaker": clip.speaker}

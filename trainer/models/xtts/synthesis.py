@@ -1,4 +1,4 @@
-"""Text to audio with a trained GPT: sentences, codes, latents, vocoder."""
+"""Speak a text with a trained GPT, sentence by sentence: codes, latents, vocoder."""
 
 import math
 import re
@@ -17,27 +17,28 @@ from trainer.models.xtts.tokenizer import UNKNOWN, XttsTokenizer
 from trainer.models.xtts.voice import SpeakingGpt, own_model
 from trainer.specs import Speech
 
-_SEED = 1234
-_PAUSE_S = 0.1
-_LONGEST_LETTERS = 200
-_OVERRUN = 2.0
+# All chosen by hand.
+_SEED = 1234  # always the same, so that previews of different steps can be compared
+_PAUSE_S = 0.1  # between sentences, in addition to the pauses that the model makes
+_LONGEST_LETTERS = 200  # per sentence; longer ones are split
+_OVERRUN = 2.0  # times the codes of the recording
 
 
 def synthesize(model: nn.Module, facts: dict[str, Any], text: str, speaker: str) -> Speech:
-    """Speak a text in the voice of a speaker; an empty speaker name takes the first one.
+    """Speak a text in the voice of a speaker; an empty name selects the first speaker.
 
     Raises:
-        DataError: the speaker is unknown, or nothing of the text can be spoken.
+        DataError: the speaker is unknown, or no part of the text can be spoken.
     """
     waves = list(_speak(model, facts, text, speaker, _decode_whole))
     return Speech(np.concatenate(waves), OUTPUT_RATE)
 
 
 def stream(model: nn.Module, facts: dict[str, Any], text: str, speaker: str) -> Iterator[Speech]:
-    """Yield what `synthesize` returns in pieces, while the codes are still being drawn.
+    """Yield the same audio as `synthesize` in pieces, while codes are still being sampled.
 
     Raises:
-        DataError: the speaker is unknown, or nothing of the text can be spoken.
+        DataError: the speaker is unknown, or no part of the text can be spoken.
     """
     for wave in _speak(model, facts, text, speaker, _decode_pieces):
         yield Speech(wave, OUTPUT_RATE)
@@ -51,7 +52,7 @@ def _speak(
     speaker: str,
     decode: Callable[[SpeakingGpt, Tensor, Tensor, str], Iterator[np.ndarray]],
 ) -> Iterator[np.ndarray]:
-    """Yield the audio (T_wav,) of each sentence as it is decoded, with pauses in between."""
+    """Yield the audio (T_wav,) of each sentence as it is decoded, and pauses between sentences."""
     gpt = own_model(model)
     voice = _find_speaker(facts, speaker)
     encoded = _encode(facts, text, voice)
@@ -77,18 +78,18 @@ def _decode_whole(
 def _decode_pieces(
     gpt: SpeakingGpt, latents: Tensor, tokens: Tensor, name: str
 ) -> Iterator[np.ndarray]:
-    """Yield the audio (T_wav,) of tokens (T_text,) as it is drawn; latents: (1, 32, D)."""
+    """Yield the audio (T_wav,) of tokens (T_text,) in several pieces; latents: (1, 32, D)."""
     drawn = draw(gpt, latents, tokens.to(latents.device), gpt.sampling, _SEED)
     return gpt.voice.decode_pieces((step.latent for step in drawn), name, latents.device)
 
 
 @torch.no_grad()
 def checks(model: nn.Module, facts: dict[str, Any]) -> dict[str, float]:
-    """Return how often speech of the corpus' shortest texts does not end in time.
+    """Return how often the speech of the corpus's shortest texts does not end in time.
 
-    `overrun_rate` counts texts whose codes reach twice the recording's number (and half a second
-    more) without a stop, the fault that short sentences show first. A voice whose recordings are
-    gone says none.
+    `overrun_rate` is the share of texts with more than twice the codes of the recording (and half a
+    second more) without a stop, a fault that short sentences show first. Voices whose recordings
+    are missing are skipped.
     """
     gpt = own_model(model)
     texts = [about for about in facts["short_texts"] if gpt.voice.can_speak(about["speaker"])]
@@ -99,7 +100,7 @@ def checks(model: nn.Module, facts: dict[str, Any]) -> dict[str, float]:
     latents = {name: gpt.voice.latents(gpt, name) for name in {t["speaker"] for t in texts}}
     for about in texts:
         tokens = tokenizer.encode(about["text"], about["language"])
-        limit = math.ceil(_OVERRUN * about["num_codes"]) + 11
+        limit = math.ceil(_OVERRUN * about["num_codes"]) + 11  # 11 codes are 0.5 s
         found = _generate(gpt, latents[about["speaker"]], torch.tensor(tokens), limit)
         overruns += not found.stopped
     return {"overrun_rate": overruns / len(texts)}
@@ -108,16 +109,16 @@ def checks(model: nn.Module, facts: dict[str, Any]) -> dict[str, float]:
 def _generate(
     gpt: SpeakingGpt, latents: Tensor, tokens: Tensor, limit: int | None = None
 ) -> Generated:
-    """Draw codes for tokens (T_text,) after latents (1, 32, D)."""
+    """Sample codes for tokens (T_text,) and latents (1, 32, D)."""
     tokens = tokens.to(latents.device)
     return generate(gpt, latents, tokens, gpt.sampling, _SEED, limit)
 
 
 def _encode(facts: dict[str, Any], text: str, voice: dict[str, Any]) -> list[Tensor]:
-    """Return the tokens (T_text,) of each sentence; what the tokenizer does not know is left out.
+    """Return the tokens (T_text,) of each sentence, without unknown ones.
 
     Raises:
-        DataError: nothing is left.
+        DataError: no tokens are left.
     """
     tokenizer = _tokenizer(facts)
     language, text = _find_language(tokenizer, text, voice)
@@ -132,17 +133,17 @@ def _encode(facts: dict[str, Any], text: str, voice: dict[str, Any]) -> list[Ten
             found.append(torch.tensor(known))
     if not found:
         raise DataError(
-            f"Nothing of '{text[:60]}' can be spoken; expected text in '{language}', the language "
+            f"No part of '{text[:60]}' can be spoken; expected text in '{language}', the language "
             "of the voice. Write the text in that language."
         )
     return found
 
 
 def _find_language(tokenizer: XttsTokenizer, text: str, voice: dict[str, Any]) -> tuple[str, str]:
-    """Return the language of a text and the text without the token that may name it, as `[de]`.
+    """Return the language of a text, and the text without a language token such as `[de]`.
 
-    Without one it is the first of the voice's languages in which every letter is known, else the
-    one in which most are.
+    Without a token, it is the first of the voice's languages in which every letter is known, or
+    the one with the fewest unknown letters.
     """
     opening = re.match(r"\s*\[([A-Za-z-]+)\]", text)
     if opening and tokenizer.knows(opening[1]):

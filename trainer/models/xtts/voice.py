@@ -1,4 +1,4 @@
-"""The voice behind a GPT: who speaks, and how its latents become audio; nothing here is trained."""
+"""The speakers of a model and the networks that turn its latents into audio; none is trained."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,19 +22,19 @@ from trainer.models.xtts.streaming import decode_pieces
 from trainer.models.xtts.vocoder import XttsVocoder, load_vocoder
 
 VOICES_FILE = "voices.safetensors"
-_SHORTEST_CHUNK_S = 0.33
+_SHORTEST_CHUNK_S = 0.33  # as in coqui-tts
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What is kept of a speaker: wave (T_wav,) at 22 050 Hz, and the frozen embedding (S,)."""
+    """A speaker's reference: audio (T_wav,) at 22,050 Hz, and the speaker embedding (S,)."""
 
     wave: Tensor
     embedding: Tensor
 
 
 class Voice:
-    """The frozen networks and the references of a model's speakers, read when first needed."""
+    """The networks that are not trained and the speakers' references, loaded on first use."""
 
     def __init__(self, base: Base, speakers: Sequence[dict[str, Any]], kept: Path | None) -> None:
         self.base = base
@@ -47,14 +47,14 @@ class Voice:
         """Return a speaker's reference, from the checkpoint or from the recordings.
 
         Raises:
-            DataError: the recordings are gone.
+            DataError: the recordings no longer exist.
         """
         if name not in self._references:
             self._references[name] = self._read_reference(self.speakers[name]["references"])
         return self._references[name]
 
     def can_speak(self, name: str) -> bool:
-        """Whether a speaker's reference is kept, or the recordings are there to make it of."""
+        """Return whether a speaker's reference or recordings exist."""
         try:
             self.reference(name)
         except DataError:
@@ -64,8 +64,8 @@ class Voice:
     def latents(self, model: XttsGpt, name: str) -> Tensor:
         """Return the conditioning latents (1, 32, D) of a speaker: the mean over chunks.
 
-        As inference does it: the reference is cut to `gpt_cond_len` seconds and into chunks of
-        `gpt_cond_chunk_len`; a chunk under 0.33 s is left out.
+        As in coqui-tts's inference, the reference is cut to `gpt_cond_len` seconds and split into
+        chunks of `gpt_cond_chunk_len` seconds; chunks shorter than 0.33 s are left out.
         """
         settings = self.base.config
         longest = int(settings.get("gpt_cond_len", 30) * SAMPLE_RATE)
@@ -87,9 +87,9 @@ class Voice:
     def decode_pieces(
         self, latents: Iterable[Tensor], name: str, device: torch.device
     ) -> Iterator[np.ndarray]:
-        """Yield audio (T_wav,) float32 of latents (D,) while they are drawn, a piece every few.
+        """Yield pieces of audio (T_wav,) float32 while latents (D,) are sampled.
 
-        The pieces join to what `decode` makes of the whole.
+        Joined, the pieces are what `decode` returns for all latents.
         """
         embedding = self.reference(name).embedding.to(device)[None, :, None]
         heard = (latent.float() for latent in latents)
@@ -104,16 +104,18 @@ class Voice:
         return self._vocoder.to(device)
 
     def save(self, path: Path) -> None:
-        """Write the references of the speakers, so that the checkpoint needs no recordings.
+        """Write the speakers' references, so that the checkpoint does not need the recordings.
 
-        A voice whose recordings are gone is left out: weights must not be lost for it.
+        A speaker whose recordings no longer exist is left out, because a missing recording must not
+        prevent weights from being saved.
         """
         tensors, names = {}, [name for name in self.speakers if self.can_speak(name)]
         for number, name in enumerate(names):
             reference = self.reference(name)
-            tensors[f"{number}.wave"] = reference.wave.half()
+            tensors[f"{number}.wave"] = reference.wave.half()  # half the size, and precise enough
             tensors[f"{number}.embedding"] = reference.embedding
         save_file(tensors, path, {str(number): name for number, name in enumerate(names)})
+        # safetensors creates files that only their owner can read, but exports are shared.
         path.chmod(0o644)
 
     @torch.no_grad()
@@ -121,35 +123,40 @@ class Voice:
         missing = [path for path in paths if not Path(path).is_file()]
         if missing:
             raise DataError(
-                f"The reference recording {missing[0]} is gone, so there is no voice to speak "
-                "with. Put the recordings back where they were."
+                f"The reference recording {missing[0]} no longer exists, but the voice needs it. "
+                "Put the recordings back where they were."
             )
         if self._speaker_encoder is None:
             state, sizes = self.base.voice_state(), self.base.sizes.speaker
             self._speaker_encoder = load_speaker_encoder(state, sizes)
         waves = [torch.from_numpy(load_audio(path, SAMPLE_RATE)) for path in paths]
+        # The speaker encoder was trained at another rate.
         slow = [torch.from_numpy(load_audio(path, SPEAKER_RATE)) for path in paths]
         embeddings = [self._speaker_encoder(wave[None])[0] for wave in slow]
-        # Rounded here already, so that a reference sounds the same before and after it is saved.
+        # Rounded to half precision like in `save`, so that saving does not change the voice.
         return Reference(torch.cat(waves).half().float(), torch.stack(embeddings).mean(dim=0))
 
 
 class SpeakingGpt(XttsGpt):
-    """The GPT with its voice and how it draws codes; neither is part of its weights."""
+    """The GPT with its voice and sampling settings, which are not part of its weights."""
 
     voice: Voice
     sampling: Sampling
 
 
 def own_model(model: nn.Module) -> SpeakingGpt:
-    """Return the model as what the family made of it."""
+    """Return the model as this family's class.
+
+    Raises:
+        TypeError: it belongs to another family.
+    """
     if not isinstance(model, SpeakingGpt):
         raise TypeError(f"expected SpeakingGpt, not {type(model).__name__}")
     return model
 
 
 def _read_voices(path: Path, names: Sequence[str]) -> dict[str, Reference]:
-    """Read the references of the named speakers, as far as the file holds them."""
+    """Read the references of the named speakers that the file contains."""
     from safetensors import safe_open
 
     if not path.is_file():
