@@ -39,7 +39,7 @@ def test_the_page_tells_what_is_left_out_and_what_a_language_costs(
 
     assert [row["line"] for row in found["left_out"]] == [3]
     assert "can use <b>2</b> of 3 clips" in page
-    assert "does not know \u2603" in page
+    assert "has no token for \u2603" in page
     assert "<b>am</b> adds" in page and "\u1230" in page
     letters = {letter["letter"]: letter["clips"] for letter in found["alphabet"]["letters"]}
     assert letters["\u2603"] == 1 and letters["\u1230"] == 1

@@ -273,10 +273,10 @@ def test_a_vocabulary_of_the_right_size_passes(opened: Base) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
-        ("config.json", "[1]", "is no JSON object"),
-        ("config.json", '{"model": "vits"}', "'vits', not xtts"),
-        ("vocab.json", "{}", "is no vocabulary of XTTS"),
-        ("vocab.json", "not json", "is no vocabulary of XTTS"),
+        ("config.json", "[1]", "is not a JSON object"),
+        ("config.json", '{"model": "vits"}', "'vits'; expected xtts"),
+        ("vocab.json", "{}", "is not an XTTS vocabulary"),
+        ("vocab.json", "not json", "is not an XTTS vocabulary"),
     ],
 )
 def test_a_damaged_text_file_is_named(model: Path, name: str, text: str, expected: str) -> None:
@@ -336,7 +336,7 @@ def test_a_cut_off_safetensors_is_refused(model: Path) -> None:
 
 
 def test_a_folder_without_weights_says_what_to_give(tmp_path: Path) -> None:
-    assert "Give a folder with model.pth" in _refusal(tmp_path)
+    assert "Choose a folder with model.pth" in _refusal(tmp_path)
 
 
 # Once
