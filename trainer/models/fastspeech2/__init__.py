@@ -24,7 +24,6 @@ FAMILY = ModelFamily(
     name="fastspeech2",
     label="FastSpeech 2",
     summary="Fast, small and stable; the small size learns a voice in minutes on a CPU.",
-    # The licence of ming024/FastSpeech2, whose checkpoints can be loaded.
     options=Options,
     licence="MIT; no weights included",
     load=load,

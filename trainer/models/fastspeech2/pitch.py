@@ -78,7 +78,7 @@ def _find_candidates(
 def _unvoiced_strength(frames: np.ndarray) -> np.ndarray:
     """Return the strength of the unvoiced candidate (T_mel,) of frames (T_mel, n_fft).
 
-    It is higher in quiet frames (Boersma 1993, equation 23).
+    It is higher in quiet frames, as in Boersma 1993.
     """
     peak = np.abs(frames - frames.mean(axis=1, keepdims=True)).max(axis=1)
     loudness = peak / max(float(np.percentile(peak, 99)), 1e-6)
