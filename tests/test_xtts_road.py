@@ -371,12 +371,12 @@ def test_clips_that_cannot_be_used_say_why(tmp_path: Path) -> None:
 
     close(setup)
     told = " ".join(event.text for event in events if isinstance(event, Notice))
-    assert "does not know \u2603" in told and "makes" in told and "tokens" in told
+    assert "has no token for \u2603" in told and "600 tokens; expected at most" in told
     assert setup.train_batches.num_clips == 4
     with (run.folder / "ledger.csv").open(encoding="utf-8-sig", newline="") as file:
         ledger = list(csv.DictReader(file))
     assert [row["status"] for row in ledger][:3] == ["dropped", "dropped", "kept"]
-    assert "does not know \u2603" in ledger[0]["reason"]
+    assert "has no token for \u2603" in ledger[0]["reason"]
     assert len(ledger) == 8
 
 
