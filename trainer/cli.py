@@ -16,6 +16,7 @@ from trainer.data.types import Clip
 from trainer.errors import TimbreError, refusal_of_disk
 from trainer.events import Event, PhaseChanged, StepDone
 from trainer.lines import describe_event, shown_progress
+from trainer.paths import SAFE_PATH, child_environment
 from trainer.runs import Run
 from trainer.series import merged_rows
 
@@ -258,9 +259,10 @@ def _continue(run: Run) -> int:
     if not is_one_of_several:
         report(run.folder, run.num_processes)
     if run.num_processes > 1 and not is_one_of_several:
+        environment = child_environment() | SAFE_PATH
         if os.name == "nt":  # execv on Windows returns to the shell before torchrun has ended
-            return subprocess.run(run.torchrun(), check=False).returncode
-        os.execv(sys.executable, run.torchrun())
+            return subprocess.run(run.torchrun(), env=environment, check=False).returncode
+        os.execve(sys.executable, run.torchrun(), environment)
     from trainer.process import continue_run
 
     listen = _Printer() if sys.stdout.isatty() or "TIMBRE_PROGRESS" in os.environ else None

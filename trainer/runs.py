@@ -20,6 +20,7 @@ from trainer.errors import RunError, RunExists, RunNotFound, RunOwned
 from trainer.events import EventLog, LoggedEvent, OptionsChanged
 from trainer.heartbeat import read_pulses
 from trainer.ownership import Identity, is_locked, kill_tree, take_lock
+from trainer.paths import child_environment, trainer_command
 from trainer.requests import ask_for_steps, asked_steps, choose_processes, chosen_processes
 from trainer.restarts import RESUME, is_supervised, stays_supervised
 from trainer.series import RunSeries
@@ -41,7 +42,6 @@ _STALL_REMEDY = (
 )
 _MOST_STEPS = 100_000_000  # protects against typing errors; no real run is that long
 _FOLDERS = ("control", "checkpoints", "previews")
-_PROJECT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
@@ -351,11 +351,11 @@ class Run:
 
     def command(self) -> list[str]:
         """Return the command that starts or continues this run."""
-        return [sys.executable, "-m", "trainer", "resume", str(self.folder)]
+        return trainer_command("resume", str(self.folder))
 
     def torchrun(self) -> list[str]:
         """Return the torchrun command for several processes on this machine."""
-        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+        torchrun = ["-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
         resume = ["-m", "trainer", "resume", str(self.folder)]
         return [sys.executable, *torchrun, str(self.num_processes), *resume]
 
@@ -369,10 +369,8 @@ class Run:
             raise RunOwned(f"The run {self.name} is being trained already{self._owner_note()}.")
         self.answer("stop")
         self.answer("kill")
-        paths = [str(_PROJECT), os.environ.get("PYTHONPATH", "")]
         # numpy's threads would compete with torch's during the alignment.
-        environment = {"OPENBLAS_NUM_THREADS": "1"} | os.environ
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        environment = {"OPENBLAS_NUM_THREADS": "1"} | child_environment()
         environment.pop("TIMBRE_REPORT", None)  # the new process gets its own supervisor
         with (self.folder / "log.txt").open("ab") as log:
             process = subprocess.Popen(

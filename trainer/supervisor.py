@@ -27,6 +27,7 @@ from trainer.events import Event, EventLog, Notice, RunFinished, RunStarted, Ste
 from trainer.heartbeat import read_pulses
 from trainer.logs import cap_log
 from trainer.ownership import Identity, kill_tree, take_lock
+from trainer.paths import child_environment, trainer_command
 from trainer.restarts import (
     ASKED,
     FAILED,
@@ -63,7 +64,7 @@ def supervise(words: Sequence[str]) -> int:
     """Run `train` or `resume` in a child, restart it if necessary, and return its exit code."""
     most = os.environ.get("TIMBRE_RESTARTS", "")
     policy = RestartPolicy(most=int(most)) if most.isdigit() else RestartPolicy()
-    return Supervisor([sys.executable, "-m", "trainer", *words], policy).run()
+    return Supervisor(trainer_command(*words), policy).run()
 
 
 def report(folder: Path, processes: int) -> None:
@@ -106,7 +107,7 @@ def die_with_parent() -> None:
 
 
 def _resume(folder: Path) -> list[str]:
-    return [sys.executable, "-m", "trainer", "resume", str(folder)]
+    return trainer_command("resume", str(folder))
 
 
 class Supervisor:
@@ -158,7 +159,7 @@ class Supervisor:
         os.set_blocking(reader, False)
         process = subprocess.Popen(
             self._command,
-            env=os.environ | {REPORT: str(writer)},
+            env=child_environment() | {REPORT: str(writer)},
             pass_fds=(writer,),
             # Ctrl+C reaches only the supervisor, which treats a first and a second differently.
             process_group=0,

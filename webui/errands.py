@@ -1,7 +1,6 @@
 """Errands: child processes of the trainer that outlive the page, and what they say line by line."""
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -14,9 +13,8 @@ import psutil
 
 from trainer.config import RunConfig
 from trainer.errors import RunError
+from trainer.paths import PROJECT, child_environment
 from webui.speaking import trainer_command
-
-_PROJECT = Path(__file__).resolve().parent.parent
 
 
 @dataclass
@@ -48,8 +46,8 @@ class Errand:
                 stdout=lines,
                 stderr=log,
                 start_new_session=True,
-                env=os.environ | {"PYTHONPATH": str(_PROJECT)},
-                cwd=_PROJECT,
+                env=child_environment(),
+                cwd=PROJECT,
             )
         values = about | {"pid": self._child.pid, "started_at": time.time()}
         partial = self.folder / ".about.json"

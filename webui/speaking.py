@@ -3,17 +3,16 @@
 import json
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from trainer import paths
 from trainer.errors import RunError
 from trainer.runs import Run
 
-_PROJECT = Path(__file__).resolve().parent.parent
 _TIMEOUT_S = 300.0
 _CHECKPOINT = re.compile(r"base|best|last|\d{1,12}")
 
@@ -38,7 +37,8 @@ class LiveSpeech:
         self._said = self._held.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         process = subprocess.Popen(
             trainer_command([*words, "--stream"]),
-            cwd=_PROJECT,
+            cwd=paths.PROJECT,
+            env=paths.child_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._said,
@@ -111,7 +111,7 @@ def check_name(checkpoint: str) -> None:
 
 def trainer_command(words: Sequence[str]) -> list[str]:
     """Return what starts the command line in a process of its own."""
-    return [sys.executable, "-m", "trainer", *words]
+    return paths.trainer_command(*words)
 
 
 def _synthesize_words(run: Run, text: str, speaker: str, checkpoint: str, out: str) -> list[str]:
@@ -134,7 +134,8 @@ def run_trainer(
     try:
         return subprocess.run(
             trainer_command(words),
-            cwd=_PROJECT,
+            cwd=paths.PROJECT,
+            env=paths.child_environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -13,6 +13,7 @@ from trainer.errors import DataError, TimbreError
 from trainer.flags import refuse_missing_data
 from trainer.library import RunLibrary
 from trainer.measurements import list_kept
+from trainer.paths import ASSETS
 from trainer.presets import apply_preset
 from trainer.runs import Run
 from webui.errands import Errand
@@ -21,8 +22,6 @@ from webui.races import Races
 
 _RUNS_ASKED = 20
 """So many of the newest runs are asked how long a step takes; reading a long log costs seconds."""
-
-ASSETS = Path(__file__).resolve().parent.parent / "assets"
 
 
 @dataclass(frozen=True)

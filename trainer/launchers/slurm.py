@@ -11,17 +11,16 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from trainer.errors import MissingDependency, RunError
 from trainer.launchers._launcher import Handle, Launcher, Resources
+from trainer.paths import SAFE_PATH, child_environment, trainer_command
 from trainer.runs import Run
 
 _PORT = 29400  # torchrun's default port for the c10d rendezvous
 _RESTARTS = 3  # as many as the supervisor allows in an hour
 _POLL_S = 2.0  # seconds; chosen by hand, to spare the cluster's scheduler
-_PROJECT = Path(__file__).resolve().parent.parent.parent
 # Slurm's job states; FINISHED is that of submitit's local stand-in.
 _WAITING = ("PENDING", "REQUEUED", "CONFIGURING")
 _RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED")
@@ -38,14 +37,13 @@ class TrainOnNode:
 
     def __call__(self) -> int:
         """Train until the run ends and return the exit code."""
-        environment = os.environ | {"PYTHONPATH": _python_path()}
+        environment = child_environment() | SAFE_PATH
         return subprocess.run(self.command(), env=environment, check=False).returncode
 
     def command(self) -> list[str]:
         """Return the command for this machine."""
-        resume = ["-m", "trainer", "resume", self.folder]
         if self.nodes == 1:
-            return [sys.executable, *resume]
+            return trainer_command("resume", self.folder)
         import submitit
 
         job = submitit.JobEnvironment()
@@ -58,7 +56,7 @@ class TrainOnNode:
             "--rdzv-endpoint", f"{job.hostnames[0]}:{_PORT}", "--rdzv-id", job.job_id,
             "--rdzv-conf", f"is_host={is_first}", "--max-restarts", str(_RESTARTS),
         ]  # fmt: skip
-        return [sys.executable, *torchrun, *resume]
+        return [sys.executable, *torchrun, "-m", "trainer", "resume", self.folder]
 
     def checkpoint(self) -> Any:
         """Return the submission that Slurm queues again when the job is preempted."""
@@ -83,7 +81,7 @@ def submit(run: Run, resources: Resources, cluster: str = "slurm") -> Handle:
         cpus_per_task=resources.cpus,
         mem_gb=resources.memory_gib,
         timeout_min=round(60 * resources.hours),
-        slurm_setup=[f"export PYTHONPATH={shlex.quote(_python_path())}"],
+        slurm_setup=_exports(),
     )
     if resources.partition:
         executor.update_parameters(slurm_partition=resources.partition)
@@ -117,9 +115,14 @@ def attach(run: Run, handle: Handle) -> None:
         time.sleep(_POLL_S)
 
 
-def _python_path() -> str:
-    # A job can start in any folder and must find `trainer` and everything this process can import.
-    return os.pathsep.join(filter(None, [str(_PROJECT), os.environ.get("PYTHONPATH", "")]))
+def _exports() -> list[str]:
+    """Return the lines of a job's script with which its Python finds this Timbre."""
+    changed = child_environment() | SAFE_PATH
+    return [
+        f"export {name}={shlex.quote(value)}"
+        for name, value in changed.items()
+        if os.environ.get(name) != value
+    ]
 
 
 def _executor(run: Run, cluster: str) -> Any:

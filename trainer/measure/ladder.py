@@ -1,10 +1,8 @@
 """Run the trials of a benchmark one after another, each in a child process with a deadline."""
 
 import json
-import os
 import platform
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,9 +23,9 @@ from trainer.measure.peaks import peak_flops
 from trainer.measure.plan import AGAIN, ALL, FIRST, MeasurePlan, plan_rows, row_of_all
 from trainer.measure.row import Job
 from trainer.measurements import Measurement, Row
+from trainer.paths import child_environment, trainer_command
 from trainer.rehearsal import rehearsal_of
 
-_PROJECT = Path(__file__).resolve().parent.parent.parent
 _POLL_S = 0.1
 # The constants below were chosen by hand.
 _LEAST_S = 20.0
@@ -168,16 +166,14 @@ class Ladder:
 
     def _wait_for(self, folder: Path, deadline_s: float) -> str:
         """Run a folder's trial until it ends or is killed; return why a result may be missing."""
-        paths = [str(_PROJECT), os.environ.get("PYTHONPATH", "")]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-        words = ["-m", "trainer", "measure", "--row", str(folder / "job.json")]
+        words = ["--row", str(folder / "job.json"), "--row-out", str(folder / "row.json")]
         with (folder / "log.txt").open("wb") as log:
             child = subprocess.Popen(
-                [sys.executable, *words, "--row-out", str(folder / "row.json")],
+                trainer_command("measure", *words),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=environment,
+                env=child_environment(),
             )
             try:
                 ends_at = time.monotonic() + deadline_s

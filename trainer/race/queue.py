@@ -1,10 +1,8 @@
 """Queue: carries out a race in its folder, one run after another; stoppable and resumable."""
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,12 +11,12 @@ from typing import Any
 
 from trainer.errors import ConfigError, RunError, RunExists, RunNotFound, RunOwned
 from trainer.ownership import is_locked, take_lock
+from trainer.paths import child_environment, trainer_command
 from trainer.race.jobs import Job, known_jobs
 from trainer.race.plan import RacePlan
 from trainer.race.result import Result, read_result
 from trainer.runs import Run
 
-_PROJECT = Path(__file__).resolve().parent.parent.parent
 _MOST_STARTS = 3
 _POLL_S = 0.1
 
@@ -112,16 +110,14 @@ class Race:
         if self.is_running():
             raise RunOwned(f"The race {self.name} is being carried out already.")
         self._stop_file.unlink(missing_ok=True)
-        paths = [str(_PROJECT), os.environ.get("PYTHONPATH", "")]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
         with (self.folder / "log.txt").open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "trainer", "race", "--race", str(self.folder)],
+                trainer_command("race", "--race", str(self.folder)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=environment,
+                env=child_environment(),
                 cwd=self.folder,
             )
 
