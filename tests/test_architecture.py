@@ -105,6 +105,9 @@ FLOORS = {
     "trainer.options": 0.1,
     "trainer.durable": 0.0,
     "trainer.errors": 0.0,
+    "trainer.companion": 0.0,
+    "trainer.paths": 0.0,
+    "trainer.version": 0.0,
 }
 
 # Rooms that may import less than what lies below them.
@@ -112,7 +115,7 @@ ONLY = {
     # It starts a process that trains; it must not train, nor load what trains.
     "trainer.runs": {
         "config", "device", "durable", "errors", "events", "heartbeat", "ownership", "requests",
-        "restarts", "series",
+        "paths", "restarts", "series", "version",
     },
     "trainer.library": {
         "config", "errors", "events", "queue", "restarts", "runs", "series", "trash",
@@ -126,7 +129,9 @@ ONLY = {
         "durable", "entries", "errors", "events", "advice", "flags", "guard", "library",
         "measurements",
         "race.choices", "race.plan", "race.queue", "race.view", "options", "presets", "runs",
-        "schedules", "series", "specs", "votes",
+        "schedules", "series", "specs", "votes", "paths", "version",
+        # The `timbre` command passes on what isn't for the page.
+        "__main__", "cli",
     },
 }  # fmt: skip
 

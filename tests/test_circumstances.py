@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from _toy import ToyBatches, make_setup
 
-import app
 from trainer import Run, RunConfig
 from trainer.checkpoints import newest_checkpoint, prune, save_checkpoint
 from trainer.data.types import Batch
@@ -21,6 +20,7 @@ from trainer.events import Event, Notice, RunStarted, StepDone, ValidationDone
 from trainer.loop import train
 from trainer.setup import Cadence, World
 from trainer.telling import Teller
+from webui import launch as app
 
 _ROOT = Path(__file__).parent.parent
 

@@ -13,8 +13,8 @@ import pytest
 from _page import make_studio
 from _page_server import PROJECT, PageServer, start_page
 
-import app
 from webui import gate
+from webui import launch as app
 from webui.guard import Guard
 from webui.limits import MAX_FORM_BYTES, Allowance, Limits
 from webui.routes import build_routes

@@ -5,5 +5,6 @@ Nothing in this package imports Gradio. The page uses the trainer, never the oth
 
 from trainer.config import RunConfig
 from trainer.runs import Run
+from trainer.version import __version__
 
-__all__ = ["Run", "RunConfig"]
+__all__ = ["Run", "RunConfig", "__version__"]

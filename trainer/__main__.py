@@ -2,14 +2,41 @@
 
 import os
 import sys
+from collections.abc import Sequence
+from typing import NoReturn
 
-# OpenMP threads spin for milliseconds while they wait for each other. As soon as a browser needs a
-# core, a step then takes 20 times as long (0.07 -> 1.3 s/step on two busy cores). With a spin count
-# of 10000 it is 0.08 -> 0.18 s/step, so an idle machine loses a fifth of its speed (measured; see
-# docs/decisions). libgomp reads this when torch is imported; a value set by the user is kept.
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-from trainer.supervisor import end_process, needs_supervisor, supervise  # noqa: E402
+def main(words: Sequence[str] | None = None) -> NoReturn:
+    """Run one command of the command line and end the process with its exit code."""
+    from trainer.companion import refuse_foreign_trainer
+
+    refuse_foreign_trainer()
+    words = list(sys.argv[1:] if words is None else words)
+    limit_spinning()
+    # Imported here: the supervisor stays small because it never loads what a run needs.
+    from trainer.supervisor import end_process, needs_supervisor, supervise
+
+    if needs_supervisor(words):
+        sys.exit(supervise(words))
+    leave_a_core()
+    join_memory()
+    # Number GPUs as the driver does, and as the page shows them; CUDA's default puts fast ones
+    # first.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    from trainer.cli import main as run_command
+
+    end_process(run_command(words))
+
+
+def limit_spinning() -> None:
+    """Let OpenMP threads spin only briefly while they wait for each other.
+
+    By default they spin for milliseconds. As soon as a browser needs a core, a step then takes 20
+    times as long (0.07 -> 1.3 s/step on two busy cores). With a spin count of 10000 it is 0.08 ->
+    0.18 s/step, so an idle machine loses a fifth of its speed (measured; see docs/decisions/0035).
+    libgomp reads this when torch is imported; a value set by the user is kept.
+    """
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
 def leave_a_core() -> None:
@@ -34,14 +61,4 @@ def join_memory() -> None:
 
 
 if __name__ == "__main__":
-    if needs_supervisor(sys.argv[1:]):
-        sys.exit(supervise(sys.argv[1:]))
-    leave_a_core()
-    join_memory()
-    # Number GPUs as the driver does, because the page shows the driver's numbers. CUDA's own
-    # default puts the fastest GPU first.
-    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    # Imported late: a supervisor needs no torch and stays a small process.
-    from trainer.cli import main
-
-    end_process(main())
+    main()

@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from trainer.averaging import start_average
+from trainer.config import WRITTEN_BY
 from trainer.durable import sync
 from trainer.errors import CheckpointError
 from trainer.evaluate import has_other_weights, weights_for_evaluation
@@ -27,6 +28,7 @@ from trainer.events import CheckpointSaved
 from trainer.scope import describe_scope
 from trainer.setup import Setup
 from trainer.staging import Staging
+from trainer.version import __version__
 
 FORMAT = 1  # raise it when an older Timbre could not read what this one writes
 
@@ -256,7 +258,8 @@ def _publish(partial: Path, final: Path, snapshot: Snapshot) -> None:
         sync(path)
         files[path.name] = {"size": path.stat().st_size, "sha256": _hash_file(path)}
     facts = {"step": snapshot.step, "best": snapshot.best, "metrics": snapshot.metrics}
-    manifest = {"format": FORMAT} | facts | {"scope": snapshot.scope, "files": files}
+    manifest = {"format": FORMAT, WRITTEN_BY: __version__} | facts
+    manifest |= {"scope": snapshot.scope, "files": files}
     manifest["sha256"] = _hash_manifest(manifest)
     manifest_path = partial / "manifest.json"
     manifest_path.write_text(json.dumps(manifest, indent=2), encoding="utf-8")

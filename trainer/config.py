@@ -12,6 +12,8 @@ from trainer.errors import ConfigError, FieldProblem, within
 from trainer.options import build_options, option, to_values, unknown_name
 
 FORMAT = 1  # of run.json; raise it when an older Timbre could not read a newer file
+WRITTEN_BY = "timbre_version"
+"""The key under which files name the version that wrote them; nothing depends on it."""
 _INTERVAL = re.compile(r"^(\d+(?:\.\d+)?)\s*(steps?|epochs?|min(?:utes?)?)?$")
 
 
@@ -244,7 +246,7 @@ class RunConfig:
             ConfigError: names every unknown key and bad value, or a newer format.
         """
         _refuse_format(values.get("format", FORMAT))
-        known = ["format", *_READERS]
+        known = ["format", WRITTEN_BY, *_READERS]
         problems = [
             unknown_name(key, known, "part of a configuration")
             for key in values

@@ -13,7 +13,7 @@ from typing import Any
 import filelock
 import psutil
 
-from trainer.config import RunConfig, merge_values, read_config
+from trainer.config import WRITTEN_BY, RunConfig, merge_values, read_config
 from trainer.device import free_disk_gib
 from trainer.durable import replace_text, sync, write_durably
 from trainer.errors import RunError, RunExists, RunNotFound, RunOwned
@@ -24,6 +24,7 @@ from trainer.paths import child_environment, trainer_command
 from trainer.requests import ask_for_steps, asked_steps, choose_processes, chosen_processes
 from trainer.restarts import RESUME, is_supervised, stays_supervised
 from trainer.series import RunSeries
+from trainer.version import __version__
 
 REQUESTS = ("stop", "kill", "save", "preview", "discard")
 ACTIVE = ("starting", "running", "stalled", "stopping")
@@ -111,7 +112,8 @@ class Run:
         for name in _FOLDERS:
             (run.folder / name).mkdir(exist_ok=True)
         run.events.path.touch()
-        text = json.dumps(config.to_json(), indent=2, ensure_ascii=False)
+        values = config.to_json() | {WRITTEN_BY: __version__}
+        text = json.dumps(values, indent=2, ensure_ascii=False)
         write_durably(run.folder / "run.json", text + "\n")
         sync(run.folder.parent)
         return run

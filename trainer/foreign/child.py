@@ -248,7 +248,9 @@ class Flattener:
 # Writing
 
 
-def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+def write_tensors(
+    path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None
+) -> None:
     """Write tensors of any shape as safetensors, one by one, so that only one is in memory.
 
     Raises:
@@ -257,7 +259,7 @@ def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
     # Wide types first, as safetensors does: every tensor then starts at a multiple of its item
     # size.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    header: dict[str, Any] = {}
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     end = 0
     for name in names:
         tensor = tensors[name]

@@ -11,7 +11,9 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
+from trainer.config import WRITTEN_BY
 from trainer.errors import CheckpointError
+from trainer.version import __version__
 
 WEIGHTS_FILE, FACTS_FILE = "model.safetensors", "config.json"
 
@@ -19,7 +21,7 @@ WEIGHTS_FILE, FACTS_FILE = "model.safetensors", "config.json"
 def write_own(folder: Path, weights: Mapping[str, Tensor], facts: dict[str, Any]) -> None:
     """Write weights as safetensors and facts as JSON."""
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(on_host(weights), folder / WEIGHTS_FILE)
+    save_file(on_host(weights), folder / WEIGHTS_FILE, {WRITTEN_BY: __version__})
     # safetensors creates files that only their owner can read, but exports are shared.
     (folder / WEIGHTS_FILE).chmod(0o644)
     text = json.dumps(facts, indent=1, ensure_ascii=False)

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainer.config import WRITTEN_BY
 from trainer.errors import CheckpointError
+from trainer.version import __version__
 
 LICENCE_FILE = "LICENSE-WEIGHTS.txt"
 
@@ -50,7 +52,8 @@ def write_published(
     gpt = dict(config.get("gpt", {}))
     # Upstream's text tables have one row more than number_text_tokens.
     gpt["number_text_tokens"] = len(state["text_embedding.weight"]) - 1
-    text = yaml.safe_dump(config | {"gpt": gpt}, sort_keys=False, allow_unicode=True)
+    text = f"# {WRITTEN_BY}: {__version__}\n"
+    text += yaml.safe_dump(config | {"gpt": gpt}, sort_keys=False, allow_unicode=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder))

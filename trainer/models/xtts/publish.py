@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainer.config import WRITTEN_BY
 from trainer.errors import CheckpointError
 from trainer.foreign import write_tensors
 from trainer.models.xtts.folder import LICENCE_FILE, MEL_STATS, Base
 from trainer.models.xtts.shapes import languages_of, token_ids
+from trainer.version import __version__
 
 State = dict[str, Tensor]
 
@@ -61,7 +63,7 @@ def publish_folder(
         folder.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder))
         try:
-            write_tensors(partial / "model.safetensors", state)
+            write_tensors(partial / "model.safetensors", state, {WRITTEN_BY: __version__})
             write_published(partial, state, base.dvae_state() if base.has_dvae else {}, voices)
             for name, text in texts.items():
                 (partial / name).write_text(text, encoding="utf-8")
