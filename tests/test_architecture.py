@@ -108,6 +108,7 @@ FLOORS = {
     "trainer.companion": 0.0,
     "trainer.paths": 0.0,
     "trainer.version": 0.0,
+    "trainer.usage": 0.1,
 }
 
 # Rooms that may import less than what lies below them.
@@ -131,7 +132,7 @@ ONLY = {
         "race.choices", "race.plan", "race.queue", "race.view", "options", "presets", "runs",
         "schedules", "series", "specs", "votes", "paths", "version",
         # The `timbre` command passes on what isn't for the page.
-        "__main__", "cli",
+        "__main__", "cli", "usage",
     },
 }  # fmt: skip
 

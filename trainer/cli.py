@@ -19,7 +19,7 @@ from trainer.lines import describe_event, shown_progress
 from trainer.paths import SAFE_PATH, child_environment
 from trainer.runs import Run
 from trainer.series import merged_rows
-from trainer.version import __version__
+from trainer.usage import program, top_parser
 
 COMMANDS = {
     "check": "read CSVs and list every clip and every problem",
@@ -42,7 +42,7 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; a TimbreError is printed as a sentence."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    parser = _top_parser()
+    parser = top_parser(COMMANDS)
     if not argv or argv[0] in ("-h", "--help"):
         parser.print_help()
         return 0 if argv else 2
@@ -64,31 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def describe_commands(program: str) -> str:
-    """Return the part of a help text that lists the commands of a program."""
-    lines = "\n".join(f"  {name:<11} {text}" for name, text in COMMANDS.items())
-    return f"commands:\n{lines}\n\n{program} COMMAND --help explains every option of a command."
-
-
-def _top_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=_program(),
-        usage=f"{_program()} COMMAND ...",
-        description=f"Fine-tune text-to-speech models.\n\n{describe_commands(_program())}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"Timbre {__version__}")
-    return parser
-
-
-def _program() -> str:
-    """Return how this command line was started, as a person would type it."""
-    return "timbre" if Path(sys.argv[0]).stem == "timbre" else "python -m trainer"
-
-
 def _parser(command: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
-        prog=f"{_program()} {command}", description=COMMANDS[command], allow_abbrev=False
+        prog=f"{program()} {command}", description=COMMANDS[command], allow_abbrev=False
     )  # no abbreviations: a new option must not change what an old script means
 
 
