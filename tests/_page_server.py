@@ -47,8 +47,8 @@ class PageServer:
         self.process = start_page(self.runs, port=port).process
 
     def stop(self) -> None:
-        """End the server as Ctrl+C does."""
-        self.process.send_signal(signal.SIGINT)
+        """End the server as a service manager does."""
+        self.process.send_signal(signal.SIGTERM)
         self.process.communicate(timeout=300)
 
 
