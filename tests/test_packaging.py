@@ -395,7 +395,7 @@ def _ignore_interrupts() -> None:
 def test_the_page_stops_cleanly_where_interrupts_were_ignored(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    words = ["--runs", str(tmp_path / "runs"), "--no-browser", "--no-token", "--port", "0"]
+    words = ["--runs", str(tmp_path / "runs"), "--no-browser", "--no-token"]
     with subprocess.Popen(
         [sys.executable, str(ROOT / "app.py"), *words],
         cwd=tmp_path,

@@ -5,6 +5,7 @@ import secrets
 import sys
 import webbrowser
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from starlette.middleware import Middleware
@@ -73,11 +74,12 @@ def serve(args: argparse.Namespace, scratch: Path, home: Path, port: int) -> Non
         },
     )
     address = f"{page.local_url}?token={token}" if token else str(page.local_url)
-    sys.stdout.write(f"Timbre runs at {address} - runs are kept in {studio.library.folder}\n")
-    sys.stdout.flush()
-    if args.open:
-        webbrowser.open(address)
-    page.block_thread()
+    with suppress(KeyboardInterrupt):  # Gradio takes it only while it blocks.
+        sys.stdout.write(f"Timbre runs at {address} - runs are kept in {studio.library.folder}\n")
+        sys.stdout.flush()
+        if args.open:
+            webbrowser.open(address)
+        page.block_thread()
 
 
 def _login(auth: str) -> Callable[[str, str], bool]:
