@@ -13,13 +13,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from safetensors import safe_open
 
 import trainer
+from tests._toy import make_setup
 from trainer import paths
-from trainer.config import RunConfig
+from trainer.checkpoints import save_checkpoint, verify_checkpoint
+from trainer.config import WRITTEN_BY, RunConfig
+from trainer.foreign import write_tensors
+from trainer.models._weights import write_own
 from trainer.runs import Run
 from trainer.version import __version__
 
@@ -133,6 +139,30 @@ def test_a_run_of_any_version_opens(tmp_path: Path, version: object) -> None:
     (run.folder / "run.json").write_text(json.dumps(values), encoding="utf-8")
 
     assert Run.open(run.folder).config == RunConfig()
+
+
+def test_a_checkpoint_names_the_version_and_older_ones_verify(tmp_path: Path) -> None:
+    setup = make_setup(tmp_path)
+    save_checkpoint(setup, 1, best=True)
+    old = ROOT / "tests" / "museum" / "checkpoint-format-1"
+
+    manifest = verify_checkpoint(tmp_path / "checkpoints" / "step-00000001")
+
+    assert manifest["timbre_version"] == __version__
+    assert "timbre_version" not in verify_checkpoint(old)
+
+
+def test_exported_weights_name_the_version(tmp_path: Path) -> None:
+    write_own(tmp_path / "own", {"weight": torch.zeros(2)}, {"family": "toy"})
+    write_tensors(tmp_path / "published", {"weight": torch.zeros(2)}, {WRITTEN_BY: __version__})
+
+    files = [tmp_path / "own" / "model.safetensors", tmp_path / "published"]
+    for path in files:
+        with safe_open(path, "pt") as file:
+            assert file.metadata() == {"timbre_version": __version__}
+            assert torch.equal(file.get_tensor("weight"), torch.zeros(2))
+    facts = json.loads((tmp_path / "own" / "config.json").read_text(encoding="utf-8"))
+    assert facts == {"family": "toy"}
 
 
 # The wheel
@@ -337,7 +367,8 @@ def test_two_packages_in_one_folder_are_warned_of(own_site: Path, elsewhere: Pat
     ended = _timbre(own_site, elsewhere, "status", "nowhere")
 
     assert ended.returncode == 1
-    assert "Warning: coqui-tts-trainer is installed in the same folder" in ended.stderr
+    warning = "Warning: coqui-tts-trainer is installed in the same folder"
+    assert ended.stderr.count(warning) == 1
     assert "nowhere holds no run" in ended.stderr
 
 

@@ -8,9 +8,6 @@ from typing import NoReturn
 
 def main(words: Sequence[str] | None = None) -> NoReturn:
     """Run one command of the command line and end the process with its exit code."""
-    from trainer.companion import refuse_foreign_trainer
-
-    refuse_foreign_trainer()
     words = list(sys.argv[1:] if words is None else words)
     limit_spinning()
     # Imported here: the supervisor stays small because it never loads what a run needs.
@@ -61,4 +58,8 @@ def join_memory() -> None:
 
 
 if __name__ == "__main__":
+    # The `timbre` command has made this check by itself.
+    from trainer.companion import refuse_foreign_trainer
+
+    refuse_foreign_trainer()
     main()

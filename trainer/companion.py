@@ -12,7 +12,8 @@ from pathlib import Path
 
 COMPANIONS = ("coqui-tts-trainer", "trainer")
 _EXIT_CODE = 2
-_OURS = Path(__file__).resolve().parent / "__init__.py"
+_PACKAGE = next(folder for folder in Path(__file__).resolve().parents if folder.name == "trainer")
+_OURS = _PACKAGE / "__init__.py"
 _REMEDY = (
     "Keep Timbre and coqui-tts in separate virtual environments. To repair this one: "
     "pip uninstall {names}, then install Timbre again from its source folder with "
