@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
-from _browser import Starter, needs_chromium, new_context, open_page, stop_run, watch_run
+from _browser import Starter, needs_chromium, new_context, open_page, watch_run
 from _clips import write_list, write_tone
 from _page_server import DEMO_CLIPS, DEMO_STEPS, PageServer
 from playwright.sync_api import Browser, BrowserContext, Page
