@@ -1,4 +1,4 @@
-"""Timbre's page: python app.py starts it and opens the browser."""
+"""Start the web page and open it in the browser (`python app.py`)."""
 
 from webui.launch import main
 

@@ -42,10 +42,10 @@ NOT_SAID = {
     "No rows{}.", "Rows {} to {} of {}{}, page {} of {}.",
     "The largest step takes about {} of {} GB", "Open {}", "First sound after {}",
     "{} GB free on the disk of the runs{}", "{} {} at {}, {}", "text changed", "texts changed",
-    "row left out", "rows left out", "{}As the model reads it",
+    "row removed", "rows removed", "{}As the model reads it",
     "The learning rate {} is far {} what suits {} with {}, about {}. 'Find learning rate' below "
     "tests it.",
-    "Lines that are no rows are not in it: {}.", "Not saved yet: {}. Training reads what is saved.",
+    "Unparsable lines were dropped: {}.", "Not saved yet: {}. Training uses the saved list.",
     "{} shortest clip is {} s.", "{} longest clip is {} s.",
     # For machines, or said before there is a page to translate.
     "({} to {}),", "ArrowLeft", "ArrowRight", "AudioError", "AudioFacts", "Bearer",

@@ -175,7 +175,7 @@ def test_other_machines_need_a_password(words: list[str], capsys: Any) -> None:
     with pytest.raises(SystemExit):
         app._parse(words)
 
-    assert "is reachable from other machines: give --auth as well" in capsys.readouterr().err
+    assert "is reachable from other machines; add --auth USER:PASSWORD" in capsys.readouterr().err
 
 
 # Other sites

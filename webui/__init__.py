@@ -1,1 +1,1 @@
-"""The page: knows Gradio, never names torch, holds no training code."""
+"""The web page: Gradio code only; no torch and no training code."""

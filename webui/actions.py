@@ -1,4 +1,4 @@
-"""Actions: what the buttons of the live panel, the run table and the recent runs do."""
+"""Perform the actions behind the buttons of the live panel, the run table and recent runs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,26 +12,26 @@ from webui.studio import Studio
 _REQUESTS = {
     "stop": "Stopping after the current step; a checkpoint is saved first.",
     "save": "A checkpoint will be saved after the current step.",
-    "preview": "A preview will be spoken after the current step.",
+    "preview": "A preview will be generated after the current step.",
 }
 
 
 def perform(studio: Studio, action: str, name: str, count: str = "") -> str:
-    """Carry out what a button asks of a run, of the queue or of the trash, and say so.
+    """Perform a button's action on a run, the queue or the trash, and return a message.
 
-    `name` is a run's name, or the key of something in the trash.
+    `name` is the name of a run, or the key of an entry in the trash.
 
     Raises:
-        TimbreError: the run is unknown or in no state for that, or the action is.
+        TimbreError: the run or the action is unknown, or the run's state does not allow it.
     """
     if action in _REQUESTS:
         if not studio.library.status(name).is_active:
-            raise RunError(f"The run {name} is not being trained.")
+            raise RunError(f"{name} is not training. Start or resume it first.")
         studio.library.get(name).request(action)
         return _REQUESTS[action]
     deeds = _run_deeds(studio, name, count) | _list_deeds(studio, name)
     if action not in deeds:
-        raise RunError(f"'{action}' is nothing that this page can do.")
+        raise RunError(f"Unknown action '{action}'.")
     return deeds[action]()
 
 
@@ -40,31 +40,32 @@ def _run_deeds(studio: Studio, name: str, count: str) -> dict[str, Callable[[], 
 
     def resume() -> str:
         library.resume(name)
-        return f"{name} goes on from its last checkpoint."
+        return f"{name} resumes from its last checkpoint."
 
     def add_steps() -> str:
         if not (count.isascii() and count.isdigit() and len(count) < 10):
-            raise RunError(f"'{count}' is no number of steps. Give a whole number from 1 on.")
-        return f"{name} goes on to step {library.add_steps(name, int(count))}."
+            text = f"'{count}' is not a valid step count; enter an integer of at least 1."
+            raise RunError(text)
+        return f"{name} now trains to step {library.add_steps(name, int(count))}."
 
     def queue() -> str:
         library.requeue(name)
-        return f"{name} waits for its turn to go on."
+        return f"{name} was added to the queue."
 
     def discard() -> str:
         if library.discard(name):
-            return f"{name} is in the trash, at the end of the Runs tab."
-        return f"{name} stops after the current step, then it is moved to the trash."
+            return f"{name} was moved to the trash at the bottom of the Runs tab."
+        return f"{name} will stop after the current step and move to the trash."
 
     def start_again() -> str:
         wanted, trains = rescue(studio, name)
         if trains:
-            return f"{wanted} trains now, with AdamW from the last good checkpoint."
-        return f"{name} has not stopped yet; {wanted} waits for that in the queue."
+            return f"{wanted} is now training with AdamW from the last good checkpoint."
+        return f"{name} hasn't stopped yet; {wanted} is queued and starts when it does."
 
     def kill() -> str:
         library.get(name).kill()
-        return f"{name} is ended at once. Resume goes on from its last checkpoint."
+        return f"{name} was stopped immediately. Resume continues from its last checkpoint."
 
     deeds = {"resume": resume, "more": add_steps, "queue": queue, "discard": discard}
     return deeds | {"rescue": start_again, "kill": kill}
@@ -81,23 +82,23 @@ def _list_deeds(studio: Studio, name: str) -> dict[str, Callable[[], str]]:
         return do
 
     def give_back() -> str:
-        return f"{library.give_back(name).name} is back among the runs."
+        return f"{library.give_back(name).name} was restored."
 
     return {
-        "earlier": said(lambda: queue.move(name, -1), f"{name} comes earlier."),
-        "later": said(lambda: queue.move(name, 1), f"{name} comes later."),
+        "earlier": said(lambda: queue.move(name, -1), f"{name} moved up in the queue."),
+        "later": said(lambda: queue.move(name, 1), f"{name} moved down in the queue."),
         "unqueue": said(
-            lambda: queue.remove(name), f"{name} no longer waits. It stays among the runs."
+            lambda: queue.remove(name), f"{name} left the queue; the run itself was kept."
         ),
-        "pause": said(lambda: queue.pause(True), "The queue starts nothing until it goes on."),
-        "continue": said(lambda: queue.pause(False), "The queue goes on."),
+        "pause": said(lambda: queue.pause(True), "The queue is paused; no new run starts."),
+        "continue": said(lambda: queue.pause(False), "The queue has resumed."),
         "give_back": give_back,
-        "delete": said(lambda: library.trash.delete(name), "It is deleted for good."),
+        "delete": said(lambda: library.trash.delete(name), "Deleted permanently."),
     }
 
 
 def answer_buttons(studio: Studio) -> Callable[[gr.EventData], None]:
-    """Return the handler of a panel's buttons; an unusable request becomes a toast."""
+    """Return the click handler of a panel's buttons; errors become toasts."""
 
     def act(event: gr.EventData) -> None:
         name, count = event_detail(event, "run"), event_detail(event, "count")
@@ -109,7 +110,7 @@ def answer_buttons(studio: Studio) -> Callable[[gr.EventData], None]:
 
 
 class toasts:  # noqa: N801 - reads as a verb in `with toasts():`
-    """Turn an error for people into a toast on the page."""
+    """Show a `TimbreError` raised inside the block as a toast on the page."""
 
     def __enter__(self) -> None:
         return None
@@ -117,18 +118,18 @@ class toasts:  # noqa: N801 - reads as a verb in `with toasts():`
     def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, TimbreError):
             words = as_shown(str(error))
-            raise gr.Error(words, print_exception=False, title="This cannot be done") from None
+            raise gr.Error(words, print_exception=False, title="Action failed") from None
 
 
 def as_shown(words: str) -> str:
-    """Return words for a toast or Markdown, which take markup, so that they are shown as they are.
+    """Escape text for a toast or Markdown.
 
-    Names and texts of strangers stand in many sentences.
+    Both render HTML, and many messages quote names and texts from files we did not write.
     """
     return words.replace("&", "&amp;").replace("<", "&lt;")
 
 
 def event_detail(event: gr.EventData, name: str) -> str:
-    """Return one word of what the panel's script sent along with its click."""
+    """Return one field of the data that the panel's script attached to the event."""
     data = event._data
     return str(data.get(name, "")) if isinstance(data, dict) else ""

@@ -1,4 +1,4 @@
-"""Endpoints: what a script may call through gradio_client; everything else is private."""
+"""Define the endpoints that scripts may call through gradio_client; all others are private."""
 
 import uuid
 from pathlib import Path
@@ -15,34 +15,34 @@ from webui.studio import Studio
 
 
 def add_endpoints(studio: Studio) -> None:
-    """Publish five endpoints on the page being built; the sixth, `speak`, is its own button."""
+    """Add five endpoints to the page being built; the sixth, `speak`, belongs to its button."""
 
     def start_run(config: dict, name: str = "run") -> dict:
-        """Start a run from a configuration as in run.json and return its name."""
+        """Start a run from a configuration in the format of run.json and return its name."""
         with toasts():
             _check_texts(name=name)
             if not isinstance(config, dict):
-                raise ConfigError("'config' is no object. Give a configuration as in run.json.")
+                raise ConfigError("'config' must be a JSON object in the format of run.json.")
             run = studio.start(name, studio.checked(RunConfig.from_json(config)))
         return {"run": run.name}
 
     def stop_run(name: str) -> str:
-        """Ask a run to save and stop after the current step."""
+        """Ask a run to save a checkpoint and stop after the current step."""
         with toasts():
             _check_texts(name=name)
             return perform(studio, "stop", name)
 
     def list_runs() -> dict[str, Any]:
-        """Return every run with its state, newest first."""
+        """Return all runs with their states, newest first."""
         return {"runs": studio.overview.rows()}
 
     def check_dataset(train_csv: str, eval_csv: str = "", language: str = "en") -> dict[str, Any]:
-        """Read lists on the server and return their totals and problems."""
+        """Read lists on the server and return a summary of their clips and problems."""
         with toasts():
             _check_texts(train_csv=train_csv, eval_csv=eval_csv, language=language)
             data = DataConfig(train_csv=train_csv, eval_csv=eval_csv, language=language)
             manifest = read_manifest(data)
-        # Clients take an object with a `path` for a file to fetch.
+        # The key is `file` because gradio_client downloads any object that has a `path`.
         sources = [
             {"file": source.path, "rows": source.num_rows, "dialect": source.dialect}
             for source in manifest.sources
@@ -51,7 +51,7 @@ def add_endpoints(studio: Studio) -> None:
         return manifest.summary() | {"sources": sources, "problems": problems}
 
     def export(run: str, checkpoint: str = "best", bf16: bool = False) -> str:
-        """Write the weights of a run into a new folder on the server and return its path."""
+        """Export the weights of a run to a new folder on the server and return its path."""
         with toasts():
             _check_texts(run=run, checkpoint=checkpoint)
             return str(export_run(studio, run, checkpoint, bf16=bool(bf16)))
@@ -62,8 +62,10 @@ def add_endpoints(studio: Studio) -> None:
 
 
 def _check_texts(**given: Any) -> None:
-    """Refuse what is no text: a client may send any JSON value."""
-    wrong = [f"'{name}' is no text." for name, value in given.items() if not isinstance(value, str)]
+    """Check that arguments are strings: a client may send any JSON value."""
+    wrong = [
+        f"'{name}' must be a string." for name, value in given.items() if not isinstance(value, str)
+    ]
     if wrong:
         raise ConfigError(wrong)
 
@@ -71,14 +73,14 @@ def _check_texts(**given: Any) -> None:
 def speak_with(
     studio: Studio, name: str, text: str, *, speaker: str = "", checkpoint: str = "best"
 ) -> Path:
-    """Speak a sentence into a new WAV file on its way to the browser."""
+    """Synthesize a sentence to a new WAV file in the scratch folder and return its path."""
     run = studio.library.get(name)
     out = studio.scratch / f"{uuid.uuid4().hex}.wav"
     return speaking.speak(run, text, speaker=speaker, checkpoint=checkpoint, out=out)
 
 
 def export_run(studio: Studio, name: str, checkpoint: str, *, bf16: bool = False) -> Path:
-    """Write the weights of a run into a new folder beside its checkpoints and return it."""
+    """Export the weights of a run to a new folder in its `exports` and return the folder."""
     speaking.check_name(checkpoint)
     run = studio.library.get(name)
     wanted = f"{checkpoint}-bf16" if bf16 else checkpoint

@@ -1,8 +1,8 @@
-"""Brake: who guesses passwords or tokens has to wait, ever longer, but never for long.
+"""Limit the rate of password and token guesses.
 
-A wrong guess costs its address nothing at first, then seconds that double up to a minute; all
-addresses together have a budget too, so that many of them gain nothing. Who is in stays in: only
-what carries a guess is braked.
+The first few wrong guesses from an address are free; after that the delay doubles up to a
+minute. All addresses also share a budget, so guessing from many addresses does not help. Users
+who are logged in are never delayed: only requests that carry a guess are limited.
 """
 
 import math
@@ -15,12 +15,14 @@ from ipaddress import IPv6Address, ip_address, ip_network
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+# Chosen by hand: a person who mistypes a few times is not delayed, and at a minute per guess
+# only the weakest passwords can be found.
 FREE_GUESSES = 5
 LONGEST_WAIT_S = 60.0
 FORGOTTEN_AFTER_S = 900.0
-MOST_ADDRESSES = 4096
+MOST_ADDRESSES = 4096  # Bounds the memory that an attacker with many addresses can take.
 BURST, REFILL_S = 60, 1.0
-"""Wrong guesses of all addresses together that are free, and seconds until there is one more."""
+"""Budget of wrong guesses shared by all addresses, and seconds until one is refilled."""
 
 
 @dataclass
@@ -31,7 +33,7 @@ class _Record:
 
 
 class Brake:
-    """Counts wrong guesses, by address and of all; `clock` returns seconds that never go back."""
+    """Counts wrong guesses per address and in total; `clock` is monotonic, in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -40,18 +42,18 @@ class Brake:
         self._spent, self._counted_at = 0.0, clock()
 
     def wait_s(self, address: str) -> float:
-        """Return for how long no guess from an address is looked at; 0: this one is."""
+        """Return for how many seconds guesses from an address are refused; 0 if not at all."""
         now, key = self._clock(), group_of(address)
         record = self._records.get(key)
         own = max(0.0, record.until - now) if record is not None else 0.0
         if own or key in self._known:
             return own
-        # Whoever was let in from there before does not suffer from what others do.
+        # An address that logged in before does not pay for guesses from other addresses.
         over = self._spent_now(now) + 1 - BURST
         return max(0.0, over * REFILL_S)
 
     def fail(self, address: str) -> None:
-        """Count a wrong guess from an address."""
+        """Record a wrong guess from an address."""
         now, key = self._clock(), group_of(address)
         self._spent = min(self._spent_now(now) + 1, BURST + LONGEST_WAIT_S / REFILL_S / 4)
         self._counted_at = now
@@ -66,7 +68,7 @@ class Brake:
             self._records.popitem(last=False)
 
     def succeed(self, address: str) -> None:
-        """Forget the wrong guesses of an address that brought what is right."""
+        """Clear the wrong guesses of an address after a correct one."""
         key = group_of(address)
         self._records.pop(key, None)
         self._known.pop(key, None)
@@ -79,7 +81,10 @@ class Brake:
 
 
 def group_of(address: str) -> str:
-    """Return what counts as one address: of IPv6 a network of 64 bits, which one user may hold."""
+    """Return the key that guesses are counted by: an IPv4 address, or an IPv6 /64 network.
+
+    A single user is commonly given a whole /64 network.
+    """
     try:
         found = ip_address(address)
     except ValueError:
@@ -92,15 +97,15 @@ def group_of(address: str) -> str:
 
 
 def address_of(scope: Scope) -> str:
-    """Return the address of a request; what a proxy says of it is not believed."""
+    """Return the client address of a connection; forwarding headers are not read here."""
     client = scope.get("client")
     return str(client[0]) if client else ""
 
 
 def refusal(wait_s: float) -> Response:
-    """Return the answer to who has to wait."""
+    """Return the 429 response for a client that has to wait."""
     seconds = math.ceil(wait_s)
-    text = f"Too many wrong guesses came. Try again in {seconds} s."
+    text = f"Too many failed attempts. Try again in {seconds} s."
     return JSONResponse(
         {"error": text, "detail": text},
         429,
@@ -109,14 +114,14 @@ def refusal(wait_s: float) -> Response:
 
 
 class LoginBrake:
-    """ASGI middleware: brakes guesses at the password of Gradio's login."""
+    """ASGI middleware that limits the rate of password guesses at Gradio's login."""
 
     def __init__(self, app: ASGIApp, brake: Brake) -> None:
         self._app = app
         self._brake = brake
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on; 429 for a guess that comes too early."""
+        """Pass a request on, or answer 429 to a guess that comes too early."""
         is_guess = scope["type"] == "http" and scope["path"].rstrip("/").endswith("/login")
         if not is_guess or scope["method"] != "POST":
             await self._app(scope, receive, send)
@@ -126,7 +131,7 @@ class LoginBrake:
         if wait_s:
             await refusal(wait_s)(scope, receive, send)
             return
-        # Counted before it is looked at: many guesses at once are many guesses.
+        # Counted before the password is checked, so that parallel guesses are all counted.
         self._brake.fail(address)
 
         async def watch(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Charts: a run's curves as a picture to download; the live charts are drawn in the browser."""
+"""Draw a run's curves as an image to download; the live charts are drawn in the browser."""
 
 import io
 from collections.abc import Mapping
@@ -17,16 +17,16 @@ DRAWN = {
     "perf/s_per_step": "Seconds per step",
     "perf/memory_gib": "Memory (GiB)",
 }
-"""The metrics by which runs are compared, with their titles."""
+"""The metrics that runs can be compared by, with their titles."""
 _BLUE, _ORANGE, _GREEN, _PURPLE = "#0072B2", "#D55E00", "#009E73", "#A1457B"
 _LINES = ((_BLUE, "-"), (_ORANGE, "--"), (_GREEN, ":"), (_PURPLE, "-."), ("#3d3d4f", "--"),
           ("#882255", ":"))  # fmt: skip
-_MOST = 2000
-_SMOOTHING = 0.9
+_MOST = 2000  # Points per curve; more than an image of 11 inches at 130 dpi can show.
+_SMOOTHING = 0.9  # The default of the smoothing slider on the page.
 
 
 def draw_curves(name: str, series: RunSeries, kind: str) -> bytes:
-    """Draw loss, learning rate, seconds per step and memory; `kind` is `png` or `svg`."""
+    """Plot loss, learning rate, seconds per step and memory; `kind` is `png` or `svg`."""
     figure = Figure(figsize=(11, 7.5), layout="constrained")
     figure.suptitle(name, parse_math=False)
     grid = figure.add_gridspec(2, 3, height_ratios=(2, 1))
@@ -49,14 +49,14 @@ def draw_curves(name: str, series: RunSeries, kind: str) -> bytes:
 
 
 def draw_comparison(runs: Mapping[str, RunSeries], metric: str, kind: str) -> bytes:
-    """Draw one of the `DRAWN` metrics of several runs; `kind` is `png` or `svg`."""
+    """Plot one of the `DRAWN` metrics for several runs; `kind` is `png` or `svg`."""
     figure = Figure(figsize=(11, 5.5), layout="constrained")
     axes = figure.add_subplot()
     axes.set_title(DRAWN[metric])
     marker = "o" if metric.startswith("val/") else ""
     for (name, series), (colour, dashes) in zip(runs.items(), _LINES, strict=False):
         points = series.validations if marker else series.steps
-        # A dollar sign would start a formula, a leading underscore hide the line's name.
+        # Matplotlib reads a dollar sign as math and hides labels that start with an underscore.
         label = " " + name.replace("$", r"\$")
         _plot(axes, points, metric, label, colour, marker, dashes)
         if not marker:
@@ -67,7 +67,7 @@ def draw_comparison(runs: Mapping[str, RunSeries], metric: str, kind: str) -> by
 
 
 def _smooth_last(axes: Axes) -> None:
-    """Lay the debiased average over the line drawn last, which grows faint."""
+    """Draw the debiased moving average over the last line and fade the line itself."""
     if not axes.lines:
         return
     line = axes.lines[-1]

@@ -1,4 +1,4 @@
-"""Drafts: texts a person changed and rows left out, held by the page until they are a new CSV."""
+"""Keep unsaved edits of a dataset (changed texts, removed rows) and save them as a new CSV."""
 
 import json
 import uuid
@@ -12,12 +12,12 @@ from trainer.errors import DataError
 from webui.studio import ASSETS, Studio
 
 Place = tuple[str, int]
-"""A row: the name of its list, and its line."""
+"""A row: the name of its list and its line number."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """Changes that no file holds yet, of the lists at these paths and no others."""
+    """Unsaved changes to the lists at these paths."""
 
     lists: tuple[str, ...] = ()
     texts: dict[Place, str] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class Draft:
 
     @classmethod
     def read(cls, text: str | None, manifest: Manifest) -> "Draft":
-        """Return the draft a page keeps as text; one of other lists, or none, is an empty one."""
+        """Parse the draft that the page keeps; return an empty one if it is for other lists."""
         lists = tuple(source.path for source in manifest.sources)
         try:
             values = json.loads(text or "{}")
@@ -37,7 +37,7 @@ class Draft:
         return cls(lists, texts, left_out) if is_of_these else cls(lists)
 
     def as_text(self) -> str:
-        """Return what a page keeps; empty for no changes."""
+        """Return the draft as JSON for the page; an empty string if nothing changed."""
         if not self:
             return ""
         texts = [[*place, words] for place, words in self.texts.items()]
@@ -48,53 +48,53 @@ class Draft:
         return bool(self.texts or self.left_out)
 
     def with_text(self, place: Place, text: str) -> "Draft":
-        """Return it with another text for a row.
+        """Return a draft in which a row has another text.
 
         Raises:
-            DataError: the text says nothing.
+            DataError: the text has no letter or digit.
         """
         if not any(letter.isalnum() for letter in text):
-            raise DataError("The text says nothing. Write what is spoken, or leave the clip out.")
+            raise DataError("The text has no words. Write what is spoken, or remove the clip.")
         return replace(self, texts=self.texts | {place: " ".join(text.split())})
 
     def without(self, places: frozenset[Place]) -> "Draft":
-        """Return it with further rows left out."""
+        """Return a draft with these rows removed as well."""
         return replace(self, left_out=self.left_out | places)
 
     def describe(self) -> str:
-        """Say what is not saved yet."""
+        """Summarize the unsaved changes in a Markdown sentence."""
         parts = [
             f"{count} {words}"
             for count, words in (
                 (len(self.texts), "texts changed" if len(self.texts) != 1 else "text changed"),
                 (
                     len(self.left_out),
-                    "rows left out" if len(self.left_out) != 1 else "row left out",
+                    "rows removed" if len(self.left_out) != 1 else "row removed",
                 ),
             )
             if count
         ]
-        return f"**Not saved yet:** {', '.join(parts)}. Training reads what is saved."
+        return f"**Not saved yet:** {', '.join(parts)}. Training uses the saved list."
 
 
 def save_draft(
     studio: Studio, manifest: Manifest, draft: Draft, data: DataConfig, folder: str
 ) -> tuple[DataConfig, str]:
-    """Write the lists of a draft anew; return the data that names them, and what was done.
+    """Save edited lists as new CSV files; return the data settings that use them, and a message.
 
     Raises:
-        DataError: nothing was changed, the folder is none, or a list cannot be written anew.
+        DataError: nothing was changed, the folder does not exist, or a list cannot be written.
     """
     if not draft:
-        raise DataError("Nothing was changed, so there is nothing to save.")
+        raise DataError("There are no changes to save.")
     wanted = Path(studio.absolute(folder)) if folder.strip() else None
     if wanted is not None and not wanted.is_dir():
-        raise DataError(f"{wanted} is not a folder. Name one that exists, or leave it empty.")
+        raise DataError(f"{wanted} is not a folder. Enter an existing folder, or leave the field empty.")
     changed = {name for name, _ in (*draft.texts, *draft.left_out)}
     paths, told = {"train": "", "val": ""}, []
     for source in manifest.sources:
         path = source.path
-        # Columns as told hold for all lists of the data, so none of them can stay.
+        # A column setting applies to every list, so all lists must be rewritten together.
         if source.name in changed or data.columns:
             done = rewrite_list(
                 source,
@@ -117,12 +117,12 @@ def save_draft(
 
 def _tell(path: str, num_rows: int, lost_lines: tuple[int, ...]) -> str:
     lost = ", ".join(str(line) for line in lost_lines[:10])
-    missing = f" Lines that are no rows are not in it: {lost}." if lost else ""
+    missing = f" Unparsable lines were dropped: {lost}." if lost else ""
     return f"Saved {num_rows} rows as {path}.{missing}"
 
 
 def _default_folder(studio: Studio, path: Path) -> Path | None:
-    """Return where a new list goes: beside the old one, but never among the bundled files."""
+    """Return the folder for a new list: None (beside the old one), except for bundled files."""
     if not path.is_relative_to(ASSETS):
         return None
     folder = studio.uploads / f"edited-{uuid.uuid4().hex[:8]}"

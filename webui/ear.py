@@ -1,4 +1,4 @@
-"""Ear: what was heard of clips so far, so that no file is listened to twice."""
+"""Cache the audio quality of clips, so that each file is analyzed once."""
 
 import os
 import threading
@@ -8,18 +8,18 @@ from trainer.data.quality import Quality, measure_files
 from trainer.data.types import Clip
 
 MOST = 3000
-"""Clips that are listened to at most; of more, every so-and-so-many-th."""
+"""Most clips to analyze; beyond that, every n-th clip. Chosen by hand to keep the wait short."""
 
 
 class Ear:
-    """The qualities of files by path, forgotten when a file changes."""
+    """Audio quality by file path; an entry expires when its file changes."""
 
     def __init__(self) -> None:
         self._heard: dict[tuple[str, int], Quality | None] = {}
         self._lock = threading.Lock()
 
     def listen(self, clips: Sequence[Clip]) -> str:
-        """Listen to the clips that were not heard yet, and say to how many of them."""
+        """Analyze the clips that are not cached yet, and return a sentence with the count."""
         with_sound = [clip.audio_path for clip in clips if clip.audio_path]
         stride = -(-len(with_sound) // MOST) or 1
         chosen = with_sound[::stride]
@@ -29,11 +29,11 @@ class Ear:
             found = measure_files(missing)
             self._heard |= {keys[path]: found.get(path) for path in missing}
         if len(chosen) < len(with_sound):
-            return f"{len(chosen)} of {len(with_sound)} clips were listened to, evenly spread."
-        return f"All {len(chosen)} clips were listened to."
+            return f"{len(chosen)} of {len(with_sound)} clips were analyzed, evenly sampled."
+        return f"All {len(chosen)} clips were analyzed."
 
     def known(self, clips: Sequence[Clip]) -> dict[str, Quality]:
-        """Return what is known of clips by audio path, without listening."""
+        """Return the cached quality of clips by audio path, without analyzing any."""
         pairs = ((clip.audio_path, self._heard.get(_key(clip.audio_path))) for clip in clips)
         return {path: quality for path, quality in pairs if quality is not None}
 

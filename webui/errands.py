@@ -1,4 +1,4 @@
-"""Errands: child processes of the trainer that outlive the page, and what they say line by line."""
+"""Run trainer commands as background processes that outlive the page, and read their output."""
 
 import json
 import signal
@@ -19,22 +19,23 @@ from webui.speaking import trainer_command
 
 @dataclass
 class Errand:
-    """A command of the trainer under way, or the last one of its kind; a folder holds its words.
+    """A trainer command that is running, or the last one of its kind, with its folder.
 
-    `lines.jsonl` is what it says, `log.txt` its complaints, `about.json` what it was asked.
+    `lines.jsonl` holds its standard output, `log.txt` its standard error, and `about.json` what
+    was asked of it.
     """
 
     folder: Path
     _child: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
     def start(self, words: Sequence[str], about: dict[str, Any]) -> None:
-        """Start a command; what the last one left is forgotten.
+        """Start a command and overwrite the output of the previous one.
 
         Raises:
-            RunError: the last one has not ended yet.
+            RunError: the previous command is still running.
         """
         if self.is_running():
-            raise RunError("This is under way already. Wait for it, or stop it first.")
+            raise RunError("This is already running. Wait until it finishes, or stop it first.")
         self.folder.mkdir(parents=True, exist_ok=True)
         with (
             (self.folder / "lines.jsonl").open("wb") as lines,
@@ -55,26 +56,26 @@ class Errand:
         partial.replace(self.folder / "about.json")
 
     def about(self) -> dict[str, Any]:
-        """Return what it was asked, with its process id and start; empty if it never was."""
+        """Return what was asked, with the process id and start time; empty if never started."""
         try:
             return json.loads((self.folder / "about.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
 
     def is_running(self) -> bool:
-        """Whether its process lives; a restarted page asks the system."""
+        """Tell whether the process is alive, even after the page was restarted."""
         if self._child is not None:
             return self._child.poll() is None
         return self._process() is not None
 
     def stop(self) -> None:
-        """Ask its process to end."""
+        """Ask the process to end (SIGTERM)."""
         process = self._process()
         if process is not None:
             process.send_signal(signal.SIGTERM)
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return what it has said so far; a line that is half written is left out."""
+        """Return the JSON objects printed so far; a half-written line is skipped."""
         try:
             text = (self.folder / "lines.jsonl").read_text("utf-8", "replace")
         except OSError:
@@ -88,13 +89,14 @@ class Errand:
         return [line for line in found if isinstance(line, dict)]
 
     def problem(self) -> str:
-        """Return the sentence with which it gave up; empty if it said none."""
+        """Return the error message that the command ended with; empty if it printed none."""
         return last_error(self.folder / "log.txt")
 
     def _process(self) -> psutil.Process | None:
         about = self.about()
         try:
             process = psutil.Process(about.get("pid", -1))
+            # Process ids are reused; 5 s covers the delay between the fork and `started_at`.
             is_same = abs(process.create_time() - about["started_at"]) < 5
             is_alive = process.status() != psutil.STATUS_ZOMBIE
         except (psutil.NoSuchProcess, ValueError):
@@ -103,7 +105,7 @@ class Errand:
 
 
 def last_error(path: Path) -> str:
-    """Return the last sentence of a log that names an error."""
+    """Return the last error message of a log; empty if it has none."""
     try:
         lines = [line for line in path.read_text("utf-8", "replace").splitlines() if line.strip()]
     except OSError:
@@ -113,7 +115,7 @@ def last_error(path: Path) -> str:
 
 
 def write_config(config: RunConfig, path: Path) -> Path:
-    """Write the settings of the form for a child process."""
+    """Write a configuration to a file for a child process."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(config.to_json(), ensure_ascii=False), encoding="utf-8")
     return path

@@ -127,7 +127,7 @@ def start_cut(
         RunError: a cut is under way already.
     """
     if studio.cutting.is_running():
-        raise RunError("This is under way already. Wait for it, or stop it first.")
+        raise RunError("This is already running. Wait until it finishes, or stop it first.")
     try:
         longest_s = float(longest)
     except (TypeError, ValueError):
