@@ -42,7 +42,7 @@ NOT_SAID = {
     "No rows{}.", "Rows {} to {} of {}{}, page {} of {}.",
     "The largest step takes about {} of {} GB", "Open {}", "First sound after {}",
     "{} GB free on the disk of the runs{}", "{} {} at {}, {}", "text changed", "texts changed",
-    "row removed", "rows removed", "{}As the model reads it",
+    "row excluded", "rows excluded", "{}Text as the model sees it",
     "The learning rate {} is far {} what suits {} with {}, about {}. 'Find learning rate' below "
     "tests it.",
     "Unparsable lines were dropped: {}.", "Not saved yet: {}. Training uses the saved list.",
@@ -52,12 +52,12 @@ NOT_SAID = {
     "Cache-Control", "Connection", "Content-Disposition", "Content-Security-Policy",
     "Cross-Origin-Opener-Policy", "Cross-Origin-Resource-Policy", "Ctrl + Enter", "Draft", "Enter",
     "Esc", "Escape", "IBM Plex Mono", "IBM Plex Sans", "Manifest", "Noto Naskh Arabic",
-    "Noto Sans Ethiopic", "Noto Sans KR", "Referrer-Policy", "Source", "Speech broke off: %s",
-    "Timbre runs at {} - runs are kept in {}", "card court-card", "charts two", "chip chip-{}",
-    "court live", "in the folder of runs holds it too.", "live trial", "notice error",
-    "notice undo", "notice warning", "of the folder of runs.", "quiet key",
+    "Noto Sans Ethiopic", "Noto Sans KR", "Referrer-Policy", "Source", "Speech was interrupted: %s",
+    "Timbre runs at {} - runs are stored in {}", "card court-card", "charts two", "chip chip-{}",
+    "court live", "in the runs folder.", "live trial", "notice error",
+    "notice undo", "notice warning", "quiet key",
     "runs-table differences", "runs-table race-table", "small rescue", "tab-title sr-only",
-    "{} The program printed it as it started.",
+    "{} The program printed it at startup.",
 }  # fmt: skip
 NAMES = {
     "AdEMAMix", "Adafactor", "AdamW 8-bit", "AdamW", "CSV", "English", "FastSpeech 2",

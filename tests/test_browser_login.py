@@ -83,7 +83,7 @@ def test_the_printed_address_opens_the_page_once_for_all_and_no_other_does(
     asked = page.inner_text("body")
     page.fill("[name=token]", "x" * 43)
     page.click("button")
-    page.wait_for_selector("text=This token is not right.")
+    page.wait_for_selector("text=This token is wrong.")
     page.goto(server.url)
     page.wait_for_function(HEARD)
     address = page.url

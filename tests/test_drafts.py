@@ -33,7 +33,7 @@ def test_a_draft_comes_back_from_the_page_and_another_lists_does_not(tmp_path: P
     assert draft.texts == {PLACE: "Hello there."}
     assert not Draft.read(draft.as_text(), other)
     assert not Draft.read('{"texts": 3}', manifest)
-    assert "1 text changed, 1 row removed" in draft.describe()
+    assert "1 text changed, 1 row excluded" in draft.describe()
 
 
 def test_a_text_that_says_nothing_is_refused(tmp_path: Path) -> None:

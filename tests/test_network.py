@@ -91,7 +91,7 @@ def test_a_person_without_the_token_is_asked_for_it(stranger: httpx.Client) -> N
 
     assert asked.status_code == wrong.status_code == 401
     assert '<input name="token"' in asked.text
-    assert "This token is not right." in wrong.text
+    assert "This token is wrong." in wrong.text
     assert "<b>" not in wrong.text
 
 

@@ -195,7 +195,7 @@ def test_text_that_looks_like_an_option_is_text(
 
     answer = client.get("/studio/speech?run=voice&text=--help&speaker=--out&checkpoint=last")
 
-    assert answer.json()["error"] == "There was no sound."
+    assert answer.json()["error"] == "The model produced no audio."
     assert asked == [
         ["synthesize", str(run_folder), "--text=--help", "--out=-", "--checkpoint=last",
          "--speaker=--out", "--stream"]

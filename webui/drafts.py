@@ -1,4 +1,4 @@
-"""Keep unsaved edits of a dataset (changed texts, removed rows) and save them as a new CSV."""
+"""Keep unsaved edits of a dataset (changed texts, excluded rows) and save them as a new CSV."""
 
 import json
 import uuid
@@ -54,11 +54,11 @@ class Draft:
             DataError: the text has no letter or digit.
         """
         if not any(letter.isalnum() for letter in text):
-            raise DataError("The text has no words. Write what is spoken, or remove the clip.")
+            raise DataError("The text has no words. Write what is spoken, or exclude the clip.")
         return replace(self, texts=self.texts | {place: " ".join(text.split())})
 
     def without(self, places: frozenset[Place]) -> "Draft":
-        """Return a draft with these rows removed as well."""
+        """Return a draft with these rows excluded as well."""
         return replace(self, left_out=self.left_out | places)
 
     def describe(self) -> str:
@@ -69,7 +69,7 @@ class Draft:
                 (len(self.texts), "texts changed" if len(self.texts) != 1 else "text changed"),
                 (
                     len(self.left_out),
-                    "rows removed" if len(self.left_out) != 1 else "row removed",
+                    "rows excluded" if len(self.left_out) != 1 else "row excluded",
                 ),
             )
             if count
@@ -89,7 +89,9 @@ def save_draft(
         raise DataError("There are no changes to save.")
     wanted = Path(studio.absolute(folder)) if folder.strip() else None
     if wanted is not None and not wanted.is_dir():
-        raise DataError(f"{wanted} is not a folder. Enter an existing folder, or leave the field empty.")
+        raise DataError(
+            f"{wanted} is not a folder. Enter an existing folder, or leave the field empty."
+        )
     changed = {name for name, _ in (*draft.texts, *draft.left_out)}
     paths, told = {"train": "", "val": ""}, []
     for source in manifest.sources:

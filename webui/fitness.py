@@ -1,4 +1,4 @@
-"""Fitness: what a model can use of the recordings, found in a short child process."""
+"""Check in a child process which clips a model can use, and render the report as HTML."""
 
 from collections.abc import Sequence
 from html import escape
@@ -8,35 +8,34 @@ from trainer.config import DataConfig
 from trainer.options import describe
 from webui.speaking import ask_trainer
 
-_TIMEOUT_S = 3600.0
-_SHOWN = 50
+_TIMEOUT_S = 3600.0  # Computing the features of many hours of speech can take that long.
+_SHOWN = 50  # Rows of the table; chosen by hand, as are the 60 pieces of a text.
 _PIECES = 60
 
 
 def judge_for(family: str, base: str, data: DataConfig) -> dict[str, Any]:
-    """Return what `python -m trainer check` tells of the recordings for a family.
+    """Return the JSON report of `python -m trainer check` for a model family.
 
     Raises:
-        RunError: the child's own sentence on why it could not.
+        RunError: the check failed; the message is the child's own.
     """
     words = ["check", "--json", f"--family={family}", *_data_words(data)]
     if base:
         words.append(f"--base={base}")
     too_long = (
-        "This took longer than an hour and was given up. Features that are done are kept, so the "
-        "next try is shorter."
+        "Timed out after an hour. Finished features are cached, so the next attempt will be faster."
     )
     return ask_trainer(words, timeout_s=_TIMEOUT_S, too_long=too_long)
 
 
 def describe_fitness(found: dict[str, Any], label: str) -> str:
-    """Return what a model can use as HTML; every foreign word is escaped."""
+    """Render the report as HTML; all text from the dataset is escaped."""
     left_out: Sequence[dict[str, Any]] = found["left_out"]
     minutes = sum(row["minutes"] for row in left_out)
     facts = [
         f"{label} can use <b>{len(found['clips'])}</b> of "
         f"{len(found['clips']) + len(left_out)} clips",
-        f"<b>{minutes:.1f}</b> minutes would be left out",
+        f"<b>{minutes:.1f}</b> minutes would be skipped",
     ]
     chips = "".join(f'<span class="fact">{fact}</span>' for fact in facts)
     costs = "".join(_describe_cost(cost) for cost in found["language_costs"])
@@ -46,7 +45,7 @@ def describe_fitness(found: dict[str, Any], label: str) -> str:
         for row in left_out[:_SHOWN]
     )
     more = f"<p>and {len(left_out) - _SHOWN} more</p>" if len(left_out) > _SHOWN else ""
-    heads = "<tr><th>Line</th><th>Text</th><th>Why it is left out</th></tr>"
+    heads = "<tr><th>Line</th><th>Text</th><th>Reason skipped</th></tr>"
     table = f"<table>{heads}{rows}</table>{more}" if rows else ""
     read = describe_alphabet(found.get("alphabet") or {})
     return (
@@ -56,7 +55,7 @@ def describe_fitness(found: dict[str, Any], label: str) -> str:
 
 
 def describe_alphabet(alphabet: dict[str, Any]) -> str:
-    """Return unknown letters with what they cost, and texts as the model reads them, as HTML."""
+    """Render the unknown letters and some example texts as HTML; empty without a report."""
     if not alphabet:
         return ""
     letters = alphabet["letters"]
@@ -66,14 +65,14 @@ def describe_alphabet(alphabet: dict[str, Any]) -> str:
         for letter in letters
     )
     unknown = (
-        f"<p><b>{len(letters)} letters are unknown to it</b>, in {alphabet['minutes']:.1f} minutes "
-        f'of clips.</p><div class="letters">{tiles}</div>'
+        f"<p><b>{len(letters)} letters are not in the model's alphabet</b>: they affect "
+        f'{alphabet["minutes"]:.1f} minutes of clips.</p><div class="letters">{tiles}</div>'
         if letters
-        else "<p><b>It knows every letter of the clips.</b></p>"
+        else "<p><b>The model's alphabet covers every letter in the clips.</b></p>"
     )
     rows = "".join(_describe_reading(example) for example in alphabet["examples"])
-    heads = "<tr><th>Line</th><th>Text</th><th>Cleaned</th><th>As the model reads it</th></tr>"
-    return f"{unknown}<b>As the model reads it</b><table>{heads}{rows}</table>"
+    heads = "<tr><th>Line</th><th>Text</th><th>Cleaned</th><th>Text as the model sees it</th></tr>"
+    return f"{unknown}<b>Text as the model sees it</b><table>{heads}{rows}</table>"
 
 
 def _describe_reading(example: dict[str, Any]) -> str:
@@ -102,7 +101,7 @@ def _describe_cost(cost: dict[str, Any]) -> str:
 
 
 def _data_words(data: DataConfig) -> list[str]:
-    """Return the flags of `check` that make up a DataConfig."""
+    """Return a DataConfig as command-line flags of `check`."""
     given = {info.name: getattr(data, info.name) for info in describe(DataConfig)}
     return [
         f"--{name.replace('_', '-')}={value}"
@@ -112,5 +111,5 @@ def _data_words(data: DataConfig) -> list[str]:
 
 
 def safe(text: str) -> str:
-    """Escape for HTML, and for the template language that Gradio runs over it."""
+    """Escape text for HTML and for the template syntax that Gradio evaluates in it."""
     return escape(text).replace("{", "&#123;").replace("$", "&#36;").replace("`", "&#96;")

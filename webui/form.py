@@ -1,4 +1,4 @@
-"""Form: dataclass -> widgets -> dataclass; the only place that maps types to widgets."""
+"""Build widgets from an options dataclass and read them back; types map to widgets only here."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,11 +10,11 @@ from trainer.errors import ConfigError, FieldProblem, within
 from trainer.options import OptionInfo, describe, parse_value
 
 Values = Mapping[Component, Any]
-"""What an event with a set of inputs hands over: the value of every widget."""
+"""What Gradio passes to a handler whose inputs are a set: the value of each widget."""
 
 
 class OptionsForm:
-    """The widgets of one Options dataclass, laid out where it is created."""
+    """The widgets of one options dataclass, laid out where the form is created."""
 
     def __init__(self, options_class: type, name: str, *, leave_out: tuple[str, ...] = ()) -> None:
         self.options_class = options_class
@@ -35,10 +35,10 @@ class OptionsForm:
             self.widgets[info.name] = build_widget(info, f"{self.name}-{info.name}")
 
     def read(self, values: Values) -> dict[str, Any]:
-        """Return the options as checked plain values.
+        """Return the options as validated plain values.
 
         Raises:
-            ConfigError: names every field whose value cannot be used.
+            ConfigError: lists every field with an invalid value.
         """
         parsed, problems = {}, []
         for name, widget in self.widgets.items():
@@ -56,7 +56,7 @@ class OptionsForm:
         return {name: value for name, value in read.items() if value != self.infos[name].default}
 
     def fill(self, options: Mapping[str, Any]) -> dict[Component, Any]:
-        """Return the update that shows these options, and the default of every other one."""
+        """Return the updates that show these options, with defaults for all others."""
         updates = {}
         for name, widget in self.widgets.items():
             value = options.get(name, self.infos[name].default)
@@ -86,14 +86,14 @@ def build_widget(info: OptionInfo, elem_id: str) -> Component:
 
 
 def as_text(value: Any) -> str:
-    """Return how a text field shows a value; `parse_value` reads it back to an equal one."""
+    """Format a value for a text field; `parse_value` parses it back to an equal value."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e6:
         return str(int(value))
     return "" if value is None else str(value)
 
 
 class ChoiceForm:
-    """A dropdown over a catalog whose option fields follow the choice."""
+    """A dropdown of registry entries that shows the option fields of the chosen entry."""
 
     def __init__(self, entries: Mapping[str, Any], name: str, label: str, default: str) -> None:
         self.name = name
@@ -126,7 +126,7 @@ class ChoiceForm:
         return {self.choice} | fields
 
     def read(self, values: Values) -> dict[str, Any]:
-        """Return the choice as JSON: its name, and the options that differ from the defaults."""
+        """Return the choice as JSON values: its name and its non-default options."""
         name = values[self.choice]
         if name not in self.forms:
             text = f"No {self.name} is chosen. Choose one of {', '.join(self.forms)}."
@@ -134,7 +134,7 @@ class ChoiceForm:
         return {"name": name, "options": self.forms[name].read_changes(values)}
 
     def fill(self, choice: Mapping[str, Any]) -> dict[Component, Any]:
-        """Return the update that shows a choice; the fields of other entries stay as they are."""
+        """Return the updates that show a choice; the fields of other entries are not changed."""
         return {self.choice: choice["name"]} | self.forms[choice["name"]].fill(choice["options"])
 
     def _show(self, chosen: str | None) -> list[Any]:
@@ -144,7 +144,7 @@ class ChoiceForm:
 
 
 def _describe(entry: Any) -> str:
-    """Return the line under a choice: what it is, its licence, what to know before choosing it."""
+    """Return the text under a choice: summary, licence and advice."""
     licence, advice = getattr(entry, "licence", ""), getattr(entry, "advice", "")
     parts = (entry.summary, f"Licence: {licence}." if licence else "", advice)
     return " ".join(part for part in parts if part)

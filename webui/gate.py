@@ -1,7 +1,8 @@
-"""Gate: who may use the page on a machine that several people share: whoever brings the token.
+"""Protect the page with a token, so that other users of a shared machine cannot open it.
 
-The address that the program prints holds a random token. Its first use leaves a cookie and takes
-the token out of the address, so that it stays in no history and reaches no other site.
+The program prints an address with a random token. The first request with it sets a cookie and
+redirects to an address without the token, so that the token does not stay in the browser's
+history and does not reach other sites in a Referer header.
 """
 
 import hashlib
@@ -20,28 +21,28 @@ from webui.brake import Brake, address_of, refusal
 _LEAST_LENGTH = 32
 _KEPT_S = 30 * 86400
 _OPEN_PATHS = ("/gradio_api/startup-events",)
-"""What Gradio asks itself for when it starts; it answers with true or false."""
+"""Gradio requests this path of itself at startup; the response is only true or false."""
 
 _ASKING = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Timbre</title>
 <style>body{{font:16px/1.5 system-ui;max-width:34rem;margin:4rem auto;padding:0 1rem}}</style>
 </head><body><h1>Timbre</h1><p>{reason} Open the address that the program printed when it started:
-it ends with the token. The file <code>.page/token</code> in the folder of runs holds it too.</p>
+it ends with the token. The token is also in <code>.page/token</code> in the runs folder.</p>
 <form method="get" action="/"><label>Token <input name="token" type="password" autofocus
 autocomplete="off"></label> <button>Open</button></form></body></html>"""
 
 
 class Gate:
-    """ASGI middleware: passes requests on that carry the token or its cookie, refuses others."""
+    """ASGI middleware that refuses requests without the token or its cookie."""
 
     def __init__(self, app: ASGIApp, token: str, brake: Brake | None = None) -> None:
         self._app = app
         self._token = token
         self._brake = brake or Brake()
-        # Cookies know no ports; the name keeps those of several studios apart.
+        # Cookies ignore ports, so the name must differ between servers on one host.
         self.cookie = "timbre-" + hashlib.sha256(token.encode()).hexdigest()[:12]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer 401; a right token in the address becomes a cookie."""
+        """Pass a request on, or answer 401; a valid token in the address becomes a cookie."""
         if scope["type"] != "http" or scope["path"] in _OPEN_PATHS:
             await self._app(scope, receive, send)
             return
@@ -49,9 +50,9 @@ class Gate:
         await (answer or self._app)(scope, receive, send)
 
     def _answer(self, request: Request) -> Response | None:
-        """Return what is answered instead of the page, or None."""
+        """Return the response to send instead of the page, or None to pass the request on."""
         if self._is_right(request.cookies.get(self.cookie, "")):
-            # Who is in carries no guess; a token in the address only has to leave it.
+            # Already logged in, so this is not a guess: only remove the token from the address.
             given = request.query_params.get("token", "")
             return self._let_in(request) if given and self._may_enter(request) else None
         given = request.query_params.get("token")
@@ -64,20 +65,20 @@ class Gate:
                 self._brake.succeed(address)
                 return self._let_in(request) if self._may_enter(request) else None
             self._brake.fail(address)
-        reason = "This token is not right." if given else "This page asks for a token."
+        reason = "This token is wrong." if given else "This page requires a token."
         if "text/html" in request.headers.get("accept", ""):
             return HTMLResponse(_ASKING.format(reason=escape(reason)), status_code=401)
-        return JSONResponse({"error": f"{reason} The program printed it as it started."}, 401)
+        return JSONResponse({"error": f"{reason} The program printed it at startup."}, 401)
 
     def _may_enter(self, request: Request) -> bool:
-        """Whether the address holds the right token, in a request that only reads."""
+        """Tell whether a GET or HEAD request has the valid token in its address."""
         given = request.query_params.get("token", "")
         return request.method in ("GET", "HEAD") and self._is_right(given)
 
     def _let_in(self, request: Request) -> Response:
         pairs = parse_qsl(request.url.query, keep_blank_values=True)
         kept = urlencode([(name, value) for name, value in pairs if name != "token"])
-        # One slash: two would name another host.
+        # Exactly one slash: a browser reads "//name" as another host (an open redirect).
         path = "/" + request.url.path.lstrip("/\\")
         answer = RedirectResponse(path + (f"?{kept}" if kept else ""), status_code=303)
         answer.set_cookie(self.cookie, self._token, max_age=_KEPT_S, httponly=True, samesite="lax")
@@ -89,9 +90,9 @@ class Gate:
 
 
 def stored_token(path: Path) -> str:
-    """Return the token in a file that only its owner can read; the first call writes it.
+    """Return the token from a file that only its owner can read; create the file if needed.
 
-    It stays the same over restarts, so that open pages go on; who deletes the file gets a new one.
+    The token survives restarts, so that open pages keep working. Delete the file to get a new one.
     """
     try:
         token = path.read_text(encoding="ascii").strip()

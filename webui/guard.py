@@ -1,8 +1,8 @@
-"""Guard: refuses requests that another web site sent, and sets the security headers.
+"""Refuse requests that other web sites send, and set the security headers.
 
-A browser attaches cookies and reaches localhost for any page it shows. Three checks stop that: the
-Host must be one of ours (DNS rebinding), an Origin must equal the Host (other sites, other ports),
-and a request that changes something must not come from another site.
+A browser sends cookies and reaches localhost on behalf of any page it shows. Three checks stop
+that: the Host must be known (against DNS rebinding), an Origin must equal the Host (against other
+sites and ports), and a request that changes something must not be cross-site.
 """
 
 import ipaddress
@@ -21,8 +21,8 @@ _POLICY = (
     "worker-src 'self' blob:; object-src 'none'; base-uri 'self'; form-action 'self'; "
     "frame-ancestors 'self'"
 )
-"""Nothing is loaded from, sent to or framed by another site. Gradio needs inline scripts, but not
-in attributes, which is where markup in a text would have to hide one."""
+"""Nothing is loaded from, sent to or framed by another site. Gradio needs inline scripts and
+eval, but not scripts in attributes, which injected markup would use."""
 
 _HEADERS = {
     "Content-Security-Policy": _POLICY,
@@ -36,7 +36,7 @@ _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 class Guard:
-    """ASGI middleware around the whole page."""
+    """ASGI middleware that checks Host, Origin and Sec-Fetch-Site of every request."""
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str] = ()) -> None:
         self._app = app
@@ -45,14 +45,14 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer 421 (unknown host) or 403 (another site)."""
         if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})  # The page uses none.
+            await send({"type": "websocket.close", "code": 1008})  # Not used.
             return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         refusal = self.refusal(scope["method"], Headers(scope=scope))
         if refusal is None and scope["path"].endswith("/openapi.json"):
-            refusal = PlainTextResponse("There is no such page.", status_code=404)
+            refusal = PlainTextResponse("Page not found.", status_code=404)
         if refusal is not None:
             await refusal(scope, receive, send)
             return
@@ -67,17 +67,17 @@ class Guard:
         await self._app(scope, receive, send_with_headers)
 
     def refusal(self, method: str, headers: Headers) -> PlainTextResponse | None:
-        """Return why a request is refused, or None."""
+        """Return the response that refuses a request, or None if it is allowed."""
         host = headers.get("host", "")
         if not self._is_ours(host):
-            text = f"This server does not answer as '{host}'. Start it with --allow-host NAME."
+            text = f"Unknown host '{host}'. To allow it, start the server with --allow-host NAME."
             return PlainTextResponse(text, status_code=421)
         origin = headers.get("origin")
         is_foreign = origin is not None and urlsplit(origin).netloc.lower() != host.lower()
         site = headers.get("sec-fetch-site", "same-origin")
         is_cross_site = method not in _SAFE_METHODS and site not in ("same-origin", "none")
         if is_foreign or is_cross_site:
-            return PlainTextResponse("This request comes from another site.", status_code=403)
+            return PlainTextResponse("Cross-site requests are not allowed.", status_code=403)
         return None
 
     def _is_ours(self, host: str) -> bool:

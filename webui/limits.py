@@ -1,4 +1,4 @@
-"""Limits: how much a request may bring, and how long it may keep the server waiting."""
+"""Limit the size of request bodies and the time a client may stall."""
 
 import asyncio
 import shutil
@@ -12,34 +12,34 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_FORM_BYTES = 64 * 2**20
-"""The most that anything but an upload may bring: values of a form, cells of a table."""
+"""Largest body of any request except an upload (form values, table cells); chosen by hand."""
 
-_RESERVE_BYTES = 2**30
-_MULTIPART_BYTES = 2**20
+_RESERVE_BYTES = 2**30  # Chosen by hand: a checkpoint of a mid-sized model still fits.
+_MULTIPART_BYTES = 2**20  # For the multipart headers that come on top of the files.
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """What requests may take: bytes of an upload, the folder it fills, seconds without progress."""
+    """The largest upload, the folder it goes to, and the longest time without progress."""
 
     max_upload_bytes: int
     folder: Path
     patience_s: float = 60.0
 
     def free_bytes(self) -> int:
-        """Return how much an upload may fill, with a reserve for checkpoints that are under way."""
+        """Return how many bytes an upload may use, with a reserve for running checkpoints."""
         return max(0, shutil.disk_usage(self.folder).free - _RESERVE_BYTES)
 
 
 class Limits:
-    """ASGI middleware: refuses bodies that are too large, and drops clients that stand still."""
+    """ASGI middleware that refuses large bodies and drops clients that stall."""
 
     def __init__(self, app: ASGIApp, allowance: Allowance) -> None:
         self._app = app
         self._allowance = allowance
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on; 413 where it brings more than there is room for."""
+        """Pass a request on, or answer 413 (too large) or 408 (too slow)."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -50,33 +50,34 @@ class Limits:
         if not declared.isdigit() or int(declared) > most:
             await PlainTextResponse(refusal, status_code=413)(scope, receive, send)
             return
-        # The app takes a refused or a slow body for a client that left; it is told here instead.
+        # To the app, a body that is cut off here looks like a client that disconnected, so the
+        # real reason has to be sent from here.
         with suppress(ClientDisconnect):
             await self._app(scope, exchange.receive, exchange.send)
         if exchange.status and not exchange.has_begun:
-            text = refusal if exchange.status == 413 else "The request came too slowly."
+            text = refusal if exchange.status == 413 else "The request timed out."
             answer = PlainTextResponse(text, exchange.status, {"Connection": "close"})
             await answer(scope, receive, send)
 
     def _most(self, is_upload: bool) -> tuple[int, str]:
-        """Return how many bytes a body may have, and what is said about more."""
+        """Return the largest body in bytes, and the message for a larger one."""
         if not is_upload:
-            return MAX_FORM_BYTES, "This request is larger than any form of the page."
+            return MAX_FORM_BYTES, "The request is too large for this page."
         allowed = self._allowance.max_upload_bytes
         free = self._allowance.free_bytes()
         if free < allowed:
             return free, (
-                f"The upload does not fit: {free / 2**30:.1f} GB are free for uploads on the "
-                "server. Free some space there, or copy the files to it and type their folder."
+                f"The upload doesn't fit: only {free / 2**30:.1f} GB are free for uploads on the "
+                "server. Free some space, or copy the files to the server and enter their folder."
             )
         return allowed + _MULTIPART_BYTES, (
             f"The upload is larger than {allowed / 2**30:.3g} GB. Copy the files to the server and "
-            "type their folder, or start it with a larger --max-upload."
+            "enter their folder, or restart the server with a larger --max-upload."
         )
 
 
 class _Exchange:
-    """One request: counts what comes in, and waits for the client only so long."""
+    """One request: counts the bytes received and enforces the timeout."""
 
     def __init__(self, receive: Receive, send: Send, most: int, patience_s: float) -> None:
         self._receive, self._send = receive, send
@@ -86,7 +87,7 @@ class _Exchange:
         self.has_begun = False
 
     async def receive(self) -> Message:
-        """Return the next piece; a disconnect where there is too much of it, or none in time."""
+        """Return the next message, or a disconnect if the body is too large or too slow."""
         if not self._has_body:
             return await self._receive()
         try:
@@ -103,10 +104,10 @@ class _Exchange:
         return message
 
     async def send(self, message: Message) -> None:
-        """Send a piece; a client that does not take it in time is dropped.
+        """Send a message; drop a client that does not read it in time.
 
         Raises:
-            OSError: the client is gone or might as well be.
+            OSError: the client did not read for too long.
         """
         if self.status:
             return
@@ -115,4 +116,4 @@ class _Exchange:
             async with asyncio.timeout(self._patience_s):
                 await self._send(message)
         except TimeoutError:
-            raise OSError("The client took nothing for too long.") from None
+            raise OSError("The client did not read for too long.") from None

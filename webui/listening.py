@@ -1,6 +1,7 @@
-"""Listening: takes of one sentence by several checkpoints, and blind votes on them.
+"""Run the listening test: synthesize takes of a sentence with several checkpoints, keep votes.
 
-A take is a WAV file in the run's `listening` folder under a name that does not tell who speaks.
+A take is a WAV file in the run's `listening` folder. Its name does not reveal the checkpoint, so
+that votes stay blind.
 """
 
 import hashlib
@@ -25,14 +26,14 @@ from webui.streaming import MOST_LETTERS
 
 RECORDING, BASE = "recording", "base"
 MOST_CHECKPOINTS, MOST_TEXTS = 5, 6
-"""Of checkpoints, the base counts as one."""
+"""Limits of one request, chosen by hand to keep the wait short; the base counts as a checkpoint."""
 _SENTENCES = 30
 _LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Take:
-    """One sentence as one entry speaks it: `base`, a checkpoint's step, or the `recording`."""
+    """A sentence spoken by one entry: `base`, the step of a checkpoint, or `recording`."""
 
     id: str
     entry: str
@@ -41,7 +42,7 @@ class Take:
 
 
 def read_clips(run: Run) -> list[dict[str, Any]]:
-    """Return the clips a run chose at its start, held-out ones first; none before that."""
+    """Return the clips that a run chose when it started, held-out ones first; else none."""
     try:
         values = json.loads((run.folder / "clips.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -50,7 +51,7 @@ def read_clips(run: Run) -> list[dict[str, Any]]:
 
 
 def read_takes(run: Run) -> list[Take]:
-    """Return the takes of a run whose sound is there, oldest first."""
+    """Return the takes of a run whose audio exists, oldest first."""
     found: dict[str, Take] = {}
     try:
         text = (_folder(run) / "takes.jsonl").read_text(encoding="utf-8", errors="replace")
@@ -67,7 +68,7 @@ def read_takes(run: Run) -> list[Take]:
 
 
 def take_path(run: Run, take_id: str) -> Path | None:
-    """Return the sound of a take; None where there is none."""
+    """Return the audio file of a take, or None if it does not exist."""
     if len(take_id) != 20 or not take_id.isalnum():
         return None
     path = _folder(run) / f"{take_id}.wav"
@@ -75,7 +76,7 @@ def take_path(run: Run, take_id: str) -> Path | None:
 
 
 def choices(run: Run, clips: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what can be compared: checkpoints by step, the base, sentences that were recorded."""
+    """Return what can be compared: checkpoints by step, the base and the recorded sentences."""
     infos = run.checkpoints()
     best = [info.step for info in infos if info.best]
     return {
@@ -92,14 +93,14 @@ def choices(run: Run, clips: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def make_takes(
     run: Run, texts: Sequence[str], entries: Sequence[str], speaker: str, clips: Sequence[dict]
 ) -> int:
-    """Let every entry speak every text; what was spoken before is not spoken again.
+    """Synthesize every text with every entry, except takes that exist.
 
     Returns:
-        How many takes are new.
+        The number of new takes.
 
     Raises:
-        DataError: nothing can be spoken or compared.
-        RunError: a checkpoint could not speak.
+        DataError: no text or entry was chosen, or too many.
+        RunError: a checkpoint does not exist, or synthesis failed.
     """
     texts = list(dict.fromkeys(" ".join(text.split()) for text in texts if text.strip()))
     entries = list(dict.fromkeys(entries))
@@ -114,23 +115,23 @@ def make_takes(
 
 
 def vote(run: Run, first: str, second: str, winner: str) -> None:
-    """Keep an answer on two takes, given by their ids in the order they were heard.
+    """Store a vote on two takes, given by their ids in the order in which they were played.
 
     Raises:
-        RunError: they are no two takes of one sentence, or the answer is none.
+        RunError: the takes are not of the same sentence, or the answer is invalid.
     """
     takes = {take.id: take for take in read_takes(run)}
     if first not in takes or second not in takes or winner not in WINNERS:
-        raise RunError("These two takes are not there any more. Speak them again.")
+        raise RunError("These two takes no longer exist. Generate them again.")
     one, two = takes[first], takes[second]
     if one.text != two.text or one.entry == two.entry:
-        raise RunError("Two takes of one sentence are compared, each by another voice.")
+        raise RunError("A vote needs two takes of the same sentence by different voices.")
     answer = Vote(one.entry, two.entry, winner, one.text, time.time())
     append_vote(_folder(run) / "votes.jsonl", answer)
 
 
 def standings(run: Run) -> dict[str, Any]:
-    """Return the ranking that the votes of a run make, with their number."""
+    """Return the number of votes of a run and the ranking that follows from them."""
     votes = read_votes(_folder(run) / "votes.jsonl")
     return {"votes": len(votes), "standings": [asdict(standing) for standing in rank(votes)]}
 
@@ -146,17 +147,17 @@ def _take(entry: str, text: str, speaker: str) -> Take:
 
 def _check_request(run: Run, texts: Sequence[str], entries: Sequence[str]) -> None:
     if not texts or not entries:
-        raise DataError("Choose at least one sentence, and who speaks it.")
+        raise DataError("Choose at least one sentence and one voice.")
     if len(texts) > MOST_TEXTS or len([e for e in entries if e != RECORDING]) > MOST_CHECKPOINTS:
         raise DataError(
-            f"At most {MOST_TEXTS} sentences by {MOST_CHECKPOINTS} voices are spoken at once."
+            f"Choose at most {MOST_TEXTS} sentences and {MOST_CHECKPOINTS} voices at a time."
         )
     if max(map(len, texts)) > MOST_LETTERS:
-        raise DataError(f"A sentence has at most {MOST_LETTERS} letters here.")
+        raise DataError(f"A sentence is too long; the limit is {MOST_LETTERS} characters.")
     steps = {str(info.step) for info in run.checkpoints()}
     strangers = [entry for entry in entries if entry not in steps | {BASE, RECORDING}]
     if strangers:
-        raise RunError(f"The run {run.name} has no checkpoint '{strangers[0]}' any more.")
+        raise RunError(f"{run.name} no longer has the checkpoint '{strangers[0]}'.")
 
 
 def _speak(run: Run, missing: Sequence[Take], speaker: str) -> int:

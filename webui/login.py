@@ -1,4 +1,4 @@
-"""Login: the page that asks for the name and the password, instead of Gradio's."""
+"""Show our own login page instead of Gradio's."""
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
@@ -11,7 +11,7 @@ _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Tim
 <link rel="stylesheet" href="studio/page/page.css"></head><body class="login-page">
 <main class="login">
 <div class="brand"><span class="logo" aria-hidden="true"></span><h1>Timbre</h1></div>
-<h2>This page asks for a name and a password</h2>
+<h2>Log in to Timbre</h2>
 <form id="login-form"><label>Name <input name="username" autocomplete="username" required autofocus>
 </label><label>Password <input name="password" type="password" autocomplete="current-password"
 required></label><p class="notice error" role="alert" id="login-refused" hidden></p>
@@ -19,13 +19,13 @@ required></label><p class="notice error" role="alert" id="login-refused" hidden>
 
 
 class LoginPage:
-    """ASGI middleware: shows our form to who opens the page and is not logged in."""
+    """ASGI middleware that shows the login form to visitors who are not logged in."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer with the form."""
+        """Pass a request on, or answer with the login form."""
         if scope["type"] == "http" and scope["method"] == "GET" and scope["path"] == "/":
             request = Request(scope)
             is_person = "text/html" in request.headers.get("accept", "")

@@ -1,4 +1,4 @@
-"""Overview: one row for every run; runs that do not train are read once."""
+"""Build one row per run for the run table; runs that are not training are read once."""
 
 import contextlib
 import math
@@ -17,7 +17,7 @@ from webui.status import describe
 
 
 class Overview:
-    """The rows of the run table, cached by the size and time of each event log."""
+    """The rows of the run table, cached by the size and modification time of each event log."""
 
     def __init__(self, library: RunLibrary) -> None:
         self._library = library
@@ -25,17 +25,18 @@ class Overview:
         self._lock = threading.Lock()
 
     def rows(self, most: int | None = None) -> list[dict[str, Any]]:
-        """Return a row for each run, newest first; an unreadable run says why."""
+        """Return a row for each run, newest first; an unreadable run gets a row with the reason."""
         found = []
         for name in self._library.names()[:most]:
-            with contextlib.suppress(RunNotFound):  # discarded at this moment
+            with contextlib.suppress(RunNotFound):  # moved to the trash since it was listed
                 found.append(self.row(name))
         return found
 
     def active(self) -> list[dict[str, Any]]:
-        """Return the state of every run that a process trains right now.
+        """Return the state of every run that is training now.
 
-        Asked once a second while one trains: nothing here may grow with the steps it has done.
+        The page polls this once a second during training, so the cost must not grow with the
+        number of steps.
         """
         found = []
         for name in self._library.names():
@@ -74,7 +75,7 @@ class Overview:
         return row
 
     def _known(self, name: str) -> dict[str, Any] | None:
-        """Return the row read last, unless the run has gone on since."""
+        """Return the cached row, or None if the run has changed since."""
         with self._lock:
             version, row = self._rows.get(name, (None, None))
         run = Run(self._library.folder / name)
@@ -82,7 +83,7 @@ class Overview:
 
 
 def dataset_name(config: RunConfig) -> str:
-    """Return a short name of the clips a run trains on: the list's folder and file."""
+    """Return a short name for a run's dataset: the folder and file name of its list."""
     path = Path(config.data.train_csv or config.data.train_data)
     return f"{path.parent.name}/{path.name}" if path.parent.name else path.name
 

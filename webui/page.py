@@ -1,4 +1,4 @@
-"""The page: header, status strip and the tabs in their order."""
+"""Assemble the page: header, status bar and tabs."""
 
 from html import escape
 
@@ -15,7 +15,7 @@ _LANGUAGES = {"en": "English", "ko": "한국어", "am": "አማርኛ", "fa": "�
 
 
 def build_page(studio: Studio) -> gr.Blocks:
-    """Return the whole page, not launched."""
+    """Return the complete page, not launched yet."""
     with gr.Blocks(title="Timbre", analytics_enabled=False, delete_cache=(3600, 86400)) as page:
         gr.HTML(_header(), js_on_load=mount("mountHeader"), elem_id="header")
         gr.HTML(apply_default_css=False, js_on_load=mount("mountStrip"), elem_id="strip")
@@ -41,7 +41,7 @@ def build_page(studio: Studio) -> gr.Blocks:
 
 
 def build_head() -> str:
-    """Return the head of the page: our style sheet and script, served from here."""
+    """Return the HTML head: our style sheet and script, both served by our own routes."""
     return (
         '<link rel="stylesheet" href="studio/page/page.css">'
         '<script src="studio/page/page.js"></script>'
@@ -58,7 +58,7 @@ def _header() -> str:
         '<div class="brand"><span class="logo" aria-hidden="true"></span><h1>Timbre</h1>'
         f'<span class="machine" translate="no">{escape(facts)}</span>'
         f'<select id="language" aria-label="Language" translate="no">{choices}</select>'
-        '<button type="button" id="show-keys" aria-label="Keys">?</button>'
+        '<button type="button" id="show-keys" aria-label="Keyboard shortcuts">?</button>'
         '<button type="button" class="theme-switch" '
         'aria-label="Switch between light and dark">Light / dark</button></div>'
     )

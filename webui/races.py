@@ -1,4 +1,4 @@
-"""Races: every race below one folder, started in processes of their own, as JSON for the page."""
+"""Start, stop and describe races; each race runs in its own process."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from trainer.race.view import FILES, files_of, view_race
 
 
 class Races:
-    """The races of one folder; those that were looked at keep what they have read."""
+    """The races in one folder; finished races are read once and cached."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -28,7 +28,7 @@ class Races:
         """Open a race by name.
 
         Raises:
-            RunNotFound: no race has that name; names with path separators never do.
+            RunNotFound: no race has that name (a name with a path separator never matches).
         """
         if name not in self.names():
             raise RunNotFound(f"There is no race named '{name}' in {self.folder}.")
@@ -37,10 +37,10 @@ class Races:
         return self._open[name]
 
     def start(self, wanted: str, plan: RacePlan) -> str:
-        """Create a race under the wanted name or the next free one like it; return its name.
+        """Create and start a race under the given name or a free variant; return its name.
 
         Raises:
-            RunError: another race is under way; side by side both would tell wrong speeds.
+            RunError: another race is running; two at once would distort each other's speeds.
         """
         self._refuse_two()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -49,24 +49,24 @@ class Races:
         return race.name
 
     def resume(self, name: str) -> None:
-        """Let a stopped race go on."""
+        """Resume a stopped race."""
         race = self.get(name)
         self._refuse_two()
         race.start()
 
     def stop(self, name: str) -> None:
-        """Ask a race to save the run at hand and stop."""
+        """Ask a race to save its current run and stop."""
         race = self.get(name)
         if not race.is_running():
-            raise RunError(f"The race {name} is not under way.")
+            raise RunError(f"The race {name} is not running.")
         race.request_stop()
 
     def running(self) -> str:
-        """Return the race that is under way, or an empty text."""
+        """Return the name of the running race, or an empty string."""
         return next((name for name in self.names() if self.get(name).is_running()), "")
 
     def view(self, name: str) -> dict[str, Any]:
-        """Return all that the page shows of a race."""
+        """Return everything the page shows about a race."""
         race = self.get(name)
         if name not in self._finished or race.is_running():
             values = view_race(race)
@@ -76,10 +76,10 @@ class Races:
         return self._finished[name] | {"files": files_of(race)}
 
     def file(self, name: str, file: str) -> Path:
-        """Return a file that a finished race left.
+        """Return the path of a result file of a race.
 
         Raises:
-            RunNotFound: it left no such file.
+            RunNotFound: the race has no such file.
         """
         path = self.get(name).folder / file
         if file not in FILES or not path.is_file():
@@ -89,4 +89,5 @@ class Races:
     def _refuse_two(self) -> None:
         running = self.running()
         if running:
-            raise RunError(f"The race {running} is under way. Wait for its end, or stop it first.")
+            text = f"The race {running} is running. Wait until it finishes, or stop it first."
+            raise RunError(text)

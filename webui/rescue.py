@@ -1,4 +1,4 @@
-"""Rescue: the run that the guard of the first steps offers in place of one that goes wrong."""
+"""Restart a run with AdamW after its first steps went wrong."""
 
 import time
 from pathlib import Path
@@ -9,18 +9,18 @@ from trainer.guard import are_sane, rescue_config
 from trainer.runs import Run
 from webui.studio import Studio
 
-_PATIENCE_S = 20.0
+_PATIENCE_S = 20.0  # Chosen by hand: as long as a person watches a button; else use the queue.
 
 
 def rescue(studio: Studio, name: str) -> tuple[str, bool]:
-    """Stop a run and start it again with AdamW from its last good checkpoint.
+    """Stop a run and start a new one with AdamW from its last good checkpoint.
 
     Returns:
-        The new run's name, and whether it trains already: it waits in the queue for a run whose
-        step takes long to end.
+        The new run's name, and whether it has started: if the old run takes long to stop, the new
+        one waits in the queue.
 
     Raises:
-        RunError: the guard has said nothing of this run.
+        RunError: no restart was offered for this run.
     """
     run = studio.library.get(name)
     step = _warned_at(studio, name)
@@ -33,16 +33,16 @@ def rescue(studio: Studio, name: str) -> tuple[str, bool]:
 
 
 def _warned_at(studio: Studio, name: str) -> int:
-    """Return the step at which the guard offered to start again."""
+    """Return the step at which a restart with AdamW was offered."""
     marks = studio.library.series(name).marks
     offers = [mark.step for mark in marks if mark.values.get("offer") == "rescue"]
     if not offers:
-        raise RunError(f"The first steps of {name} went well; there is nothing to start again.")
+        raise RunError(f"{name} shows no instability, so there is no reason to restart it.")
     return offers[-1]
 
 
 def _good_checkpoint(studio: Studio, run: Run, before: int) -> Path | None:
-    """Return the last checkpoint that was the best and came before the harm, if it is kept."""
+    """Return the latest best checkpoint saved before the instability, if it still exists."""
     series = studio.library.series(run.name)
     losses = dict(
         zip(series.steps.columns.get("step", ()), series.steps.columns.get("train/loss", ()),
@@ -61,7 +61,7 @@ def _good_checkpoint(studio: Studio, run: Run, before: int) -> Path | None:
 
 
 def _has_stopped(run: Run) -> bool:
-    """Ask a run to stop and wait a little; two at once may not fit on a GPU."""
+    """Ask a run to stop and wait briefly, because two runs may not fit on one GPU."""
     if not run.status().is_active:
         return True
     run.request("stop")

@@ -1,4 +1,4 @@
-"""Routes: read-only GET answers that the page polls or plays; what changes goes through events."""
+"""Serve what the page polls or plays: read-only GET routes. Changes go through Gradio events."""
 
 import functools
 from collections.abc import Callable
@@ -28,12 +28,12 @@ _NEWEST_ONLY = frozenset({
     "perf/forward_s", "perf/optimizer_s", "perf/power_w", "perf/temperature_c",
     "perf/utilisation_percent", "train/epoch", "train/lr_scheduled",
 })  # fmt: skip
-"""What the page draws no long curve of; a zoom and the downloads have all of it."""
+"""Metrics of which the page shows only the latest value; a zoom and the downloads have all."""
 DICTIONARIES = ("ko.json", "am.json", "fa.json")
 
 
 def build_routes(studio: Studio) -> list[Route]:
-    """Return the routes; without login they are closed when the page has a password."""
+    """Return the routes; when the page has a password, they require a login."""
     runs, speeches = _Runs(studio), Speeches(studio.library)
     views: dict[str, View] = {
         "/studio/active": runs.active,
@@ -58,7 +58,7 @@ def build_routes(studio: Studio) -> list[Route]:
 
 
 def page_file(request: Request) -> Response:
-    """Serve a script, style sheet or dictionary; public, as the login page loads them too."""
+    """Serve the script, the style sheet or a dictionary; public, as the login page needs them."""
     headers = {"Cache-Control": "no-cache"}
     if request.path_params["file"] == "page.js":
         return Response(bundle(), media_type="text/javascript", headers=headers)
@@ -67,11 +67,11 @@ def page_file(request: Request) -> Response:
     if request.path_params["file"] in DICTIONARIES:
         words = ASSETS / "page" / "words" / request.path_params["file"]
         return FileResponse(words, media_type="application/json", headers=headers)
-    return _json({"error": "There is no such file."}, 404)
+    return _json({"error": "File not found."}, 404)
 
 
 def is_logged_in(request: Request) -> bool:
-    """Tell whether the page needs no login, or the request carries Gradio's login cookie."""
+    """Tell whether the page needs no login or the request has Gradio's login cookie."""
     app = request.app
     if not getattr(app, "auth", None):
         return True
@@ -81,7 +81,7 @@ def is_logged_in(request: Request) -> bool:
 
 
 def metrics_table(series: RunSeries) -> pandas.DataFrame:
-    """Return one row a step with every metric; what a step has not is empty."""
+    """Return one row per step with all metrics; missing values are empty."""
     steps, validations = (
         pandas.DataFrame({name: points.array(name) for name in points.columns})
         for points in (series.steps, series.validations)
@@ -93,7 +93,7 @@ def metrics_table(series: RunSeries) -> pandas.DataFrame:
 
 
 class _Runs:
-    """The views of the runs of one library."""
+    """The views of the runs in one folder."""
 
     def __init__(self, studio: Studio) -> None:
         self._studio = studio
@@ -155,7 +155,7 @@ class _Runs:
         return answer
 
     def curves(self, request: Request) -> Response:
-        from webui.charts import draw_curves  # matplotlib is slow to import and seldom needed
+        from webui.charts import draw_curves  # matplotlib is slow to import and rarely needed
 
         name = request.path_params["name"]
         series = self._library.series(name)
@@ -167,9 +167,9 @@ class _Runs:
         names = list(dict.fromkeys(request.query_params.getlist("run")))
         metric = request.query_params.get("metric", "train/loss")
         if not 2 <= len(names) <= 6:
-            raise ValueError(f"{len(names)} runs are named; two to six can be compared.")
+            raise ValueError(f"Got {len(names)} runs; choose two to six to compare.")
         if metric not in DRAWN:
-            raise ValueError(f"'{metric}' is not drawn; there are {', '.join(DRAWN)}.")
+            raise ValueError(f"Unknown metric '{metric}'; choose one of {', '.join(DRAWN)}.")
         runs = {name: self._library.series(name) for name in names}
         draw = functools.partial(draw_comparison, runs, metric)
         return _picture(request, "comparison", draw)
@@ -183,9 +183,9 @@ class _Runs:
         known = {path.name: path for path in run.previews()}
         path = known.get(request.path_params["file"])
         if path is None:
-            return _json({"error": "There is no such preview."}, 404)
+            return _json({"error": "Preview not found."}, 404)
         media_type = "image/svg+xml" if path.suffix == ".svg" else "audio/wav"
-        # A drawing that is opened by itself is a document, in which nothing may run.
+        # An SVG that is opened directly is a document, so it must not run scripts.
         headers = {"Content-Security-Policy": "default-src 'none'; sandbox"}
         return FileResponse(path, media_type=media_type, headers=headers)
 
@@ -201,7 +201,7 @@ class _Runs:
         run = self._library.get(request.path_params["name"])
         path = listening.take_path(run, request.path_params["take"])
         if path is None:
-            return _json({"error": "There is no such take. Speak it again."}, 404)
+            return _json({"error": "Take not found. Generate it again."}, 404)
         return FileResponse(path, media_type="audio/wav")
 
     def _others(self, name: str) -> list[dict[str, Any]]:
@@ -211,7 +211,7 @@ class _Runs:
 def _picture(request: Request, file: str, draw: Callable[[str], bytes]) -> Response:
     kind = request.path_params["kind"]
     if kind not in ("png", "svg"):
-        return _json({"error": f"'{kind}' is no picture; there are png and svg."}, 404)
+        return _json({"error": f"Unsupported format '{kind}'; use png or svg."}, 404)
     media_type = "image/png" if kind == "png" else "image/svg+xml"
     return Response(draw(kind), media_type=media_type, headers=_download(f"{file}.{kind}"))
 
@@ -239,7 +239,7 @@ def _json(values: Any, status: int = 200) -> Response:
 def _number(request: Request, name: str, default: int, low: int, high: int) -> int:
     text = request.query_params.get(name, str(default))
     if not text.isdigit():
-        raise ValueError(f"'{name}' is '{text}'; expected a whole number.")
+        raise ValueError(f"'{name}' is '{text}'; expected an integer.")
     return min(max(int(text), low), high)
 
 

@@ -1,7 +1,7 @@
-"""Scripts: our JavaScript as one file, and the line that hands it an element to fill.
+"""Bundle our JavaScript into one file and connect its functions to elements of the page.
 
-Gradio adds the page's head while it draws, so the script may arrive before or after an element:
-elements wait in a queue until it is there.
+Gradio inserts the HTML head while it renders, so the script may load before or after an element.
+Calls are therefore put in a queue that the script works off when it has loaded.
 """
 
 import os
@@ -38,18 +38,18 @@ _PARTS = (
 
 
 def bundle() -> str:
-    """Return all scripts in their order, the interval of the poller in front."""
+    """Return all scripts in loading order, preceded by the polling interval."""
     poll_ms = int(os.environ.get("TIMBRE_POLL_MS", "1000"))
     parts = [(ASSETS / "page" / name).read_text(encoding="utf-8") for name in _PARTS]
     return "\n".join([f"window.timbre = {{ pollMs: {poll_ms} }};", *parts])
 
 
 def mount(function: str) -> str:
-    """Return the `js_on_load` that lets a function of our script fill an element."""
+    """Return a `js_on_load` that lets a function of our script fill the element."""
     return queued(function, "element", "trigger")
 
 
 def queued(function: str, *given: str) -> str:
-    """Return the line that calls a function of our script once the script is there."""
+    """Return a line of JavaScript that calls a function of our script once it has loaded."""
     call = ", ".join([f'"{function}"', *given])
     return f"(window.timbreQueue = window.timbreQueue || []).push([{call}]);"

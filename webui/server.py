@@ -1,4 +1,4 @@
-"""Server: builds the page and serves it with our routes, behind the guard."""
+"""Launch the Gradio server with our routes and security middleware."""
 
 import argparse
 import secrets
@@ -23,14 +23,14 @@ from webui.theme import build_theme
 
 
 def serve(args: argparse.Namespace, scratch: Path, home: Path, port: int) -> None:
-    """Attach to the runs that train already, keep the queue, and serve until interrupted."""
+    """Re-attach to runs that are training, start the queue, and serve until interrupted."""
     runs = home / args.runs
     uploads = runs / ".page" / "uploads"
     uploads.mkdir(parents=True, exist_ok=True)
     studio = Studio(RunLibrary(runs), scratch, uploads, home)
     studio.library.attach()
     studio.library.keep_queue()
-    # A password says who may come in; without one, the token in the printed address does.
+    # Access is controlled by a password if there is one, else by the token in the printed address.
     token = "" if args.auth or not args.token else stored_token(runs / ".page" / "token")
     max_bytes = int(args.max_upload * 2**30)
     page = build_page(studio)
@@ -45,8 +45,7 @@ def serve(args: argparse.Namespace, scratch: Path, home: Path, port: int) -> Non
         share=False,
         show_error=False,
         ssr_mode=False,
-        # All this skips is one more request of Gradio's to the page, and an end after 3 s without
-        # an answer, which a busy machine may take.
+        # Skips Gradio's check that the page answers within 3 s, which fails on a busy machine.
         _frontend=False,
         pwa=False,
         run_history=False,
@@ -74,8 +73,9 @@ def serve(args: argparse.Namespace, scratch: Path, home: Path, port: int) -> Non
         },
     )
     address = f"{page.local_url}?token={token}" if token else str(page.local_url)
-    with suppress(KeyboardInterrupt):  # Gradio takes it only while it blocks.
-        sys.stdout.write(f"Timbre runs at {address} - runs are kept in {studio.library.folder}\n")
+    # Outside of block_thread Gradio does not catch Ctrl+C itself.
+    with suppress(KeyboardInterrupt):
+        sys.stdout.write(f"Timbre runs at {address} - runs are stored in {studio.library.folder}\n")
         sys.stdout.flush()
         if args.open:
             webbrowser.open(address)
@@ -83,7 +83,7 @@ def serve(args: argparse.Namespace, scratch: Path, home: Path, port: int) -> Non
 
 
 def _login(auth: str) -> Callable[[str, str], bool]:
-    """Return what compares a login with `name:password`, in the same time for any guess."""
+    """Return a function that checks a login against `name:password` in constant time."""
     wanted = [part.encode() for part in auth.split(":", 1)]
 
     def is_right(name: str, password: str) -> bool:

@@ -1,4 +1,4 @@
-"""Speaking: synthesis and export run in a short child process, never in the page's own."""
+"""Run synthesis and export in child processes, so that the page never loads torch."""
 
 import json
 import re
@@ -13,27 +13,27 @@ from trainer import paths
 from trainer.errors import RunError
 from trainer.runs import Run
 
-_TIMEOUT_S = 300.0
+_TIMEOUT_S = 300.0  # Chosen by hand: a long sentence on a slow CPU takes minutes, not hours.
 _CHECKPOINT = re.compile(r"base|best|last|\d{1,12}")
 
 
 def speak(run: Run, text: str, *, speaker: str, checkpoint: str, out: Path) -> Path:
-    """Synthesise a sentence with a checkpoint of a run into a WAV file.
+    """Synthesize a sentence with a checkpoint of a run to a WAV file.
 
     Raises:
-        RunError: the child's own sentence on why it could not.
+        RunError: synthesis failed; the message is the child's own.
     """
     _run_trainer(_synthesize_words(run, text, speaker, checkpoint, str(out)))
     return out
 
 
 class LiveSpeech:
-    """A child process that speaks: its WAV as it comes, and its sentence if it cannot."""
+    """A child process that streams synthesized speech as WAV, and its error message if it fails."""
 
     def __init__(self, run: Run, text: str, *, speaker: str, checkpoint: str) -> None:
         words = _synthesize_words(run, text, speaker, checkpoint, "-")
         self._held = ExitStack()
-        # A file, because nobody reads a pipe while the sound plays, and a full one would block.
+        # A file, because nothing reads a pipe during playback, and a full pipe would block.
         self._said = self._held.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         process = subprocess.Popen(
             trainer_command([*words, "--stream"]),
@@ -51,29 +51,29 @@ class LiveSpeech:
         return self._process.pid
 
     def read(self) -> bytes:
-        """Wait for the next bytes of the WAV; empty when there are no more."""
+        """Wait for the next bytes of the WAV; return b"" at its end."""
         assert self._process.stdout is not None
-        # Unlike `read`, what is there already is returned at once.
+        # Unlike `read`, `read1` returns what is available instead of waiting for a full block.
         return self._process.stdout.read1(65536)  # type: ignore[attr-defined]
 
     def problem(self) -> str:
-        """Return why the child that closed its sound failed; empty if it did not."""
+        """Return the error message of a child that closed its output; empty if it succeeded."""
         code = self._process.wait(_TIMEOUT_S)
         self._said.seek(0)
         said = self._said.read().decode(errors="replace")
         return _last_sentence(said, code) if code else ""
 
     def stop(self) -> None:
-        """End the child, whatever it does."""
+        """Kill the child process."""
         self._process.kill()
         self._held.close()
 
 
 def export(run: Run, folder: Path, *, checkpoint: str = "best", bf16: bool = False) -> Path:
-    """Write the weights of a run into a new folder, where the family can also in bf16.
+    """Export the weights of a run to a new folder; some families support bf16.
 
     Raises:
-        RunError: the child's own sentence on why it could not.
+        RunError: the export failed; the message is the child's own.
     """
     check_name(checkpoint)
     words = ["export", str(run.folder), f"--out={folder}", f"--checkpoint={checkpoint}"]
@@ -84,17 +84,20 @@ def export(run: Run, folder: Path, *, checkpoint: str = "best", bf16: bool = Fal
 def speak_takes(
     run: Run, texts: Sequence[str], checkpoints: Sequence[str], *, speaker: str, folder: Path
 ) -> dict[tuple[str, int], Path]:
-    """Speak every text with every checkpoint in one child; return the files by both.
+    """Synthesize every text with every checkpoint in one child process.
+
+    Returns:
+        WAV files by checkpoint and index of the text.
 
     Raises:
-        RunError: the child's own sentence on why it could not.
+        RunError: synthesis failed; the message is the child's own.
     """
     for checkpoint in checkpoints:
         check_name(checkpoint)
     folder.mkdir(parents=True, exist_ok=True)
     is_one = len(texts) == 1 and len(checkpoints) == 1
     out = folder / f"{checkpoints[0]}-0.wav" if is_one else folder
-    # With equals signs, so that text that begins with a dash is no option.
+    # With equals signs, so that a text that begins with a dash is not parsed as an option.
     words = ["synthesize", str(run.folder), *(f"--text={text}" for text in texts)]
     words += [f"--checkpoint={','.join(checkpoints)}", f"--out={out}"]
     words += [f"--speaker={speaker}"] if speaker else []
@@ -104,19 +107,19 @@ def speak_takes(
 
 
 def check_name(checkpoint: str) -> None:
-    """Raise RunError unless it names a checkpoint: best, last or a step."""
+    """Raise RunError unless the name is valid: best, last, base or a step."""
     if not _CHECKPOINT.fullmatch(checkpoint):
-        raise RunError(f"'{checkpoint}' is no checkpoint. Choose best, last, base or a step.")
+        raise RunError(f"'{checkpoint}' is not a checkpoint. Choose best, last, base or a step.")
 
 
 def trainer_command(words: Sequence[str]) -> list[str]:
-    """Return what starts the command line in a process of its own."""
+    """Return the command that runs the trainer in its own process."""
     return paths.trainer_command(*words)
 
 
 def _synthesize_words(run: Run, text: str, speaker: str, checkpoint: str, out: str) -> list[str]:
     check_name(checkpoint)
-    # With an equals sign, so that text that begins with a dash is no option.
+    # With an equals sign, so that a text that begins with a dash is not parsed as an option.
     words = [f"--text={text}", f"--out={out}", f"--checkpoint={checkpoint}"]
     if speaker:
         words.append(f"--speaker={speaker}")
@@ -126,10 +129,10 @@ def _synthesize_words(run: Run, text: str, speaker: str, checkpoint: str, out: s
 def run_trainer(
     words: Sequence[str], *, timeout_s: float, too_long: str
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command of the trainer to its end.
+    """Run a trainer command and wait for it.
 
     Raises:
-        RunError: `too_long`, as it took longer than that many seconds.
+        RunError: the command took longer than `timeout_s`; the message is `too_long`.
     """
     try:
         return subprocess.run(
@@ -148,10 +151,10 @@ def run_trainer(
 
 
 def ask_trainer(words: Sequence[str], *, timeout_s: float, too_long: str) -> dict[str, Any]:
-    """Run a command of the trainer and return the JSON it prints, whatever code it ends with.
+    """Run a trainer command and return the JSON it prints, whatever its exit code.
 
     Raises:
-        RunError: its own sentence on why it could not; `too_long` as above.
+        RunError: it printed no JSON or took longer than `timeout_s`.
     """
     ended = run_trainer(words, timeout_s=timeout_s, too_long=too_long)
     try:
@@ -161,7 +164,7 @@ def ask_trainer(words: Sequence[str], *, timeout_s: float, too_long: str) -> dic
 
 
 def _run_trainer(words: Sequence[str]) -> None:
-    too_long = f"This took longer than {_TIMEOUT_S:.0f} s and was given up. Try a shorter sentence."
+    too_long = f"Timed out after {_TIMEOUT_S:.0f} s. Try a shorter sentence."
     ended = run_trainer(words, timeout_s=_TIMEOUT_S, too_long=too_long)
     if ended.returncode != 0:
         raise RunError(_last_sentence(ended.stderr, ended.returncode))

@@ -1,4 +1,4 @@
-"""Status: what a run's state means to a person; pure functions from RunStatus to words."""
+"""Describe a run's state for people; pure functions of RunStatus."""
 
 from typing import Any
 
@@ -28,12 +28,12 @@ _SYMBOLS = {
 
 
 def actions(state: str) -> tuple[str, ...]:
-    """Return which buttons make sense in a state."""
+    """Return the actions that are available in a state."""
     return _ACTIONS.get(state, ())
 
 
 def duration_text(seconds: float | None) -> str:
-    """Say a length of time in at most two units: '45 s', '12 min', '3 h 05 min'."""
+    """Format a duration with at most two units: '45 s', '12 min', '3 h 05 min'."""
     if seconds is None:
         return ""
     if seconds < 90:
@@ -49,7 +49,7 @@ def duration_text(seconds: float | None) -> str:
 
 
 def phase_text(status: RunStatus) -> str:
-    """Say what the process does while no step runs."""
+    """Return what an active process is doing between steps; empty if nothing to report."""
     if not status.is_active:
         return ""
     if status.phase and status.phase_total:
@@ -60,7 +60,7 @@ def phase_text(status: RunStatus) -> str:
 
 
 def describe(status: RunStatus) -> dict[str, Any]:
-    """Return what the page shows of a run's state, as JSON values."""
+    """Return what the page shows about a run's state, as JSON values."""
     total = max(status.total_steps, status.step)
     return {
         "name": status.name,

@@ -1,4 +1,4 @@
-"""Streaming: speech on its way to a player while a child process still makes it."""
+"""Stream speech to the browser while a child process is still generating it."""
 
 import logging
 import threading
@@ -14,33 +14,33 @@ from trainer.errors import DataError
 from trainer.library import RunLibrary
 from webui.speaking import LiveSpeech, check_name
 
-MOST_LETTERS = 1000
+MOST_LETTERS = 1000  # Chosen by hand: about a minute of speech; longer texts go to a file.
 _LONGEST_NAME = 200
 _TIMEOUT_S = 300.0
-_PATIENCE_S = 2.0
+_PATIENCE_S = 2.0  # Long enough for the child of the previous sentence to be killed.
 _BUSY = (
-    "Another sentence is being spoken; this server speaks one at a time. Wait until it ends, or "
-    "press Stop where it plays."
+    "Another sentence is being spoken, and this server speaks one at a time. Wait until it ends, "
+    "or press Stop there."
 )
 _HEADERS = {
     "Cache-Control": "no-store",
-    # Proxies would otherwise hold the sound back until it is whole.
+    # Keeps nginx from buffering the response until it is complete.
     "X-Accel-Buffering": "no",
 }
 
 
 class Speeches:
-    """The view that speaks, one sentence at a time on the whole server."""
+    """The speech route; the whole server speaks one sentence at a time."""
 
     def __init__(self, library: RunLibrary) -> None:
         self._library = library
         self._speaking = threading.Lock()
 
     def speech(self, request: Request) -> Response:
-        """Answer with the sound of `text` by a `run`, `checkpoint` and `speaker`, as it comes."""
-        # A GET that starts a process: no other site may embed it as a sound.
+        """Stream `text` spoken by the `run`, `checkpoint` and `speaker` of the query."""
+        # This GET starts a process, so other sites must not embed it as audio.
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            return JSONResponse({"error": "This request comes from another site."}, 403)
+            return JSONResponse({"error": "Cross-site requests are not allowed."}, 403)
         query = request.query_params
         run = self._library.get(query.get("run", ""))
         checkpoint, speaker = query.get("checkpoint", "best"), query.get("speaker", "")
@@ -55,7 +55,7 @@ class Speeches:
         return _SpeechAnswer(self, start)
 
     async def take(self) -> bool:
-        """Take the one place; a moment's patience lets a listener start the next sentence."""
+        """Acquire the speaking slot; wait briefly, as the previous sentence may be ending."""
         with anyio.move_on_after(_PATIENCE_S):
             while not self._speaking.acquire(blocking=False):
                 await anyio.sleep(0.05)
@@ -63,12 +63,12 @@ class Speeches:
         return False
 
     def release(self) -> None:
-        """Give the place back."""
+        """Release the speaking slot."""
         self._speaking.release()
 
 
 class _SpeechAnswer(Response):
-    """Sends a child's sound as it comes; the child ends when the listener goes away."""
+    """Streams a child's audio; the child is killed when the client disconnects."""
 
     def __init__(self, speeches: Speeches, start: Callable[[], LiveSpeech]) -> None:
         super().__init__(media_type="audio/wav", headers=_HEADERS)
@@ -78,7 +78,7 @@ class _SpeechAnswer(Response):
         self._has_begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with sound, or with a sentence and 400 or 503."""
+        """Send audio, or an error message with status 400 or 503."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
             refusal = await self._speak(send)
@@ -87,7 +87,7 @@ class _SpeechAnswer(Response):
             tasks.cancel_scope.cancel()
 
     async def _speak(self, send: Send) -> Response | None:
-        """Send the sound; return what to answer instead if there is none."""
+        """Send the audio; return an error response if there is none to send."""
         if not await self._speeches.take():
             return _refusal(_BUSY, 503)
         speech = None
@@ -96,7 +96,7 @@ class _SpeechAnswer(Response):
             with anyio.fail_after(_TIMEOUT_S):
                 return await self._relay(speech, send)
         except TimeoutError:
-            return self._given_up(f"This took over {_TIMEOUT_S:.0f} s. Try a shorter text.")
+            return self._given_up(f"Timed out after {_TIMEOUT_S:.0f} s. Try a shorter text.")
         finally:
             if speech is not None:
                 speech.stop()
@@ -113,15 +113,15 @@ class _SpeechAnswer(Response):
             sound = await to_thread.run_sync(speech.read, abandon_on_cancel=True)
         problem = await to_thread.run_sync(speech.problem, abandon_on_cancel=True)
         if problem or not self._has_begun:
-            return self._given_up(problem or "There was no sound.")
+            return self._given_up(problem or "The model produced no audio.")
         await send({"type": "http.response.body", "body": b""})
         return None
 
     def _given_up(self, problem: str) -> Response | None:
-        """Return the answer that says so; sound that has begun just breaks off, unfinished."""
+        """Return an error response, or None if audio was already sent: the stream just ends."""
         if not self._has_begun:
             return _refusal(problem, 400)
-        logging.getLogger(__name__).warning("Speech broke off: %s", problem)
+        logging.getLogger(__name__).warning("Speech was interrupted: %s", problem)
         return None
 
 
@@ -139,15 +139,15 @@ def _checked_text(text: str, speaker: str) -> str:
     """Return the text to speak.
 
     Raises:
-        DataError: there is none, or too much of it.
+        DataError: the text is empty, or the text or the speaker's name is too long.
     """
     if not text.strip():
-        raise DataError("There is nothing to say. Write a sentence first.")
+        raise DataError("The text is empty. Write a sentence first.")
     if len(text) > MOST_LETTERS:
         raise DataError(
-            f"The text has {len(text)} letters; {MOST_LETTERS} at most are spoken while they are "
-            "made. Write less, or speak it into a file."
+            f"The text has {len(text)} characters; live speech allows at most {MOST_LETTERS}. "
+            "Shorten it, or use Speak to file."
         )
     if len(speaker) > _LONGEST_NAME:
-        raise DataError(f"A speaker's name has at most {_LONGEST_NAME} letters.")
+        raise DataError(f"A speaker name can have at most {_LONGEST_NAME} characters.")
     return text

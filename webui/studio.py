@@ -1,4 +1,4 @@
-"""Studio: what every tab of the page needs: the runs, the folders and the demo."""
+"""Hold what all tabs share: the runs, background processes, folders and the demo."""
 
 import os
 from contextlib import suppress
@@ -26,14 +26,13 @@ _RUNS_ASKED = 20
 
 @dataclass(frozen=True)
 class Studio:
-    """The runs, the races, their overview, and the folders that the page writes to.
+    """The runs, the races, the run table, and the folders that the page writes to.
 
-    `rates` finds learning rates, `measuring` measures optimizations and `cutting` cuts recordings,
-    in processes of their own.
+    `rates` finds learning rates, `measuring` benchmarks optimizations and `cutting` cuts
+    recordings, each in its own process.
 
-    `scratch` holds files on their way to the browser (it is the server's working folder);
-    `uploads` keeps the lists and clips that came from the browser; typed relative paths start at
-    `home`.
+    `scratch` holds temporary files for the browser (it is the server's working folder); `uploads`
+    keeps uploaded lists and clips; relative paths that users type start at `home`.
     """
 
     library: RunLibrary
@@ -60,7 +59,7 @@ class Studio:
             object.__setattr__(self, name, part)
 
     def measurements(self) -> list[Path]:
-        """List what has been measured on this machine, newest first."""
+        """List the benchmark results of this machine, newest first."""
         return [path for path, _ in list_kept()]
 
     def s_per_step_like(self, config: RunConfig) -> float | None:
@@ -78,18 +77,18 @@ class Studio:
         return None
 
     def start(self, wanted_name: str, config: RunConfig) -> Run:
-        """Start a run under the wanted name, or under the next free one like it."""
+        """Start a run under the given name, or a free variant of it."""
         return self.library.start(wanted_name, config)
 
     def absolute(self, path: str) -> str:
-        """Return a path a person typed as an absolute one; relative ones start at `home`."""
+        """Make a typed path absolute; relative paths start at `home`."""
         return str((self.home / os.path.expanduser(path.strip())).absolute())
 
     def checked(self, config: RunConfig) -> RunConfig:
-        """Return a configuration that can be started, with paths that hold from any folder.
+        """Validate a configuration and return it with absolute paths.
 
         Raises:
-            ConfigError: it names no clips, or something that no catalog holds.
+            ConfigError: it names no clips, or an unknown family, optimizer or optimization.
         """
         config = self._with_absolute_paths(config)
         refuse_missing_data(config)
@@ -104,10 +103,10 @@ class Studio:
     def read_manifest(
         self, data: DataConfig, *, fresh: bool = False, progress: Progress = no_progress
     ) -> Manifest:
-        """Read and check the clips; the ones read last are kept until a fresh look is asked for.
+        """Read and check the clips; recent results are cached unless `fresh` is true.
 
         Raises:
-            DataError: a list is absent or cannot be read as rows at all.
+            DataError: a list does not exist or cannot be parsed.
         """
         data = self.absolute_data(data)
         if fresh or data not in self._manifests:
@@ -117,7 +116,7 @@ class Studio:
         return self._manifests[data]
 
     def absolute_data(self, data: DataConfig) -> DataConfig:
-        """Return the data with paths that hold from any folder."""
+        """Return the data settings with absolute paths."""
         names = ("train_csv", "eval_csv", "train_data")
         given = {name: getattr(data, name).strip() for name in names}
         return replace(
@@ -134,7 +133,7 @@ def _step_facts(config: RunConfig) -> tuple[Any, ...]:
 
 
 def demo_data() -> DataConfig:
-    """Return the data of the demo voice."""
+    """Return the data settings of the demo voice."""
     demo = ASSETS / "demo"
     return DataConfig(
         train_csv=str(demo / "train.csv"), eval_csv=str(demo / "eval.csv"), language="en"
@@ -142,7 +141,7 @@ def demo_data() -> DataConfig:
 
 
 def demo_config() -> RunConfig:
-    """Return the demo run: the demo voice, the base checkpoint if there is one, a quick preset.
+    """Return the config of the demo run: demo voice, bundled base checkpoint, quick preset.
 
     Raises:
         DataError: the demo clips are not installed.
@@ -150,13 +149,13 @@ def demo_config() -> RunConfig:
     data = demo_data()
     if not Path(data.train_csv).is_file():
         raise DataError(
-            f"The demo clips are not there ({data.train_csv}). Get the whole repository, or bring "
-            "your own recordings under Data."
+            f"The demo clips are missing ({data.train_csv}). Clone the whole repository, or add "
+            "your own recordings on the Data tab."
         )
     return apply_preset(RunConfig(data=data, base=demo_base()), "quick")
 
 
 def demo_base() -> str:
-    """Return the folder of the bundled base checkpoint, or an empty text."""
+    """Return the folder of the bundled base checkpoint, or an empty string."""
     base = ASSETS / "base"
     return str(base) if (base / "config.json").is_file() else ""

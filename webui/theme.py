@@ -1,4 +1,4 @@
-"""Theme: fonts and colours of the page; every pair of text and ground passes WCAG AA."""
+"""Define the fonts and colors of the page; all text meets the WCAG AA contrast ratio."""
 
 from gradio.themes import Default
 from gradio.themes.base import Base
@@ -9,12 +9,12 @@ _RED, _RED_DARK = "#b91c1c", "#991b1b"
 
 
 def build_theme() -> Base:
-    """Return the theme; its fonts come with Gradio, so nothing is loaded from elsewhere."""
+    """Return the theme; its fonts ship with Gradio, so nothing is loaded from other sites."""
     theme = Default(
         primary_hue=colors.indigo,
         secondary_hue=colors.indigo,
         neutral_hue=colors.slate,
-        # Gradio's semi-bold files lack half the alphabet; regular and bold are whole.
+        # Gradio's semi-bold font files lack half the alphabet; regular and bold are complete.
         font=(
             fonts.LocalFont("IBM Plex Sans", weights=(400, 700)),
             *_SCRIPTS,

@@ -1,4 +1,4 @@
-"""Trials: what the page reads of races, rate searches, measurements and cut recordings."""
+"""Serve the state of races, learning-rate searches, benchmarks and cut recordings as JSON."""
 
 import json
 from collections.abc import Callable
@@ -12,17 +12,17 @@ from trainer.measurements import list_kept
 from webui.errands import Errand
 from webui.studio import Studio
 
-_KEPT = 20
+_KEPT = 20  # Benchmark results listed on the page; chosen by hand.
 
 
 class Trials:
-    """The views of the trials of one studio."""
+    """The views of the background jobs of one studio."""
 
     def __init__(self, studio: Studio) -> None:
         self._studio = studio
 
     def views(self) -> dict[str, Callable[[Request], Response]]:
-        """Return the views by their paths."""
+        """Return the views by path."""
         return {
             "/studio/races": self.races,
             "/studio/races/{name}": self.race,
@@ -55,7 +55,7 @@ class Trials:
 
 
 def describe_rates(errand: Errand) -> dict[str, Any]:
-    """Return how far the search for a rate is, and what it found."""
+    """Return the progress and the result of the learning-rate search."""
     about, running = errand.about(), errand.is_running()
     lines = errand.lines()
     progress = lines[-1] if lines and "done" in lines[-1] else {"done": 0, "total": 0}
@@ -76,7 +76,7 @@ def describe_rates(errand: Errand) -> dict[str, Any]:
 
 
 def describe_measuring(errand: Errand) -> dict[str, Any]:
-    """Return whether something is measured now, and what is known of this machine."""
+    """Return whether a benchmark is running, and the results for this machine."""
     running = errand.is_running()
     kept = [
         {"file": path.name} | measurement.to_json()
@@ -93,7 +93,7 @@ def describe_measuring(errand: Errand) -> dict[str, Any]:
 
 
 def describe_cut(errand: Errand) -> dict[str, Any]:
-    """Return how far a cut of recordings is, and what came out."""
+    """Return the progress and the result of cutting recordings."""
     running, lines = errand.is_running(), errand.lines()
     last = lines[-1] if lines else {}
     found = last if "list" in last and not running else None

@@ -1,4 +1,4 @@
-"""Rewrite: a list with edited texts and rows removed, as a new file; the old one stays."""
+"""Rewrite: a list with edited texts and rows excluded, as a new file; the old one stays."""
 
 import csv
 import io

@@ -1,1 +1,1 @@
-"""The tabs of the page, one file each."""
+"""The tabs of the page, one module each."""

@@ -1,4 +1,4 @@
-"""Data: lists and clips from the browser or this computer, checked row by row before training."""
+"""Build the Data tab: upload lists and clips, and check them row by row before training."""
 
 import re
 import shutil
@@ -33,7 +33,7 @@ _QUIET: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None
 
 @dataclass(frozen=True)
 class _Fitness:
-    """What asks which clips a model can use, and where the answer appears."""
+    """The widgets that ask which clips a model can use, and the report."""
 
     family: gr.Dropdown
     base: gr.Textbox
@@ -43,7 +43,7 @@ class _Fitness:
 
 @dataclass(frozen=True)
 class _Sources:
-    """Where lists and clips come from."""
+    """The widgets for adding lists and clips."""
 
     files: gr.File
     audio_folder: gr.Textbox
@@ -51,10 +51,10 @@ class _Sources:
 
 
 def store_upload(studio: Studio, files: list[str], audio_folder: str) -> DataConfig:
-    """Keep uploaded lists and clips together in one folder and return the data they make.
+    """Copy uploaded lists and clips to one folder and return data settings that use them.
 
     Raises:
-        DataError: there is no list among the files, or the audio folder does not exist.
+        DataError: the files contain no list, or the audio folder does not exist.
     """
     paths = [Path(file) for file in files]
     if any(path.suffix.lower() == ".zip" for path in paths):
@@ -62,8 +62,8 @@ def store_upload(studio: Studio, files: list[str], audio_folder: str) -> DataCon
     lists = [path for path in paths if path.suffix.lower() in _LISTS]
     if not lists:
         raise DataError(
-            "There is no list among the files. Expected a CSV, TSV, TXT or .list file with an "
-            "audio file and its text on every line."
+            "No list found among the files. Expected a CSV, TSV, TXT or .list file that names an "
+            "audio file and its text on each line."
         )
     folder = studio.uploads / uuid.uuid4().hex[:12]
     (folder / "wavs").mkdir(parents=True)
@@ -75,7 +75,7 @@ def store_upload(studio: Studio, files: list[str], audio_folder: str) -> DataCon
     if audio_folder.strip():
         source = studio.absolute(audio_folder)
         if not Path(source).is_dir():
-            raise DataError(f"{source} is not a folder. Give the folder that holds the clips.")
+            raise DataError(f"{source} is not a folder. Enter the folder that contains the clips.")
         (folder / "audio").symlink_to(source, target_is_directory=True)
     evals = [path.name for path in lists if _EVAL_NAME.search(path.stem.lower())]
     trains = [path.name for path in lists if path.name not in evals] or evals
@@ -84,18 +84,16 @@ def store_upload(studio: Studio, files: list[str], audio_folder: str) -> DataCon
 
 
 def _store_archive(studio: Studio, paths: list[Path]) -> DataConfig:
-    """Unpack an uploaded archive and return the data it holds; what was left out is told."""
+    """Unpack an uploaded ZIP and return its dataset; warn about files that were skipped."""
     if len(paths) > 1:
         raise DataError(
-            f"{len(paths)} files came with an archive. Drop one ZIP that holds the list and its "
-            "clips, or drop the files without an archive."
+            f"Got {len(paths)} files including a ZIP. Drop one ZIP with the list and its clips, "
+            "or the files without a ZIP."
         )
     unpacked = unpack(paths[0], studio.uploads / uuid.uuid4().hex[:12])
     if unpacked.refused:
         first = next(f"{name}: {why}" for name, why in unpacked.refused.items())
-        gr.Warning(
-            as_shown(f"{len(unpacked.refused)} files stayed in the archive. The first: {first}")
-        )
+        gr.Warning(as_shown(f"{len(unpacked.refused)} files were not unpacked. The first: {first}"))
     return DataConfig(train_data=str(find_dataset(unpacked.folder)))
 
 
@@ -103,15 +101,16 @@ def build(studio: Studio, watch: FieldWatch) -> DataForm:
     """Lay the tab out, connect it, and return the form of the data."""
     with gr.Tab("Data", id="data", elem_id="tab-data"):
         gr.Markdown(
-            "### Recordings\nA list with an audio file and its text on every line: the common "
-            "layouts are recognised. WAV, FLAC, OGG and MP3, or a ZIP of all."
+            "### Recordings\nUpload a list that names an audio file and its text on each line; "
+            "common layouts are detected. Clips can be WAV, FLAC, OGG or MP3. You can also upload "
+            "everything as one ZIP."
         )
         with gr.Row():
             with gr.Column(min_width=300):
                 sources = _build_sources()
             with gr.Column(min_width=300, scale=2):
                 form = DataForm()
-                check = gr.Button("Check the data", variant="primary", elem_id="check-data")
+                check = gr.Button("Check data", variant="primary", elem_id="check-data")
         recordings = tapes.build()
         ledger = build_ledger()
         form.report = ledger.report
@@ -126,29 +125,30 @@ def build(studio: Studio, watch: FieldWatch) -> DataForm:
 def _build_sources() -> _Sources:
     return _Sources(
         files=gr.File(
-            label="Train CSV, Eval CSV and clips from this browser",
+            label="Upload train CSV, eval CSV and clips",
             file_count="multiple",
             file_types=[*_LISTS, *_AUDIO, ".zip"],
             height=150,
             elem_id="upload",
         ),
         audio_folder=gr.Textbox(
-            label="Folder of the clips",
-            info="Only if you drop a list whose clips already lie on the server.",
+            label="Clips folder",
+            info="Only needed if you upload a list whose clips are already on the server.",
             interactive=True,
             max_lines=1,
             elem_id="audio-folder",
         ),
-        use_demo=gr.Button("Use the demo clips", size="sm", elem_id="use-demo"),
+        use_demo=gr.Button("Use demo clips", size="sm", elem_id="use-demo"),
     )
 
 
 def _build_fitness() -> _Fitness:
     families = discover("trainer.models", ModelFamily)
-    with gr.Accordion("What a model can use of it", open=False, elem_id="fitness"):
+    with gr.Accordion("Model compatibility", open=False, elem_id="fitness"):
         gr.Markdown(
-            "Letters the model does not know, clips too long for it, and what a new language "
-            "costs. It computes the features a run needs, so the first time takes a while."
+            "Find letters the model doesn't know, clips that are too long for it, and the tokens "
+            "that a new language adds. The check computes the features that a run needs, so the "
+            "first time takes a while."
         )
         with gr.Row():
             family = gr.Dropdown(
@@ -160,12 +160,12 @@ def _build_fitness() -> _Fitness:
             )
             base = gr.Textbox(
                 label="Base checkpoint",
-                info="The folder the run will start from; empty: none.",
+                info="The folder that the run will start from. Leave empty for none.",
                 interactive=True,
                 max_lines=1,
                 elem_id="fitness-base",
             )
-            check = gr.Button("Check for this model", elem_id="fitness-check")
+            check = gr.Button("Check compatibility", elem_id="fitness-check")
         return _Fitness(
             family, base, check, gr.HTML(apply_default_css=False, elem_id="fitness-report")
         )
@@ -211,7 +211,7 @@ def _wire_fitness(studio: Studio, form: DataForm, fitness: _Fitness) -> None:
         with toasts():
             name = str(values[fitness.family])
             if name not in families:
-                raise DataError(f"'{name}' is no model. Choose one of {', '.join(families)}.")
+                raise DataError(f"Unknown model '{name}'. Choose one of {', '.join(families)}.")
             base = str(values[fitness.base] or "").strip()
             base = studio.absolute(base) if base else ""
             found = judge_for(name, base, studio.absolute_data(form.config(values)))

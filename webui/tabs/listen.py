@@ -1,4 +1,4 @@
-"""Listen: any sentence with any checkpoint, beside the recordings and the previews of the run."""
+"""Build the Listen tab: speak sentences with any checkpoint and compare them with recordings."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -42,25 +42,27 @@ def original_audio(run: Run, clip_id: str) -> tuple[int, Any]:
     """Return a clip of a run as (sample rate, int16 samples).
 
     Raises:
-        DataError: the run has no such clip, or its file is gone.
+        DataError: the run has no such clip, or its audio cannot be read.
     """
     for clip in read_clips(run):
         if clip["id"] == clip_id:
             if not clip["audio_path"]:
-                raise DataError("This clip came as arrays without audio; nothing can be heard.")
+                raise DataError(
+                    "This clip has no audio; the dataset contains only precomputed arrays."
+                )
             try:
                 wave, sample_rate = soundfile.read(clip["audio_path"], dtype="int16")
             except soundfile.LibsndfileError as error:
                 raise DataError(f"{clip['audio_path']} cannot be read: {error}.") from None
             return sample_rate, wave
-    raise DataError("The run has no such clip. Choose one of the list.")
+    raise DataError("The run has no such clip. Choose one from the list.")
 
 
 def build(studio: Studio, shown: gr.Textbox) -> ListenTab:
     """Lay the tab out and connect it."""
     with gr.Tab("Listen", id="listen", elem_id="tab-listen") as page:
         empty = gr.Markdown(
-            "Nothing can be heard yet: train a voice first. The button under Start trains the demo "
+            "There is no voice yet. Train one first; the button on the Start tab trains the demo "
             "voice.",
             visible=False, elem_id="listen-empty", elem_classes="summary",
         )  # fmt: skip
@@ -82,7 +84,7 @@ def build(studio: Studio, shown: gr.Textbox) -> ListenTab:
         )  # fmt: skip
         with gr.Row():
             speak_now = gr.Button("Speak", variant="primary", elem_id="speak-now")
-            speak = gr.Button("Speak into a file", elem_id="speak")
+            speak = gr.Button("Speak to file", elem_id="speak")
             export = gr.Button("Export voice", elem_id="export-heard")
         where = gr.Markdown(elem_classes="where")
         files = gr.File(label="Exported voice", visible=False, elem_id="exported-heard")
@@ -113,7 +115,7 @@ def build(studio: Studio, shown: gr.Textbox) -> ListenTab:
 
 
 def choices_of(studio: Studio, name: str | None) -> list[Any]:
-    """Return the updates of the checkpoint, speaker and recording dropdowns for a run."""
+    """Return updates of the checkpoint, speaker and recording dropdowns for a run."""
     try:
         run = studio.library.get(name or "")
     except TimbreError:
@@ -167,7 +169,7 @@ def _wire(tab: ListenTab, page: gr.Tab, studio: Studio, shown: gr.Textbox) -> No
 
 
 def _wire_court(court: gr.HTML, studio: Studio) -> None:
-    """Connect the comparison of checkpoints: one event speaks, the other keeps a vote."""
+    """Connect the listening test: one event synthesizes takes, the other stores a vote."""
 
     def speak(event: gr.EventData) -> None:
         with toasts():
@@ -193,7 +195,7 @@ def _wire_sound(tab: ListenTab, studio: Studio) -> None:
     def speak(run: str, text: str, speaker: str | None, checkpoint: str) -> str:
         with toasts():
             if not (text or "").strip():
-                raise DataError("There is nothing to say. Write a sentence first.")
+                raise DataError("The text is empty. Write a sentence first.")
             voice = speaker or ""
             return str(speak_with(studio, run, text, speaker=voice, checkpoint=checkpoint))
 

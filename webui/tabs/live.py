@@ -1,4 +1,4 @@
-"""Live: one panel, drawn in the browser from the cursor route; its buttons are Gradio events."""
+"""Build the Live tab: one panel, drawn in the browser; its buttons trigger Gradio events."""
 
 import gradio as gr
 
@@ -17,7 +17,7 @@ def wire(panel: gr.HTML, studio: Studio) -> None:
     """Connect the panel's buttons: stop, save, preview and resume."""
     panel.click(
         answer_buttons(studio),
-        # A press counts though the answer to the one before is still on its way.
+        # Every click counts, even if the previous one has not been answered yet.
         trigger_mode="multiple",
         show_progress="hidden",
         concurrency_limit=None,

@@ -1,4 +1,4 @@
-"""Race: optimizers against each other on the clips and settings of the Train tab."""
+"""Build the Race tab: compare optimizers on the clips and settings of the Train tab."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from webui.studio import Studio
 _USUAL_MINUTES = "30"
 _USUAL = RaceChoices().optimizers.split(",")
 _INFO = (
-    "The first one is the baseline. Or type one with options: adamw:lr=1e-4 keeps this rate, "
-    "adamw:lr=1e-4/1e-3 tries two; an optimizer may race twice."
+    "The first one is the baseline. You can also type one with options: adamw:lr=1e-4 fixes the "
+    "rate, adamw:lr=1e-4/1e-3 tries two. An optimizer can race more than once."
 )
 
 
@@ -40,7 +40,7 @@ class RaceTab:
 
     @property
     def components(self) -> set[Any]:
-        """Everything that decides what Start does, besides the Train tab."""
+        """All inputs of the race, except those of the Train tab."""
         return {self.name, self.optimizers, *self.form.widgets.values()}
 
 
@@ -53,9 +53,9 @@ def build(watch: FieldWatch) -> RaceTab:
     ]
     with gr.Tab("Race", id="race", elem_id="tab-race"):
         gr.Markdown(
-            "Which optimizer is best for your clips? All start from the same weights and see the "
-            "same batches; each first tries a few rates in short runs. Clips, model and settings "
-            "are those of the Train tab."
+            "Which optimizer works best for your clips? All start from the same weights and see "
+            "the same batches. Each first tries a few learning rates in short runs. The clips, the "
+            "model and the settings come from the Train tab."
         )
         with gr.Row():
             optimizers = gr.Dropdown(
@@ -81,7 +81,7 @@ def wire(
     tab: RaceTab, further: gr.Button, studio: Studio, tabs: gr.Tabs, fields: set[Any],
     read: Callable[[Values], RunConfig],
 ) -> None:  # fmt: skip
-    """Connect the buttons; `further` is the one of the Train tab, `read` makes its RunConfig."""
+    """Connect the buttons; `further` is the button on the Train tab, `read` reads its form."""
 
     def press(values: Values) -> dict[Any, Any]:
         try:
@@ -89,14 +89,16 @@ def wire(
             choices = read_choices(tab, values)
             name = studio.races.start(values[tab.name] or "race", plan_race(config, choices))
         except TimbreError as error:
-            gr.Warning("This race cannot start; see below the fields of the Race tab.")
+            gr.Warning("The race can't start; see the errors on the Race tab.")
             problems = problems_of(error)
             wrong = marks(problems, [*fields, *tab.form.widgets.values()], pressed=True)
             text = gr.Markdown(as_list(problems), visible=True)
             return {tab.problem: text, tab.watch.marks: wrong, tabs: gr.Tabs(selected="race")}
         if studio.overview.active():
-            gr.Warning("A run is being trained too: what the race says of speeds will be rough.")
-        gr.Info(f"The race {name} has begun; it goes on without this page.", duration=4)
+            gr.Warning(
+                "Another run is training, so the speeds measured in this race will be inaccurate."
+            )
+        gr.Info(f"Race {name} started. It keeps running if you close this page.", duration=4)
         hidden = gr.Markdown(visible=False)
         return {tab.problem: hidden, tab.watch.marks: "", tabs: gr.Tabs(selected="race")}
 
@@ -117,7 +119,7 @@ def read_choices(tab: RaceTab, values: Values) -> RaceChoices:
     """Return the choices of the tab.
 
     Raises:
-        ConfigError: names every field whose value cannot be used.
+        ConfigError: lists every field with an invalid value.
     """
     words = [word.strip() for word in values[tab.optimizers] or [] if word.strip()]
     return RaceChoices(**tab.form.read(values), optimizers=",".join(words))
@@ -129,11 +131,11 @@ def _answer(studio: Studio) -> Callable[[gr.EventData], None]:
         with toasts():
             if action == "stop":
                 studio.races.stop(name)
-                gr.Info(as_shown(f"{name} saves the run at hand and stops."), duration=4)
+                gr.Info(as_shown(f"{name} will save its current run and stop."), duration=4)
             elif action == "resume":
                 studio.races.resume(name)
-                gr.Info(as_shown(f"{name} goes on where it was."), duration=4)
+                gr.Info(as_shown(f"{name} has resumed."), duration=4)
             else:
-                raise RunError(f"'{action}' is nothing that a race can do.")
+                raise RunError(f"Unknown action '{action}'.")
 
     return act

@@ -1,4 +1,4 @@
-"""Runs: the queue, every run in one table, compared, resumed, exported, and the trash."""
+"""Build the Runs tab: the queue, the run table with comparison and export, and the trash."""
 
 import shutil
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from webui.studio import Studio
 
 @dataclass(frozen=True)
 class RunsTab:
-    """The table and where an exported voice appears."""
+    """The run table and the widgets that show an exported voice."""
 
     table: gr.HTML
     where: gr.Markdown
@@ -33,8 +33,8 @@ def build(studio: Studio) -> RunsTab:
 def export_files(
     studio: Studio, run: str, checkpoint: str, *, bf16: bool = False
 ) -> tuple[str, gr.File]:
-    """Export a voice; return where it lies, in words, and the update that offers it as a ZIP."""
-    gr.Info("Exporting the voice; its file appears on this tab.", duration=4)
+    """Export a voice; return a message with its folder, and an update that offers it as a ZIP."""
+    gr.Info("Exporting the voice. The file will appear on this tab.", duration=4)
     with toasts():
         folder = export_run(studio, run, checkpoint, bf16=bf16)
     name = f"{folder.parent.parent.name}-{folder.name}"
@@ -43,7 +43,7 @@ def export_files(
 
 
 def wire(tab: RunsTab, studio: Studio) -> None:
-    """Connect the buttons of the table; settings are copied to the form by the Train tab."""
+    """Connect the buttons of the table; the Train tab handles copying settings to its form."""
 
     def hand_over(event: gr.EventData) -> tuple[Any, Any]:
         bf16 = event_detail(event, "bf16") == "true"

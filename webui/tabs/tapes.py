@@ -1,4 +1,4 @@
-"""Tapes: the part of the Data tab where long recordings are cut into clips and written down."""
+"""Build the part of the Data tab that cuts long recordings into clips and transcribes them."""
 
 import hashlib
 import shutil
@@ -22,7 +22,7 @@ _LONGEST = (2.0, 30.0)
 
 @dataclass(frozen=True)
 class TapesPart:
-    """The fields, and the panel that shows how far the cut is."""
+    """The fields, and the panel that shows the progress."""
 
     files: gr.File
     path: gr.Textbox
@@ -34,21 +34,21 @@ class TapesPart:
 
     @property
     def asked(self) -> list[Any]:
-        """What a cut is made from, in the order of `start_cut`."""
+        """The inputs of a cut, in the order of `start_cut`."""
         return [self.files, self.path, self.speaker, self.longest, self.whisper]
 
 
 def build() -> TapesPart:
-    """Lay the part out, folded."""
-    with gr.Accordion("From long recordings", open=False, elem_id="tapes"):
+    """Lay the part out in a closed accordion."""
+    with gr.Accordion("Cut long recordings", open=False, elem_id="tapes"):
         gr.Markdown(
-            "Recordings without a list are cut in their pauses into clips. With Whisper their "
-            "texts are written too; else you write them here while you listen."
+            "Cut recordings that have no list into clips at their pauses. Whisper can transcribe "
+            "them; without it, type the texts here while you listen."
         )
         with gr.Row():
             with gr.Column(min_width=300):
                 files = gr.File(
-                    label="Recordings from this browser",
+                    label="Upload recordings",
                     file_count="multiple",
                     file_types=list(AUDIO),
                     height=120,
@@ -56,15 +56,15 @@ def build() -> TapesPart:
                 )
                 path = gr.Textbox(
                     label="Recording or folder on the server",
-                    info="The clips go to a new folder beside it.",
+                    info="The clips are saved in a new folder next to it.",
                     interactive=True,
                     max_lines=1,
                     elem_id="tapes-path",
                 )
             with gr.Column(min_width=300):
                 speaker = gr.Textbox(
-                    label="Who speaks",
-                    info="Empty: the folder a recording lies in.",
+                    label="Speaker name",
+                    info="Leave empty to use the name of the recording's folder.",
                     interactive=True,
                     max_lines=1,
                     elem_id="tapes-speaker",
@@ -79,8 +79,8 @@ def build() -> TapesPart:
                 )
                 whisper = gr.Textbox(
                     label="Whisper model",
-                    info="A folder, or with a connection a name such as small or large-v3; needs "
-                    "pip install faster-whisper. Empty: no texts.",
+                    info="A folder, or a name to download such as small or large-v3. Requires pip "
+                    "install faster-whisper. Leave empty to skip transcription.",
                     interactive=True,
                     max_lines=1,
                     elem_id="tapes-whisper",
@@ -90,17 +90,27 @@ def build() -> TapesPart:
     return TapesPart(files, path, speaker, longest, whisper, cut, panel)
 
 
-def wire(part: TapesPart, studio: Studio, language: Any) -> None:
-    """Connect the part; what its panel applies, the list of the clips, is the caller's to take."""
+def wire(
+    part: TapesPart, studio: Studio, language: Any, take: Callable[[str], list[Any]],
+    outputs: list[Any],
+) -> Any:  # fmt: skip
+    """Connect the part; `take` fills `outputs` with the new list. Return that event."""
 
     def press(*asked: Any) -> None:
         with toasts():
             start_cut(studio, *asked)
-            gr.Info("Cutting; the clips follow.", duration=4)
+            gr.Info("Cutting the recordings.", duration=4)
 
     def act(event: gr.EventData) -> None:
         if event_detail(event, "action") == "stop":
             studio.cutting.stop()
+
+    def use() -> list[Any]:
+        with toasts():
+            told = studio.cutting.lines()
+            if not told or "list" not in told[-1]:
+                raise RunError("No clips have been cut yet.")
+            return take(str(told[-1]["list"]))
 
     part.cut.click(press, [*part.asked, language], None, **_QUIET).then(
         None, None, None, js="() => timbre.wakeCut()", api_visibility="private"
@@ -120,11 +130,11 @@ def list_of_clips(studio: Studio) -> str:
 def start_cut(
     studio: Studio, files: Any, path: Any, speaker: Any, longest: Any, whisper: Any, language: Any
 ) -> None:
-    """Start to cut what came from the browser, or what lies on the server.
+    """Start cutting uploaded recordings, or recordings on the server.
 
     Raises:
         DataError: there is nothing to cut, or the longest clip is out of bounds.
-        RunError: a cut is under way already.
+        RunError: a cut is already running.
     """
     if studio.cutting.is_running():
         raise RunError("This is already running. Wait until it finishes, or stop it first.")
@@ -135,7 +145,7 @@ def start_cut(
     low, high = _LONGEST
     if not low <= longest_s <= high:
         raise DataError(f"The longest clip must be between {low:g} and {high:g} s.")
-    # Another length goes to another folder; the same one goes on where it was.
+    # Another length goes to another folder; the same one has resumed.
     ending = "clips" if longest_s == Cutting().longest_s else f"clips-{longest_s:g}s"
     source, out = _places(studio, files, as_text(path).strip(), ending)
     words = ["cut", "--lines", f"--audio={source}", f"--out={out}", f"--longest={longest_s:g}"]
@@ -151,7 +161,7 @@ def _digest(path: Path) -> str:
 
 
 def _places(studio: Studio, files: Any, path: str, ending: str) -> tuple[Path, Path]:
-    """Return what to cut, and the folder of its clips."""
+    """Return the source to cut and the output folder."""
     uploaded = [Path(file) for file in files or [] if Path(file).suffix.lower() in AUDIO]
     if uploaded:
         facts = sorted((file.name, _digest(file)) for file in uploaded)
@@ -162,8 +172,10 @@ def _places(studio: Studio, files: Any, path: str, ending: str) -> tuple[Path, P
             shutil.copyfile(file, folder / "recordings" / file.name)
         return folder / "recordings", folder / ending
     if not path:
-        raise DataError("There is nothing to cut. Drop recordings, or name a recording or folder.")
+        raise DataError(
+            "There is nothing to cut. Upload recordings, or enter a recording or folder."
+        )
     source = Path(studio.absolute(path))
     if not source.exists():
-        raise DataError(f"{source} does not exist. Name a recording or a folder of them.")
+        raise DataError(f"{source} does not exist. Enter a recording or a folder of them.")
     return source, source.parent / f"{source.stem}-{ending}"
