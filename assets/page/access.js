@@ -1,16 +1,16 @@
-/* The page by keyboard and by ear: shortcuts with their list under `?`, headings of the tabs, and
-   what Gradio's own parts leave unnamed. */
+/* Accessibility: keyboard shortcuts (listed under `?`), tab headings and labels that Gradio's own
+   components lack. */
 (function () {
   "use strict";
   const t = window.timbre;
   const KEYS = [
-    ["Ctrl + Enter", "Start training on Train, speak on Listen"],
-    ["S", "Live: speak a preview now"],
-    ["L", "Live: logarithmic scale"],
-    ["+ -", "Live: smooth more or less"],
-    ["\u2190 \u2192", "Live: move along a chart that has the focus"],
-    ["Esc", "Live: show the whole run again"],
-    ["?", "Show these keys"],
+    ["Ctrl + Enter", "Start training (Train tab) or speak (Listen tab)"],
+    ["S", "Live: generate a preview now"],
+    ["L", "Live: toggle the log scale"],
+    ["+ -", "Live: change the smoothing"],
+    ["\u2190 \u2192", "Live: move along the focused chart"],
+    ["Esc", "Live: reset the zoom"],
+    ["?", "Show this list"],
   ];
   const REPAIR_MS = 250;
   let help = null, waiting = null;
@@ -25,7 +25,7 @@
       t.h("td", {}, deed)));
     const close = t.h("button", { type: "button", onclick: () => help.close() }, "Close");
     const dialog = t.h("dialog", { class: "keys", id: "keys", "aria-labelledby": "keys-title" },
-      t.h("h2", { id: "keys-title" }, "Keys"), t.h("table", {}, t.h("tbody", {}, rows)), close);
+      t.h("h2", { id: "keys-title" }, "Keyboard shortcuts"), t.h("table", {}, t.h("tbody", {}, rows)), close);
     document.body.append(dialog);
     return dialog;
   }
@@ -63,7 +63,7 @@
       if (event.key === "Enter" && start && press(start)) event.preventDefault();
       return;
     }
-    // A letter that somebody types into a field is no command.
+    // A letter typed into a field is not a shortcut.
     const isTyping = event.target.closest && event.target.closest("textarea, select, dialog, " +
       "input:not([type=checkbox]):not([type=radio]):not([type=range])");
     if (isTyping) return;
@@ -76,7 +76,7 @@
     if (event.target.id === "show-keys") t.showKeys();
   });
 
-  /* Gradio builds a tab when it is first opened: name it, and what stands in it without a name. */
+  /* Gradio builds a tab when it is first opened: add its heading and the missing roles then. */
   function repair() {
     waiting = null;
     for (const panel of document.querySelectorAll("#tabs > [role=tabpanel]")) {

@@ -1,16 +1,16 @@
-/* Where the time of a step goes: one stacked bar of its parts, and what stands out in words. */
+/* Step time breakdown: one stacked bar of the parts of a step, and a sentence about the bottleneck. */
 (function () {
   "use strict";
   const t = window.timbre;
-  const STEPS = 100;
+  const STEPS = 100;  // Newest steps to take medians of; chosen by hand.
   const PARTS = [
     ["data", "Waiting for data", "perf/data_wait_s", "--t-line-2"],
     ["forward", "Forward", "perf/forward_s", "--t-line-1"],
     ["backward", "Backward", "perf/backward_s", "--t-line-3"],
     ["optimizer", "Optimizer", "perf/optimizer_s", "--t-line-4"],
-    ["rest", "Rest", null, "--t-quiet"],
+    ["rest", "Other", null, "--t-quiet"],
   ];
-  const MUCH = 0.25;
+  const MUCH = 0.25;  // A part above this share is called a bottleneck; chosen by hand.
 
   t.Breakdown = class {
     constructor() {
@@ -18,7 +18,7 @@
       this.key = t.h("div", { class: "legend" });
       this.words = t.h("p", { class: "parts-words", id: "live-culprit" });
       this.element = t.h("section", { class: "parts", id: "live-breakdown" },
-        t.h("div", { class: "parts-head" }, t.h("b", { class: "chart-title" }, "Where a step's time goes"),
+        t.h("div", { class: "parts-head" }, t.h("b", { class: "chart-title" }, "Step time breakdown"),
           this.key), this.bar, this.words);
       this.pieces = PARTS.map(([, , , colour]) => t.h("i", { style: `background: var(${colour})` }));
       this.labels = PARTS.map(([, label, , colour]) => t.h("span", {},
@@ -28,7 +28,7 @@
       this.element.hidden = true;
     }
 
-    /* Show the medians of the newest steps; runs of a device that tells no times show nothing. */
+    /* Show the medians of the newest steps; hidden if the device does not report times. */
     show(series) {
       const found = t.splitStep(series.steps);
       this.element.hidden = !found;
@@ -65,19 +65,19 @@
   function culprit(shares, series) {
     const percent = (share) => `${(100 * share).toFixed(0)} %`;
     if (shares.data >= MUCH) {
-      return `Waiting for data takes ${percent(shares.data)} of a step: put the cache of features ` +
-        "(TIMBRE_CACHE) on a faster disk, or leave a processor core free for making batches.";
+      return `Waiting for data takes ${percent(shares.data)} of a step: put the feature cache ` +
+        "(TIMBRE_CACHE) on a faster disk, or leave a CPU core free for loading batches.";
     }
     if (shares.optimizer >= MUCH) {
-      return `The optimizer takes ${percent(shares.optimizer)} of a step: gradient accumulation lets it ` +
-        "run less often, and AdamW is the fastest of them.";
+      return `The optimizer takes ${percent(shares.optimizer)} of a step: gradient accumulation runs ` +
+        "it less often, and AdamW is the fastest optimizer.";
     }
     if (shares.rest >= MUCH) {
-      return `${percent(shares.rest)} of a step go into neither the model nor its optimizer: ` +
-        "gradient clipping, averaged weights and telling of the step. Larger batches make it matter less.";
+      return `${percent(shares.rest)} of a step is spent outside the model and the optimizer: ` +
+        "gradient clipping, averaged weights and logging. Larger batches reduce this share.";
     }
     const model = shares.forward + shares.backward;
-    const words = `The model itself takes ${percent(model)} of a step: nothing stands in its way.`;
+    const words = `The model itself takes ${percent(model)} of a step: there is no bottleneck.`;
     return isRecomputing(series) ? words + " Gradient checkpointing computes its forward pass twice; " +
       "where memory allows, a step without it is shorter." : words;
   }

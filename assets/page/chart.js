@@ -1,10 +1,10 @@
-/* A line chart on a canvas: grid, log scale, hover shared by all charts of a group, zoom by drag. */
+/* A line chart on a canvas, with a grid, a log scale, a shared hover line and zoom by dragging. */
 (function () {
   "use strict";
   const t = window.timbre;
   const PAD = { left: 52, right: 12, top: 8, bottom: 22 };
 
-  /* What the charts of one panel share: the x under the pointer and the zoomed range. */
+  /* State shared by the charts of a panel: the x under the pointer and the zoomed range. */
   t.ChartGroup = class {
     constructor() {
       this.charts = [];
@@ -155,7 +155,7 @@
       this.drawMarks(pen);
       pen.save();
       pen.beginPath();
-      // A dot at an end is drawn whole.
+      // A margin, so that dots at the edges are not cut off.
       pen.rect(PAD.left - 4, PAD.top - 2, this.frame.width + 8, this.frame.height + 4);
       pen.clip();
       for (const line of this.lines) this.drawLine(pen, line);
@@ -282,7 +282,7 @@
       this.drawLegend(x);
     }
 
-    /* What the mark nearest to the pointer stands for. */
+    /* Label the marks near the pointer. */
     drawWords(pen, x) {
       const f = this.frame, reach = 7;
       const near = this.marks.filter((mark) => mark.words && Math.abs(f.px(mark.x) - f.px(x)) < reach);
@@ -301,7 +301,7 @@
       });
     }
 
-    /* The legend names every line, with its value under the pointer or its newest one. */
+    /* List every line with its value under the pointer, or its latest value. */
     drawLegend(x) {
       const shown = this.lines.filter((line) => line.kind !== "faint" || this.lines.length === 1);
       while (this.legend.children.length > shown.length) this.legend.lastChild.remove();
@@ -330,7 +330,7 @@
     }
   };
 
-  /* A line without axes for a tile. */
+  /* A small line without axes, for a tile. */
   t.sparkline = function (canvas, values, colour) {
     const box = canvas.getBoundingClientRect();
     if (!box.width) return;

@@ -1,4 +1,4 @@
-/* The comparison of two to six runs: their curves in one chart, last previews, differing settings. */
+/* Compare two to six runs: curves in one chart, latest previews and the settings that differ. */
 (function () {
   "use strict";
   const t = window.timbre;
@@ -26,7 +26,7 @@
     }
 
     toolbar() {
-      const metric = t.h("select", { id: "compare-metric", "aria-label": "What is drawn",
+      const metric = t.h("select", { id: "compare-metric", "aria-label": "Metric",
         onchange: () => this.look({ metric: metric.value }) },
       METRICS.map(([value, label]) => t.h("option", { value }, label)));
       const slider = t.h("input", { type: "range", min: "0", max: "0.99", step: "0.01", value: "0.9",
@@ -48,12 +48,13 @@
       this.draw();
     }
 
-    /* Show these runs; fewer than two show nothing. Runs that train are read on. */
+    /* Show these runs (at least two), and keep reading those that are training. */
     async show(names) {
       this.names = names;
       this.element.hidden = names.length < 2;
       this.offerFiles();
-      // Two that read the same rows would draw them twice; this one goes on with what is chosen then.
+      // Two concurrent reads would append the same rows twice. The read in progress uses the names
+      // that are chosen when it ends.
       if (names.length < 2 || this.isReading) return;
       this.isReading = true;
       try {
@@ -125,7 +126,7 @@
       return table.get("step");
     }
 
-    /* The newest preview of each run, one below the other. */
+    /* The latest preview of each run, one below the other. */
     drawPreviews(found) {
       const facts = JSON.stringify(found.map((run) => [run.name, run.files]));
       if (facts === this.heard) return;
@@ -139,7 +140,7 @@
     }
   };
 
-  /* Only the settings in which the runs differ. */
+  /* A table of the settings that differ between the runs. */
   function differences(found) {
     const flat = found.map((run) => flatten(run.config, ""));
     const names = [...new Set(flat.flatMap((values) => Object.keys(values)))].sort();

@@ -1,7 +1,8 @@
-/* Checkpoints side by side: one sentence as each of them speaks it, and a blind test that ranks them. */
+/* The listening test: a sentence spoken by several checkpoints, and a blind test that ranks them. */
 (function () {
   "use strict";
   const t = window.timbre;
+  // The limits match webui/listening.py, and the timeout that of webui/speaking.py.
   const MOST = 5, MOST_TEXTS = 6, LOOK_MS = 1500, PATIENCE_MS = 300000;
   let court = null;
 
@@ -11,7 +12,7 @@
     if (t.listened) court.choose(t.listened);
   };
 
-  /* A vote was kept: a ranking on show counts it, also when it was asked for before that. */
+  /* Called when a vote has been stored: reload the ranking if it is visible. */
   t.countVote = function () {
     if (court && court.ballot.hidden) court.read();
   };
@@ -36,10 +37,10 @@
       this.entries = t.h("div", { class: "toolbar", id: "court-entries" });
       this.sentences = t.h("select", { multiple: true, size: "5", id: "court-sentences",
         "aria-label": "Sentences" });
-      this.own = t.h("input", { type: "text", dir: "auto", id: "court-own", placeholder: "Or write one of your own",
-        "aria-label": "A sentence of your own" });
+      this.own = t.h("input", { type: "text", dir: "auto", id: "court-own", placeholder: "Or enter your own sentence",
+        "aria-label": "Your own sentence" });
       this.speakButton = t.h("button", { type: "button", class: "primary", id: "court-speak",
-        onclick: () => this.speak() }, "Speak them all");
+        onclick: () => this.speak() }, "Generate takes");
       this.blindButton = t.h("button", { type: "button", id: "court-blind",
         onclick: () => this.startBlind() }, "Blind test");
       this.words = t.h("span", { class: "quiet", role: "status", id: "court-words" });
@@ -47,7 +48,7 @@
       this.ballot = t.h("div", { class: "ballot", id: "ballot" });
       this.ranking = t.h("div", { id: "ranking" });
       this.ballot.hidden = true;
-      this.element = t.h("section", { class: "court live", hidden: true }, t.h("h3", {}, "Checkpoints side by side"),
+      this.element = t.h("section", { class: "court live", hidden: true }, t.h("h3", {}, "Compare checkpoints"),
         this.entries, t.h("div", { class: "court-texts" }, this.sentences, this.own),
         t.h("div", { class: "toolbar" }, this.speakButton, this.blindButton, this.words),
         this.ballot, this.ranking, this.list);
@@ -72,7 +73,7 @@
       return true;
     }
 
-    /* Offer the base, the checkpoints and the recording; at first the ends and the best are ticked. */
+    /* Offer the base, the checkpoints and the recording; preselect the first, best and last. */
     offer() {
       const { steps, best, has_base: hasBase, sentences } = this.choices;
       const ticked = new Set([steps[0], best, steps[steps.length - 1]].filter((step) => step != null).map(String));
@@ -95,7 +96,7 @@
       if (box.checked && box.value !== "recording" && voices.length >= MOST) box.checked = false;
       if (box.checked) this.chosen.add(box.value);
       else this.chosen.delete(box.value);
-      t.setText(this.words, voices.length >= MOST ? "Five voices at once are the most." : "");
+      t.setText(this.words, voices.length >= MOST ? "Choose at most five voices." : "");
       this.draw();
     }
 
@@ -111,10 +112,10 @@
       return [...(own ? [own] : []), ...picked].slice(0, MOST_TEXTS);
     }
 
-    /* Ask the server, then look until all of it is there or it said why not. */
+    /* Request the takes, then poll until all exist, an error toast appears or time runs out. */
     async speak() {
       const texts = this.texts(), entries = [...this.chosen];
-      if (!texts.length || !entries.length) return t.setText(this.words, "Choose a sentence and who speaks it.");
+      if (!texts.length || !entries.length) return t.setText(this.words, "Choose a sentence and at least one voice.");
       const spoken = this.choices.sentences.find((sentence) => sentence.text === texts[texts.length - 1]);
       const speaker = spoken ? spoken.speaker : "";
       const { run } = this, began = Date.now();
@@ -124,14 +125,14 @@
       this.shown = { texts, speaker };
       this.trigger("apply", { run, texts: texts.join("\n"), entries: entries.join(","), speaker });
       this.speakButton.disabled = true;
-      t.setText(this.words, "Loading the voices and speaking ...");
+      t.setText(this.words, "Generating takes ...");
       while (this.run === run && Date.now() - began < PATIENCE_MS) {
         await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
         await this.read();
         if (isDone() || document.querySelector(".toast-body.error")) break;
       }
       this.speakButton.disabled = false;
-      t.setText(this.words, isDone() ? "" : "Not everything could be spoken.");
+      t.setText(this.words, isDone() ? "" : "Some takes could not be generated.");
       this.draw();
     }
 
@@ -166,7 +167,7 @@
       return t.runUrl(this.run, `takes/${take.id}.wav`);
     }
 
-    /* All pairs of different voices for one sentence, of those that are ticked. */
+    /* All pairs of takes of one sentence by two different selected voices. */
     pairs() {
       const found = [];
       const takes = this.takes.filter((take) => this.chosen.has(take.entry));
@@ -190,7 +191,7 @@
       this.read();
     }
 
-    /* A pair that was asked least, in an order that nobody knows. */
+    /* Ask about one of the pairs asked least often, in random order. */
     nextPair() {
       const key = ([one, two]) => [one.id, two.id].sort().join();
       const pairs = this.pairs();
@@ -212,7 +213,7 @@
         t.h("div", { class: "court-cards" }, player("A", first), player("B", second)),
         t.h("div", { class: "toolbar" }, button("A is better", "first", "vote-a"),
           button("B is better", "second", "vote-b"), button("No difference", "same", "vote-same"),
-          t.h("button", { type: "button", id: "end-blind", onclick: () => this.endBlind() }, "Show the ranking"),
+          t.h("button", { type: "button", id: "end-blind", onclick: () => this.endBlind() }, "Show ranking"),
           t.h("span", { class: "quiet" }, `${this.count} answers now; there are ${total} pairs.`)));
     }
 
@@ -227,7 +228,7 @@
       const [top, next] = this.standings;
       const isClear = next && top.low > next.high;
       const words = !next ? "" : isClear ? `${this.name(top.name)} is preferred.`
-        : "No clear winner yet: the intervals overlap. More answers make them shorter.";
+        : "No clear winner yet: the intervals overlap. More votes make them narrower.";
       this.ranking.replaceChildren(t.h("h3", {}, "Ranking by blind votes"), t.h("p", {}, words),
         t.h("div", { class: "ranking" }, this.standings.map((place) => t.h("div", { class: "ranking-row",
           "data-entry": place.name }, t.h("b", {}, this.name(place.name)), t.h("span", { class: "ranking-bar" },
@@ -236,8 +237,8 @@
         t.h("span", { class: "quiet" }, `${(100 * place.score).toFixed(0)} % ` +
           `(${(100 * place.low).toFixed(0)} to ${(100 * place.high).toFixed(0)}), ` +
           `${place.wins} won, ${place.losses} lost, ${place.draws} drawn`)))),
-        t.h("p", { class: "quiet" }, `${this.votes} votes. The chance to be preferred to an average one of them, ` +
-          "with the bounds that 90 % of resampled votes keep to."));
+        t.h("p", { class: "quiet" }, `${this.votes} votes. The estimated chance of being preferred to an average ` +
+          "voice, with a 90 % bootstrap interval."));
     }
   }
 })();

@@ -1,11 +1,11 @@
-/* The panel of the Data tab that shows how far long recordings are cut, and hands the clips over. */
+/* The panel of the Data tab that shows the progress of cutting recordings and offers the clips. */
 (function () {
   "use strict";
   const t = window.timbre;
   const PHASES = {
     "": () => "Starting.",
-    cut: (done, total) => `${done} of ${total} recordings are cut.`,
-    text: (done, total) => `${done} of ${total} texts are written.`,
+    cut: (done, total) => `Cut ${done} of ${total} recordings.`,
+    text: (done, total) => `Transcribed ${done} of ${total} clips.`,
   };
 
   t.mountCut = function (element, trigger) {
@@ -37,7 +37,7 @@
       this.use.hidden = !told.found;
       this.bar.firstChild.style.width = (told.total ? 100 * told.done / told.total : 0) + "%";
       t.setText(this.words, isRunning ? PHASES[told.phase](told.done, told.total) : told.found ? describe(told.found)
-        : told.problem || "The cut was stopped. Cut again to go on where it was.");
+        : told.problem || "Cutting was stopped. Cut again to continue.");
       const faults = told.found ? told.found.faults : [];
       if (faults.length !== this.faults.children.length) {
         this.faults.replaceChildren(...faults.map((fault) => t.h("li", {}, fault)));

@@ -1,12 +1,12 @@
-/* The Data tab: buttons of what to look at, and a warning before unsaved changes are lost. */
+/* The Data tab: the buttons of the issue table, and a warning before unsaved edits are lost. */
 (function () {
   "use strict";
   const t = window.timbre;
-  /* Gradio's names of events, as it knows no others. */
+  /* Gradio components accept only known event names, so these three stand for our actions. */
   const EVENTS = { show: "click", "leave-out": "delete", limit: "apply" };
   const STARTS = "#start-training, #add-to-queue";
-  const QUESTION = "Texts under Data were changed and are not saved: this run would train on the old " +
-    "ones. Go on?";
+  const QUESTION = "The Data tab has unsaved edits: this run would train on the old texts. " +
+    "Start anyway?";
   let draft = "";
 
   t.mountFindings = function (element, trigger) {
@@ -16,7 +16,7 @@
     });
   };
 
-  /* Remember whether there are changes that no file holds yet. */
+  /* Remember the unsaved edits; an empty text means there are none. */
   t.setDraft = function (text) {
     draft = text || "";
   };

@@ -1,11 +1,11 @@
-/* Small building blocks: elements made without innerHTML, numbers and times as people read them. */
+/* DOM helpers without innerHTML, formatting of numbers and times, JSON requests, tabs and theme. */
 (function () {
   "use strict";
   const t = window.timbre;
   const linkedTab = new URLSearchParams(location.search).get("tab");
   let wantedTab = "";
 
-  /* Make an element. Text children become text nodes, so nothing foreign is ever parsed as HTML. */
+  /* Make an element. Strings become text nodes, so untrusted text is never parsed as HTML. */
   t.h = function (tag, attributes, ...children) {
     const element = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes || {})) {
@@ -17,7 +17,7 @@
     return element;
   };
 
-  /* Set text only where it changed, so that nothing is laid out in vain. */
+  /* Set the text only if it changed, to avoid needless layout. */
   t.setText = function (element, text) {
     if (t.meant(element) !== text) element.textContent = text;
   };
@@ -50,7 +50,7 @@
     return t.h("span", { class: "chip chip-" + state }, symbol ? symbol + " " : null, state);
   };
 
-  /* What plays or shows a preview of a run: a picture for drawings, sound for everything else. */
+  /* The element for a preview of a run: an image for SVG files, else an audio player. */
   t.previewOf = function (run, file, words) {
     const src = t.runUrl(run, "previews/" + encodeURIComponent(file));
     return file.endsWith(".svg") ? t.h("img", { src, alt: words || "", loading: "lazy" })
@@ -75,7 +75,7 @@
     }
   };
 
-  /* Press a tab: Gradio gives its button the tab's id, or moves it into a menu where it is narrow. */
+  /* Click a tab; on narrow windows Gradio moves its button into a menu, where it has no id. */
   t.openTab = function (name) {
     wantedTab = name;
     pressTab(name, 60);
@@ -86,20 +86,20 @@
       .find((button) => t.meant(button).trim().toLowerCase() === name);
     const button = document.getElementById("tab-" + name + "-button") || hidden;
     if (button) button.click();
-    // While the window changes its width, the buttons move between the row and the menu.
+    // The click is lost if the button is just moving between the row and the menu, so check.
     requestAnimationFrame(() => {
       const panel = document.getElementById("tab-" + name);
-      // Another tab may have been pressed by now; two that pressed in turn would never agree.
+      // Stop if another tab was wanted meanwhile; two retry loops would fight forever.
       if (tries && wantedTab === name && panel && !panel.offsetParent) pressTab(name, tries - 1);
     });
   }
 
-  /* Open the tab of the address the page was opened with, unless something was pressed since. */
+  /* Open the tab named in the address, unless the user has clicked something since. */
   t.openLinkedTab = function () {
     if (linkedTab && !wantedTab) t.openTab(linkedTab);
   };
 
-  /* The address names the open tab, so that a reload comes back to it. */
+  /* Put the open tab into the address, so that a reload returns to it. */
   document.addEventListener("click", (event) => {
     const tab = event.target.closest && event.target.closest("#tabs [data-tab-id]");
     if (event.isTrusted) wantedTab = tab ? tab.dataset.tabId : wantedTab || "-";
@@ -114,7 +114,7 @@
     document.dispatchEvent(new Event("timbre-theme"));
     try {
       localStorage.setItem("timbre-dark", document.body.classList.contains("dark") ? "1" : "0");
-    } catch (error) { /* private windows may refuse storage; the choice then ends with the page */ }
+    } catch (error) { /* private windows may refuse storage; the choice is then not remembered */ }
   };
 
   try {

@@ -315,7 +315,7 @@
         if (mark.kind === "preview") this.addPreview(mark);
         if (mark.kind === "notice" && !isRepeated(mark, series)) this.addNotice(mark);
         if (mark.kind === "plan") this.addNotice({ step: mark.step, values: { level: "info",
-          text: `The end of the run was moved to step ${mark.values.last_step}.` } });
+          text: `The run now ends at step ${mark.values.last_step}.` } });
         if (mark.kind === "started") this.showOptimizations(mark.values);
         this.history.add(mark);
       }

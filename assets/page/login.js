@@ -1,9 +1,9 @@
-/* The form that asks for the password: sends it, and says in a sentence why it was refused. */
+/* The login form: sends the password and shows why a login failed. */
 (function () {
   "use strict";
   const t = window.timbre;
-  const WRONG = "The name or the password is not right. Write both again.";
-  const AWAY = "The server does not answer. Is it running?";
+  const WRONG = "Wrong name or password. Try again.";
+  const AWAY = "The server is not responding. Check that it is running.";
   const form = document.getElementById("login-form");
   if (!form) return;
   const refused = document.getElementById("login-refused"), button = form.querySelector("button");

@@ -1,11 +1,11 @@
-/* Fill the elements that waited for this script, and every later one at once. */
+/* Run the calls that were queued before this script loaded, and later ones immediately. */
 (function () {
   "use strict";
   const waiting = window.timbreQueue || [];
   const fill = ([name, ...rest]) => window.timbre[name](...rest);
   window.timbreQueue = { push: fill };
   waiting.forEach(fill);
-  // Not as an attribute of the button: the page forbids scripts in attributes.
+  // Not an onclick attribute: the Content-Security-Policy forbids scripts in attributes.
   document.addEventListener("click", (event) => {
     if (event.target.closest(".theme-switch")) window.timbre.switchTheme();
   });

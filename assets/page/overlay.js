@@ -1,4 +1,4 @@
-/* Another run drawn behind the one on show: chosen by name, read by cursor while it trains. */
+/* Draws a second run behind the current one for comparison; reads new rows while it trains. */
 (function () {
   "use strict";
   const t = window.timbre;
@@ -14,7 +14,7 @@
       this.element = t.h("label", {}, "Compare: ", this.picker);
     }
 
-    /* Offer every run but the one on show; a run that went away is let go. */
+    /* Offer all other runs; drop the chosen one if it no longer exists. */
     offer(names, shown) {
       const others = names.filter((name) => name !== shown);
       const offered = [...this.picker.options].slice(1).map((option) => option.value);
@@ -35,7 +35,7 @@
       this.readOn();
     }
 
-    /* Read what is new, seldom and only while that run trains. */
+    /* Read new rows every few seconds, only while that run is training. */
     async readOn() {
       const { series } = this;
       if (!series || Date.now() - this.readAt < READ_MS) return;

@@ -1,7 +1,7 @@
-/* One poller for the whole page: rows of the run on show, else only what trains right now.
+/* One poller for the whole page: rows of the displayed run, else only the list of active runs.
 
-   It waits while the browser tab is hidden, asks seldom while nothing trains, and backs off with a
-   notice while the server is away; its cursor then fetches everything that was missed. */
+   It pauses while the browser tab is hidden, polls slowly while nothing is training, and backs off
+   with a notice while the server is unreachable; its cursor then fetches everything missed. */
 (function () {
   "use strict";
   const t = window.timbre;
@@ -14,7 +14,7 @@
 
   t.on = (kind, listener) => listeners[kind].push(listener);
 
-  /* Show a run on the live tab; the address then leads there again. */
+  /* Show a run on the Live tab, and put its name into the address. */
   t.show = function (run) {
     if (!run) return;
     if (run !== t.run) {
@@ -46,7 +46,7 @@
     } catch (error) {
       if (error.status === 401) leave();
       else if (error.status === 404 && t.run) {
-        // Another run may be on show by now.
+        // The user may have chosen another run meanwhile.
         if (asked === t.series) forget(error.message);
       } else {
         failures += 1;
@@ -90,7 +90,7 @@
     for (const listener of listeners.active) listener();
   }
 
-  /* The server knows this page no more: it asks for nothing until the person has logged in anew. */
+  /* The session has expired: stop polling until the user logs in again. */
   function leave() {
     t.isLoggedOut = true;
     for (const listener of listeners.login) listener();

@@ -145,7 +145,7 @@ def start_cut(
     low, high = _LONGEST
     if not low <= longest_s <= high:
         raise DataError(f"The longest clip must be between {low:g} and {high:g} s.")
-    # Another length goes to another folder; the same one has resumed.
+    # One folder per length: cutting again with the same length continues where it stopped.
     ending = "clips" if longest_s == Cutting().longest_s else f"clips-{longest_s:g}s"
     source, out = _places(studio, files, as_text(path).strip(), ending)
     words = ["cut", "--lines", f"--audio={source}", f"--out={out}", f"--longest={longest_s:g}"]
