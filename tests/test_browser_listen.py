@@ -86,4 +86,4 @@ def test_the_tab_says_what_its_previews_are_and_speaks_by_keyboard(
     context.close()
 
     assert "along the run, beside" in heads["svg"]
-    assert heads["wav"] == "The same sentence along the run"
+    assert heads["wav"] == "The same sentence during training"

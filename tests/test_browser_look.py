@@ -274,10 +274,10 @@ def test_the_tiles_of_a_run_on_a_gpu_tell_its_memory_work_and_warmth(
     lock.release()
 
     assert tiles["GPU memory"] == ["18.4", "of 22.2 GiB, reserved 20.9, peak 21.6"]
-    assert tiles["GPU busy"] == ["97", "%, 71 \u00b0C"]
+    assert tiles["GPU utilization"] == ["97", "%, 71 \u00b0C"]
     assert tiles["Host memory"] == ["6.2", "GiB"]
     assert tiles["Effective rate"] == ["2.4e-4", "scheduled 1"]
-    assert all(drawn[name] for name in ("GPU memory", "GPU busy", "Host memory"))
+    assert all(drawn[name] for name in ("GPU memory", "GPU utilization", "Host memory"))
     assert all(word in legend for word in ("memory reserved", "memory peak", "host memory"))
     assert " of 22.2 GiB." in warning
 

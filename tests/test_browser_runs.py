@@ -46,11 +46,11 @@ def test_queued_runs_are_reordered_and_train_in_order(
     page.evaluate("timbre.openTab('runs')")
     page.wait_for_function(f"{QUEUED} === 'first,second,third'")
 
-    page.click("#queue li[data-run=third] >> text=Earlier")
+    page.click("#queue li[data-run=third] >> text=Move up")
     page.wait_for_function(f"{QUEUED} === 'first,third,second'")
     page.click("#queue li[data-run=second] >> text=Remove")
     page.wait_for_function(f"{QUEUED} === 'first,third'")
-    page.click("#queue >> text=Go on")
+    page.click("#queue >> text=Resume")
     for name in ("first", "third"):
         page.wait_for_selector(f"tr[data-run={name}] .chip-finished")
 
@@ -100,7 +100,7 @@ def test_a_run_is_discarded_while_it_trains_and_taken_back(
     page.wait_for_selector("#live-empty >> text=thrown was moved to the trash")
     page.evaluate("timbre.openTab('runs')")
     page.click("#trash summary")
-    page.click("#trash .recent-run:has-text('thrown') >> text=Take back")
+    page.click("#trash .recent-run:has-text('thrown') >> text=Restore")
     page.wait_for_selector("tr[data-run=thrown] .chip-stopped")
     page.context.close()
 

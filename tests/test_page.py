@@ -284,7 +284,7 @@ def test_a_request_to_a_run_that_does_not_train_is_refused(tmp_path: Path) -> No
     studio = make_studio(tmp_path)
     Run.create(studio.library.folder / "voice", RunConfig())
 
-    with pytest.raises(RunError, match="not being trained"):
+    with pytest.raises(RunError, match="is not training"):
         perform(studio, "stop", "voice")
 
 
@@ -338,8 +338,8 @@ def test_buttons_move_runs_through_queue_and_trash(tmp_path: Path) -> None:
 
     assert waiting == (["b"], True)
     assert not library.queue.is_paused
-    assert "in the trash" in said
-    assert back == "b is back among the runs."
+    assert "moved to the trash" in said
+    assert back == "b was restored."
 
 
 def test_an_export_in_bf16_has_a_folder_of_its_own(

@@ -2,7 +2,7 @@
 (function () {
   "use strict";
   const t = window.timbre;
-  /* Label, metric, digits, and the words behind the number, made of the run's series. */
+  /* Label, metric, digits, and a function from the run's series to the text after the number. */
   const TILES = [
     ["Loss", "train/loss", 4, () => ""],
     ["Eval loss", "val/loss", 4, (series) => bestWords(series)],
@@ -20,13 +20,13 @@
     "perf/host_memory_gib"];
   const BUTTONS = [
     ["preview", "Preview now", ""], ["save", "Save now", ""], ["resume", "Resume", "primary"],
-    ["stop", "Stop and keep", "stop"],
+    ["stop", "Stop and save", "stop"],
   ];
-  const READING_MS = 5000;
-  /* How the charts are drawn; kept here, as Gradio may build the panel anew. */
+  const READING_MS = 5000;  // How long a problem stays visible before another run is shown.
+  /* Chart settings; kept here because Gradio may rebuild the panel. */
   const VIEW = { smoothing: 0.9, log: false, x: "step", clip: false };
-  const MORE_HELP = "The planned steps keep their learning rates; the added ones go on at the rate " +
-    "the plan ends with (or at 5 % of its peak where that is zero).";
+  const MORE_HELP = "Planned steps keep their learning rates; added steps use the last rate of the " +
+    "schedule (or 5 % of its peak if that is zero).";
 
   t.mountLive = function (element, trigger) {
     const panel = new Panel(element, trigger);
@@ -54,7 +54,7 @@
       this.build();
     }
 
-    /* On arrival without a run: show what trains, else the newest; but let a problem be read. */
+    /* If no run is chosen, show an active one, else the newest, unless a problem is being shown. */
     async arrive() {
       await this.listRuns();
       const isRead = !(Date.now() - this.lostAt < READING_MS);
@@ -75,9 +75,9 @@
       this.listen = t.h("button", { type: "button", class: "primary", id: "live-listen",
         onclick: () => t.openTab("listen") }, "Listen");
       this.discard = t.sureButton("Discard", "Stop and move to trash?", () => this.throwAway(),
-        { class: "", id: "live-discard", title: "Moves the run to the trash, from where it can come back" });
-      this.kill = t.sureButton("End now", "End without saving?", () => this.press("kill"),
-        { class: "stop", id: "live-kill", title: "Ends the training process at once; Resume goes on from the last checkpoint" });
+        { class: "", id: "live-discard", title: "Moves the run to the trash, where you can restore it" });
+      this.kill = t.sureButton("Force stop", "Stop without saving?", () => this.press("kill"),
+        { class: "stop", id: "live-kill", title: "Kills the training process; Resume continues from the last checkpoint" });
       const head = t.h("div", { class: "live-head" }, this.picker, this.chip, this.since,
         t.h("span", { class: "space" }), this.buttons, this.kill, this.discard, this.listen);
       this.bar = t.h("div", { class: "progress", role: "progressbar", "aria-label": "Progress" },
@@ -99,28 +99,28 @@
       this.empty = t.h("div", { class: "empty", id: "live-empty" },
         t.h("p", {}, "Nothing has been trained yet."),
         t.h("button", { type: "button", class: "primary", onclick: () => t.openTab("start") },
-          "Go to Start and train a demo voice"));
+          "Open Start to train a demo voice"));
       this.main = t.h("div", { class: "live" }, head, this.bar, this.words, this.more,
         this.problem, this.alert, this.body);
       this.element.replaceChildren(this.empty, this.main);
     }
 
-    /* More steps than planned, while it trains or after its end. */
+    /* Adds steps to the plan, during training or after the end. */
     moreBox() {
       this.moreCount = t.h("input", { type: "number", min: "1", step: "1", value: "100",
-        id: "live-more-count", "aria-label": "How many more steps", oninput: () => this.sayMore() });
+        id: "live-more-count", "aria-label": "Number of steps to add", oninput: () => this.sayMore() });
       this.moreWords = t.h("span", { class: "quiet" });
       return t.h("details", { class: "more", id: "live-more-box", ontoggle: () => this.sayMore() },
         t.h("summary", {}, "Run more steps"), t.h("div", { class: "toolbar" }, this.moreCount,
           t.h("button", { type: "button", id: "live-more",
-            onclick: () => this.press("more", this.moreCount.value) }, "Run these steps"), this.moreWords));
+            onclick: () => this.press("more", this.moreCount.value) }, "Add steps"), this.moreWords));
     }
 
     sayMore() {
       const status = t.series && t.series.status, count = Number(this.moreCount.value);
-      if (!status || !(count >= 1)) return t.setText(this.moreWords, "Give a whole number from 1 on.");
+      if (!status || !(count >= 1)) return t.setText(this.moreWords, "Enter an integer of at least 1.");
       const end = (status.state === "finished" ? status.step : status.total_steps) + count;
-      t.setText(this.moreWords, `The run then goes to step ${end}. ${MORE_HELP}`);
+      t.setText(this.moreWords, `The run will end at step ${end}. ${MORE_HELP}`);
     }
 
     throwAway() {
@@ -150,7 +150,7 @@
         t.h("label", {}, "Smoothing ", slider, " ", shown),
         check("Log scale", "log"), check("Ignore spikes", "clip"),
         t.h("span", { class: "radios", role: "radiogroup", "aria-label": "Horizontal axis" },
-          "Over: ", radio("steps", "step"), radio("time", "time"), radio("epochs", "epoch")),
+          "X axis: ", radio("steps", "step"), radio("time", "time"), radio("epochs", "epoch")),
         this.overlay.element, this.reset, this.downloads());
     }
 
@@ -170,8 +170,8 @@
       };
       this.plays = t.h("div", { class: "plays" });
       this.key = t.h("p", { class: "quiet key" },
-        "Drag to zoom, double click to see all. Dots on the axis are checkpoints (green, large: the best), " +
-        "resumes (blue), changes of the plan (purple) and warnings (red); point at one to read it.");
+        "Drag to zoom, double-click to reset. Dots on the axis mark checkpoints (green, the best one larger), " +
+        "resumes (blue), changes of the last step (purple) and warnings (red); hover over one for details.");
       return t.h("div", {}, t.h("div", { class: "loss-box" }, this.loss.element, this.plays, this.key),
         t.h("div", { class: "charts" }, Object.values(this.small).map((item) => item.element)));
     }
@@ -231,10 +231,10 @@
         t.setText(this.empty.firstChild, problem);
       }
       if (!t.run && t.thrownAway) t.setText(this.empty.firstChild,
-        `${t.thrownAway} was moved to the trash. The Runs tab can take it back.`);
+        `${t.thrownAway} was moved to the trash. You can restore it on the Runs tab.`);
       this.offerRuns();
       if (!series || !series.status) {
-        if (series) this.words.textContent = "Reading the run ...";
+        if (series) this.words.textContent = "Loading the run ...";
         return;
       }
       if (this.shownRun !== series.run || this.shownMarks > series.marks.length) this.startAfresh();
@@ -299,14 +299,14 @@
         const table = name.startsWith("val/") ? series.validations : series.steps;
         const column = table.get(name);
         const isShown = name in table.columns || !name.startsWith("perf/");
-        // Without a GPU the memory of the device is that of the host.
+        // Without a GPU, the memory of the device is the host memory, so one tile is enough.
         this.tiles[i].hidden = !isShown || (name === "perf/host_memory_gib" && kind !== "cuda");
         t.setText(this.tiles[i].children[0], tileLabel(label, kind, table));
         t.setText(this.tiles[i].children[1], t.number(table.last(name), digits));
         t.setText(this.tiles[i].children[2], words(series));
         t.sparkline(this.tiles[i].children[3], column.slice(-60), "--t-line-1");
       });
-      // Ten would leave the last one alone in a row of its own.
+      // With ten tiles, the last one would be alone in its row.
       this.tileBox.classList.toggle("many", this.tiles.filter((tile) => !tile.hidden).length > 9);
     }
 
@@ -357,13 +357,13 @@
       const { level, text, remedy } = mark.values;
       const words = `step ${mark.step}: ${text} ${remedy || ""}`.trim();
       const offered = mark.values.offer === "rescue" ? t.h("button", { type: "button", class: "small rescue",
-        onclick: () => this.startAgain() }, "Start again with AdamW from the last good checkpoint") : null;
+        onclick: () => this.startAgain() }, "Restart with AdamW from the last good checkpoint") : null;
       this.notices.prepend(t.h("div", { class: "notice " + level }, words, offered));
       if (offered) this.alert.replaceChildren(this.notices.firstChild);
       while (this.notices.children.length > 30) this.notices.lastChild.remove();
     }
 
-    /* Another run takes this one's place; show it as soon as it is there. */
+    /* Restart this run under a new name, and show the new run once it exists. */
     startAgain() {
       const before = t.run;
       this.press("rescue");
@@ -388,7 +388,7 @@
       const series = t.series;
       const steps = range && series && this.stepsOf(range, series);
       if (!steps) return this.drawCharts();
-      // From before the range, so that the smoothed line enters it as it does in the whole.
+      // Start before the range, so that the smoothed line looks the same as in the full view.
       const from = Math.max(0, Math.floor(steps[0] - (steps[1] - steps[0]) / 2));
       const query = `rows?from=${from}&to=${Math.ceil(steps[1])}&max=1500`;
       const answer = await t.getJson(t.runUrl(series.run, query)).catch(() => null);
@@ -398,7 +398,7 @@
       this.drawCharts();
     }
 
-    /* The steps between two places on the horizontal axis, whatever it counts. */
+    /* Convert a range of the horizontal axis (steps, seconds or epochs) to steps. */
     stepsOf(range, series) {
       if (this.view.x === "step") return range;
       if (this.view.x === "epoch") return range.map((x) => x * (series.status.steps_per_epoch || 1));
@@ -407,7 +407,7 @@
       return inside.length ? [inside[0], inside[inside.length - 1]] : null;
     }
 
-    /* The x of each row: the step, the minutes since the first step, or the epoch. */
+    /* The x of each row: the step, the seconds since the first step, or the epoch. */
     axis(table, series) {
       if (this.view.x === "time") {
         const first = series.steps.get("time")[0] || series.validations.get("time")[0] || 0;
@@ -451,7 +451,7 @@
       this.placePlays(series);
     }
 
-    /* A metric of the run that is compared, dashed; none while none is. */
+    /* A metric of the comparison run, dashed; empty without one. */
     otherLines(metric, part, colour) {
       if (!this.overlay.isReady) return [];
       const { series } = this.overlay, isEval = metric.startsWith("val/");
@@ -489,7 +489,7 @@
     }
   }
 
-  /* Whether a run said something again as it was resumed, such as which clips it leaves out. */
+  /* Whether a notice repeats an earlier one because the run was resumed. */
   function isRepeated(mark, series) {
     return series.markedAs("started").some((start) => start.step > 0 && start.step === mark.step) &&
       series.markedAs("notice").some((other) =>
@@ -506,7 +506,7 @@
 
   function tileLabel(label, kind, table) {
     if (label === "Memory") return kind === "cuda" ? "GPU memory" : "Host memory";
-    if (label === "Busy") return kind === "cuda" ? "GPU busy" : "Processor busy";
+    if (label === "Busy") return kind === "cuda" ? "GPU utilization" : "CPU utilization";
     if (label === "Learning rate" && "train/lr_scheduled" in table.columns) return "Effective rate";
     return label;
   }
@@ -537,10 +537,10 @@
 
   function elapsedText(series) {
     const { status, started } = series, now = Date.now() / 1000 + series.clockSkew;
-    // Until the process speaks up, the wait counts from the press.
+    // Until the process reports its start, count from when the run was created.
     if (!started) return status.active ? t.duration(now - status.created_at) + " so far" : "";
     const elapsed = t.duration((status.active ? now : status.updated_at) - started.time);
-    if (started.step > 0) return elapsed + " since it was resumed";
+    if (started.step > 0) return elapsed + " since the resume";
     return status.active ? elapsed + " so far" : "took " + elapsed;
   }
 

@@ -1,24 +1,24 @@
-/* The race panel: how far a race is, its curves, what each optimizer tried, the table, the verdict. */
+/* The race panel: progress, curves, the rates that were tried, the result table and the verdict. */
 (function () {
   "use strict";
   const t = window.timbre;
   const COLOURS = ["--t-line-1", "--t-line-2", "--t-line-3", "--t-line-4", "--t-line-5", "--t-line-6"];
   const DASHES = [[], [8, 3], [2, 3]];
   const LABELS = { "race.md": "Table (Markdown)", "race.csv": "Table (CSV)",
-    "results.json": "All numbers (JSON)", "race.png": "Picture (PNG)" };
+    "results.json": "All numbers (JSON)", "race.png": "Image (PNG)" };
   let chosen = "";
 
   t.mountRace = function (element, trigger) {
     const panel = new RacePanel(element, trigger);
     t.whileShown(element, () => panel.refresh());
-    /* After a start: the one that is under way, else the newest. */
+    /* Called after a start: show the running race, else the newest. */
     t.showRace = () => {
       chosen = "";
       panel.refresh().catch(() => {});
     };
   };
 
-  /* Call now and then, but only while an element is on screen. */
+  /* Call `refresh` periodically while the element is visible. */
   t.whileShown = function (element, refresh) {
     const isShown = () => element.isConnected && element.offsetParent !== null && !document.hidden;
     const run = () => { if (isShown()) refresh().catch(() => {}); };
@@ -36,8 +36,8 @@
         onchange: () => { chosen = this.picker.value; this.refresh(); } });
       this.chip = t.h("span", {});
       this.words = t.h("span", { class: "progress-words", id: "race-words", role: "status" });
-      this.stop = this.button("Stop and keep", "stop", "stop");
-      this.resume = this.button("Go on", "primary", "resume");
+      this.stop = this.button("Stop and save", "stop", "stop");
+      this.resume = this.button("Resume", "primary", "resume");
       this.bar = t.h("div", { class: "progress", role: "progressbar", "aria-label": "Progress" }, t.h("i", {}));
       this.problem = t.h("div", { class: "notice warning", role: "alert", id: "race-problem" });
       this.about = t.h("div", { class: "states" });
@@ -51,7 +51,7 @@
       this.bySeconds = chart("Validation loss over seconds of training", (x) => t.duration(x));
       this.tried = t.h("div", { id: "race-tried" });
       this.table = t.h("div", { id: "race-table" });
-      this.caveats = t.h("details", { class: "trash" }, t.h("summary", {}, "What limits this"),
+      this.caveats = t.h("details", { class: "trash" }, t.h("summary", {}, "Limitations"),
         t.h("ul", { class: "verdict" }));
       this.files = t.h("div", { class: "toolbar", id: "race-files" });
       this.empty = t.h("p", { class: "quiet" }, "No race yet. Start one above.");
@@ -117,7 +117,7 @@
     showAbout(race) {
       const about = race.about;
       const facts = [["model", about.family], ["batch", about.batch_size], ["schedule", about.schedule],
-        ["seeds", about.seeds.join(", ")], ["steps of a run", race.steps || about.most_steps || "from the minutes"],
+        ["seeds", about.seeds.join(", ")], ["steps per run", race.steps || about.most_steps || "from the time limit"],
         ["minutes", about.minutes]].filter(([, value]) => value != null);
       this.about.replaceChildren(t.h("div", {}, facts.map(([name, value]) =>
         t.h("span", { class: "fact" }, name + ": ", t.h("b", {}, String(value))))));
@@ -137,7 +137,7 @@
   }
 
   function progressWords(race) {
-    // Before the rates are found, nobody knows how many runs there will be.
+    // The number of runs is unknown until the learning rates have been found.
     const isKnown = race.state === "finished" || race.steps;
     const words = [isKnown ? `${race.done} of ${race.total} runs`
       : `${race.done} of at least ${race.total} runs`];
@@ -154,7 +154,7 @@
     if (!rows.length) return t.h("span", {});
     const cell = ([value, loss, state], isChosen) => t.h("span", { class: "fact" + (isChosen ? " on" : "") },
       t.number(value, 3) + ": ", t.h("b", {}, state === "finished" ? t.number(loss, 4) : state));
-    return t.h("details", { class: "trash", open: !race.report }, t.h("summary", {}, "Rates tried in short runs"),
+    return t.h("details", { class: "trash", open: !race.report }, t.h("summary", {}, "Learning rates tried in short runs"),
       t.h("div", { class: "scroll" }, t.h("table", { class: "runs-table" }, t.h("tbody", {},
         rows.map((entrant) => t.h("tr", {}, t.h("td", {}, entrant.name), t.h("td", {}, entrant.knob),
           t.h("td", {}, t.h("div", { class: "tries" },
@@ -162,7 +162,7 @@
   }
 
   function resultTable(rows) {
-    const heads = ["Optimizer", "Rate", "Loss, equal steps", "", "Loss, equal seconds", "", "s/step",
+    const heads = ["Optimizer", "Rate", "Loss at equal steps", "", "Loss at equal time", "", "s/step",
       "Optimizer's share", "Memory (GiB)", "Diverged"];
     const percent = (share) => share == null ? "-" : t.number(100 * share, 3) + " %";
     return t.h("div", { class: "scroll" }, t.h("table", { class: "runs-table race-table" },

@@ -1,11 +1,11 @@
-/* The run table with its queue and its trash, and the recent runs on the first tab. */
+/* The run table with the queue and the trash, the recent runs and the list of previews. */
 (function () {
   "use strict";
   const t = window.timbre;
-  const SPOKEN = "The same sentence along the run";
-  const DRAWN = "The codes said along the run, beside the spoken ones, as pictures";
-  const HEADS = ["Compare", "Run", "State", "Step", "Best eval", "s/step", "Peak memory", "Trained",
-    "Created", "What can be done"];
+  const SPOKEN = "The same sentence during training";
+  const DRAWN = "Generated codes during training, next to the recorded ones";
+  const HEADS = ["Compare", "Run", "State", "Step", "Best eval", "s/step", "Peak memory", "Model",
+    "Created", "Actions"];
 
   const NUMBERS = ["Step", "Best eval", "s/step", "Peak memory"];
 
@@ -21,7 +21,7 @@
         run.actions.includes("listen") ? button("Listen", () => listen(run)) : null,
         run.actions.includes("resume") ? button("Resume", () => resume(trigger, run)) : null)));
       if (!answer.runs.length) {
-        list.replaceChildren(t.h("p", { class: "quiet" }, "No runs yet. They appear here."));
+        list.replaceChildren(t.h("p", { class: "quiet" }, "No runs yet."));
       }
     });
   };
@@ -58,7 +58,7 @@
     async refresh() {
       const turn = this.asked += 1;
       const answer = await t.getJson("studio/runs");
-      // Several may be under way; one that comes late tells of what was before.
+      // Requests can overlap; ignore an answer that is older than one already shown.
       if (turn < this.answered) return;
       this.answered = turn;
       this.runs = answer.runs;
@@ -72,7 +72,7 @@
       this.offerUndo();
     }
 
-    /* Ask the server, then look at once what came of it. */
+    /* Send an action to the server, and refresh soon after to show its effect. */
     press(action, run, count) {
       this.trigger("click", { action, run, count: count || "" });
       for (const ms of [300, 1200]) setTimeout(() => this.refresh().catch(() => {}), ms);
@@ -86,19 +86,19 @@
         rows.every((row, i) => row === this.body.children[i]);
       if (!isSame) this.body.replaceChildren(...rows);
       if (!rows.length) this.body.replaceChildren(t.h("tr", {}, t.h("td", { colspan: "10" },
-        this.runs.length ? "No run is like that."
-          : "No runs yet. The button under Start trains the demo voice; Train starts your own.")));
+        this.runs.length ? "No matching runs."
+          : "No runs yet. Train the demo voice on the Start tab, or your own on the Train tab.")));
       const count = this.chosen.size;
-      t.setText(this.words, count >= 6 ? "Six runs are compared, which is the most." :
-        count === 1 ? "Tick one more run to compare the two." : "Tick two to six runs to compare them.");
+      t.setText(this.words, count >= 6 ? "You can compare at most six runs." :
+        count === 1 ? "Select one more run to compare." : "Select two to six runs to compare.");
     }
 
-    /* The row of a run; it stays the same element while nothing of it changes. */
+    /* The row of a run; the same element as long as its content is unchanged. */
     row(run) {
       const place = (this.waiting || []).indexOf(run.name);
       const facts = JSON.stringify([run, place]);
       const known = this.rows.get(run.name);
-      // A button that asks "sure?" stays under the hand that is about to press it again.
+      // Keep a row whose button is asking for confirmation, so that the second click hits it.
       if (known && (known.facts === facts || known.element.querySelector(".sure"))) return known.element;
       const element = this.makeRow(run, place, known);
       this.rows.set(run.name, { facts, element });
@@ -153,7 +153,7 @@
       this.press("discard", name);
     }
 
-    /* After a deletion, one press takes it back. */
+    /* Offer to undo the last deletion. */
     offerUndo() {
       const last = this.trash.entries[0];
       if (this.discarding && last && last.name === this.discarding) {
@@ -175,13 +175,13 @@
       this.queue.hidden = !queue.names.length && !queue.paused;
       const items = queue.names.map((name, i) => t.h("li", { "data-run": name }, t.h("b", {}, name),
         t.h("span", { class: "space" }),
-        button("Earlier", () => this.press("earlier", name), i === 0, `Start ${name} earlier`),
-        button("Later", () => this.press("later", name), i === queue.names.length - 1, `Start ${name} later`),
-        button("Remove", () => this.press("unqueue", name), false, `Take ${name} out of the queue`)));
+        button("Move up", () => this.press("earlier", name), i === 0, `Move ${name} up`),
+        button("Move down", () => this.press("later", name), i === queue.names.length - 1, `Move ${name} down`),
+        button("Remove", () => this.press("unqueue", name), false, `Remove ${name} from the queue`)));
       this.queue.replaceChildren(t.h("div", { class: "toolbar" }, t.h("h3", {}, "Queue"),
-        t.h("span", { class: "quiet" }, queue.paused ? "Paused: nothing is started."
-          : "One after the other; the next starts when nothing trains."),
-        queue.paused ? button("Go on", () => this.press("continue", ""))
+        t.h("span", { class: "quiet" }, queue.paused ? "Paused: no new runs start."
+          : "The next run starts when no run is training."),
+        queue.paused ? button("Resume", () => this.press("continue", ""))
           : button("Pause", () => this.press("pause", ""))), t.h("ol", {}, items));
     }
   }
@@ -193,7 +193,7 @@
 
   let listened = null;
 
-  /* The previews of the run on the listening tab, oldest first. */
+  /* The previews of the run on the Listen tab, oldest first. */
   t.mountPreviews = function (element) {
     const list = t.h("div", { class: "previews" }), title = t.h("h3", {}, SPOKEN);
     element.replaceChildren(title, list);
@@ -209,7 +209,7 @@
     t.drawPreviews();
   };
 
-  /* Choose the run of the listening tab; returned, so that Gradio hands it to the server. */
+  /* Choose the run of the Listen tab; returns it, so that Gradio passes it to the server. */
   t.listenTo = function (run) {
     listened = run;
     if (t.drawPreviews) t.drawPreviews();
@@ -239,7 +239,7 @@
       "aria-label": spoken }, label);
   }
 
-  /* Refresh now and every few seconds, but only while the element is on screen. */
+  /* Refresh now and every few seconds while the element is visible. */
   function refreshWhileShown(element, refresh) {
     const isShown = () => element.isConnected && element.offsetParent !== null && !document.hidden;
     const run = () => { if (isShown()) refresh().catch(() => {}); };

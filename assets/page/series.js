@@ -1,8 +1,8 @@
-/* The metric columns of one run as the page holds them: append by cursor, thin when long. */
+/* The metric columns of one run in the browser: new rows are appended, long columns thinned. */
 (function () {
   "use strict";
   const t = window.timbre;
-  const MOST = 4000;
+  const MOST = 4000;  // Rows kept; chosen by hand, several per pixel of a wide chart.
 
   class Table {
     constructor() {
@@ -17,7 +17,7 @@
       }
       const missing = Object.keys(this.columns).filter((name) => !names.includes(name));
       for (const row of table.rows) {
-        // A row may end early: of some metrics only the newest values come.
+        // A row may be short: for some metrics the server sends only the latest values.
         for (let i = 0; i < names.length; i++) this.columns[names[i]].push(row[i] ?? null);
         for (const name of missing) this.columns[name].push(null);
       }
@@ -95,7 +95,7 @@
     }
   }
 
-  /* Exponential average that is not pulled towards zero at the start (debiased). */
+  /* Exponential moving average, debiased so that it is not pulled towards zero at the start. */
   t.smooth = function (values, factor) {
     let average = 0, weight = 0;
     return values.map((value) => {

@@ -1,12 +1,12 @@
-/* The mel spectrogram of a sound, drawn here from its samples: time to the right, pitch upwards. */
+/* Computes and draws the mel spectrogram of an audio file in the browser. */
 (function () {
   "use strict";
   const t = window.timbre;
   const RATE = 22050, SIZE = 1024, HOP = 256, BINS = 80, TOP_HZ = 8000, RANGE_DB = 70;
-  /* From dark to bright, so that louder is brighter also without colour. */
+  /* From dark to bright (like matplotlib's inferno), so that loudness is readable without color. */
   const INK = [[13, 8, 35], [66, 10, 104], [147, 38, 103], [221, 81, 58], [252, 165, 10], [252, 255, 164]];
 
-  /* A picture of the sound behind an address, that shows where its player is. */
+  /* A spectrogram of the audio at a URL, with a cursor at the player's position. */
   t.spectrogram = function (url, audio, label) {
     const canvas = t.h("canvas", { class: "spectrogram", role: "img",
       "aria-label": "Mel spectrogram of " + label, height: BINS });
@@ -56,7 +56,7 @@
 
   let bank = null;
 
-  /* Triangles of equal width in mel, as [index, weight] pairs. */
+  /* Triangular filters of equal width on the mel scale, as [index, weight] pairs. */
   function filters() {
     if (bank) return bank;
     const toMel = (hz) => 2595 * Math.log10(1 + hz / 700), toHz = (mel) => 700 * (10 ** (mel / 2595) - 1);
@@ -68,7 +68,7 @@
         const weight = Math.min((hz - left) / (middle - left), (right - hz) / (right - middle));
         if (weight > 0) weights.push([index, weight]);
       }
-      // The lowest triangles may fall between two frequencies.
+      // The narrowest triangles may lie between two FFT bins; use the nearest bin then.
       return weights.length ? weights : [[Math.round(middle * SIZE / RATE), 1]];
     });
     return bank;
@@ -77,7 +77,7 @@
   const real = new Float64Array(SIZE), imaginary = new Float64Array(SIZE);
   const window_ = Float64Array.from({ length: SIZE }, (_, i) => 0.5 - 0.5 * Math.cos(2 * Math.PI * i / SIZE));
 
-  /* The power of one windowed frame at each frequency: an FFT by halving. */
+  /* The power spectrum of one Hann-windowed frame, by an iterative radix-2 FFT. */
   function spectrum(samples, start) {
     const bits = Math.log2(SIZE);
     for (let i = 0; i < SIZE; i++) {

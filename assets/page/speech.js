@@ -1,18 +1,18 @@
-/* Speech that plays while it is made.
+/* Plays speech while it is being generated.
 
-   A player given the address itself starts only after several seconds of sound: Chromium looks for
-   other formats inside a 16-bit WAV first. So the samples are read here and queued one after the
-   other, at their own rate, so that the pieces join. At the end the player gets the whole WAV. */
+   An audio element with the URL as its source starts only after several seconds of audio, because
+   Chromium first probes a 16-bit WAV for other formats. So the samples are read here and queued
+   at their own sample rate without gaps. At the end the player gets the complete WAV. */
 (function () {
   "use strict";
   const t = window.timbre;
   const HEADER_BYTES = 44;
-  const LEAD_S = 0.1;
+  const LEAD_S = 0.1;  // Delay before playback, against gaps between chunks; chosen by hand.
   t.speech = { state: "idle", firstSoundMs: null };
   let shown = null;
   let spoken = null;
 
-  /* Fill an element with the player; it stays hidden until something is spoken. */
+  /* Put the player into an element; it is hidden until something is spoken. */
   t.mountSpeech = function (element) {
     const audio = t.h("audio", { controls: true, hidden: true, "aria-label": "Speech" });
     const words = t.h("span", { class: "quiet", role: "status" });
@@ -20,7 +20,7 @@
       "Stop");
     const problem = t.h("p", { class: "notice error", role: "alert", hidden: true });
     shown = { audio, words, stop, problem };
-    // What the player's own button pauses would otherwise go on unheard.
+    // Pausing the player mutes it, but the audio context would keep running.
     audio.addEventListener("pause", () => spoken && spoken.context && spoken.context.suspend());
     audio.addEventListener("play", () => spoken && spoken.context && spoken.context.resume());
     element.replaceChildren(
@@ -28,7 +28,7 @@
       problem);
   };
 
-  /* Ask for a sentence and play it as it comes. */
+  /* Request a sentence and play it while it is generated. */
   t.speakNow = async function (run, text, speaker, checkpoint) {
     if (!shown) return;
     end("waiting");
@@ -44,8 +44,8 @@
     try {
       await listen(mine, "studio/speech?" + query);
     } catch (error) {
-      if (spoken === mine) fail(error.isSentence ? error.message : "The sound broke off. Try again, " +
-        "or speak it into a file to see why.");
+      if (spoken === mine) fail(error.isSentence ? error.message : "Playback was interrupted. Try again, " +
+        "or use Speak to file to see the error.");
     }
   };
 
@@ -86,7 +86,7 @@
     shown.audio.play().catch(() => t.setText(shown.words, "Press play to hear it."));
   }
 
-  /* Queue 16-bit samples behind those that came before; late ones start as soon as they can. */
+  /* Queue 16-bit samples after the previous ones; late chunks start as soon as possible. */
   function queue(mine, bytes) {
     const samples = new Int16Array(bytes.buffer);
     const buffer = mine.context.createBuffer(1, samples.length, mine.rate);
@@ -95,7 +95,7 @@
     const source = mine.context.createBufferSource();
     source.buffer = buffer;
     source.connect(mine.sink);
-    // Counted in samples: between two of them a piece would be interpolated, and its edges click.
+    // Start at whole samples: between two samples, a chunk is interpolated and its edges click.
     const now = Math.round(mine.context.currentTime * mine.rate);
     const start = mine.next > now ? mine.next : now + Math.round(LEAD_S * mine.rate);
     source.start(start / mine.rate);
@@ -107,7 +107,7 @@
     t.setText(shown.words, "First sound after " + (t.speech.firstSoundMs / 1000).toFixed(1) + " s");
   }
 
-  /* All was heard: the player gets the whole, to hear again. */
+  /* At the end of playback, give the player the complete WAV, so that it can be replayed. */
   function finish(mine) {
     if (spoken !== mine || t.speech.state === "ended") return;
     const wave = joined(mine.parts);
@@ -123,7 +123,7 @@
     t.speech.state = "ended";
   }
 
-  /* Let go of the sound: the server then ends the process that makes it. */
+  /* Abort the request and reset the player; the server then kills the child process. */
   function end(state) {
     const mine = spoken;
     spoken = null;

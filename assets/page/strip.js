@@ -1,4 +1,4 @@
-/* The status strip above the tabs: what trains, how far it is, and whether the server answers. */
+/* The status bar above the tabs: active runs with their progress, and connection problems. */
 (function () {
   "use strict";
   const t = window.timbre;
@@ -14,13 +14,13 @@
       document.body.classList.toggle("server-away", !isBack);
       const age = t.duration((Date.now() - (t.answeredAt || Date.now())) / 1000);
       t.setText(notice, isBack ? "" :
-        `Connection lost - the training goes on. Reconnecting ... (data ${age} old)`);
+        `Connection lost; training continues. Reconnecting ... (data is ${age} old)`);
     });
 
     t.on("login", () => {
       notice.hidden = false;
       document.body.classList.add("server-away");
-      notice.replaceChildren(t.h("span", {}, "This page is logged out; training goes on without it. "),
+      notice.replaceChildren(t.h("span", {}, "You are logged out; training continues. "),
         t.h("button", { type: "button", class: "small", id: "log-in", onclick: () => location.reload() },
           "Log in again"));
     });

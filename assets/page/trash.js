@@ -1,11 +1,11 @@
-/* The trash below the run table, and buttons that ask once more before they do harm. */
+/* The trash below the run table, and buttons that ask for confirmation. */
 (function () {
   "use strict";
   const t = window.timbre;
-  /* How long a button asks. */
+  /* How long a button asks for confirmation before it resets. */
   t.sureMs = 5000;
 
-  /* A button that acts on the second press; it says so after the first, for a few seconds. */
+  /* A button that shows a question on the first click and acts on the second. */
   t.sureButton = function (label, question, deed, attributes) {
     let timer = null;
     const button = t.h("button", { type: "button", class: "small", ...attributes, onclick: () => {
@@ -27,7 +27,7 @@
     return button;
   };
 
-  /* What was thrown away; read anew only when its number changes. */
+  /* The list of deleted runs; fetched only when their number changes. */
   t.TrashBox = class {
     constructor(press) {
       this.press = press;
@@ -51,8 +51,8 @@
         t.h("span", { class: "quiet" }, `${megabytes(entry.size_bytes)}, deleted ${t.clock(entry.discarded_at)}`),
         t.h("span", { class: "space" }),
         t.h("button", { type: "button", class: "small",
-          onclick: () => this.press("give_back", entry.key) }, "Take back"),
-        t.sureButton("Delete for good", "Delete for good?", () => this.press("delete", entry.key)))));
+          onclick: () => this.press("give_back", entry.key) }, "Restore"),
+        t.sureButton("Delete permanently", "Delete permanently?", () => this.press("delete", entry.key)))));
     }
   };
 

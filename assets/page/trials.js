@@ -1,9 +1,9 @@
-/* Two panels of the Train tab: the search for a learning rate, and what the boxes bring here. */
+/* Two panels of the Train tab: the learning-rate search and the benchmark of optimizations. */
 (function () {
   "use strict";
   const t = window.timbre;
-  const GROUPS = [["chosen", "As ticked in the form"], ["ladder", "From plain to all"],
-    ["guide", "The three boxes, one after the other"], ["alone", "Each box alone"], ["noise", "The first row again"]];
+  const GROUPS = [["chosen", "As selected in the form"], ["ladder", "Cumulative, from none to all"],
+    ["guide", "The three main options, one after another"], ["alone", "Each option alone"], ["noise", "The first row repeated"]];
 
   t.mountRates = function (element, trigger) {
     const panel = new RatePanel(element, trigger);
@@ -25,11 +25,11 @@
     constructor(element, trigger) {
       this.words = t.h("span", { role: "status", id: "rates-words" });
       this.stop = button("Stop", "rates-stop", () => trigger("click", { action: "stop" }));
-      this.use = button("Use it", "rates-use", () => trigger("apply", {}), "primary");
+      this.use = button("Use this rate", "rates-use", () => trigger("apply", {}), "primary");
       this.bar = t.h("div", { class: "progress", role: "progressbar", "aria-label": "Progress" }, t.h("i", {}));
       const group = new t.ChartGroup();
       group.formatX = (x) => t.number(10 ** x, 2);
-      this.chart = new t.Chart(group, { title: "Change of the loss at each rate", clip: () => true });
+      this.chart = new t.Chart(group, { title: "Loss change at each learning rate", clip: () => true });
       this.main = t.h("div", { class: "live trial" }, t.h("div", { class: "toolbar" }, this.words, this.use, this.stop),
         this.bar, this.chart.element);
       this.main.hidden = true;
@@ -62,7 +62,7 @@
   class MeasurePanel {
     constructor(element, trigger) {
       this.words = t.h("span", { role: "status", id: "measure-words" });
-      this.stop = button("Stop and keep the rows", "measure-stop", () => trigger("click", { action: "stop" }));
+      this.stop = button("Stop and keep the results", "measure-stop", () => trigger("click", { action: "stop" }));
       this.picker = t.h("select", { "aria-label": "Measurement", id: "measure-choice",
         onchange: () => { this.chosen = this.picker.value; this.refresh(); } });
       this.machine = t.h("div", { class: "states" });
@@ -91,7 +91,7 @@
       const planned = shown && shown.model.planned;
       const isNow = found.running && shown === found.kept[0];
       t.setText(this.words, found.problem || (isNow
-        ? (rows.length ? `Measured ${rows.length} of ${planned} rows.` : "The first row is on its way; each one starts afresh.")
+        ? (rows.length ? `Measured ${rows.length} of ${planned} rows.` : "Measuring the first row; each row runs in a new process.")
         : shown ? `Measured in ${t.duration(shown.seconds)}: ${shown.state}.` : "Starting."));
       const facts = JSON.stringify([shown && shown.file, rows.length, shown && shown.state]);
       if (!shown || facts === this.facts) return;
@@ -104,7 +104,7 @@
     }
   }
 
-  /* Every row once, under the first group that names it; bars are shares of the longest. */
+  /* List each row once, under its first group; bars are relative to the longest. */
   function groups(rows) {
     const longest = Math.max(...rows.map((row) => row.s_per_step || 0), 1e-9);
     const largest = Math.max(...rows.map((row) => row.peak_gib || 0), 1e-9);

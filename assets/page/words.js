@@ -1,16 +1,16 @@
-/* The page in other languages: every text and spoken label is shown in the chosen one.
+/* Translates every text and accessible label of the page into the chosen language.
 
-   The code says everything in English. A dictionary (words/ko.json and its sisters) maps whole
-   sentences; `{n}` in a key stands for a number, `{+x}` for words that are translated too, any other
-   name in braces for what people wrote. Text appears from Gradio, from the server and from our
-   scripts alike, so it is replaced where all of them end: in the document, before it is painted.
-   What people wrote is never a key: see VERBATIM. In English nothing of this runs. */
+   All text in the code is English. A dictionary (words/ko.json, am.json, fa.json) maps whole
+   sentences; in a key, `{n}` stands for a number, `{+x}` for text that is translated too, and any
+   other name in braces for text from users. Text comes from Gradio, the server and our scripts, so
+   it is replaced in one place: in the document, before it is painted. Text from users is never
+   translated: see VERBATIM. In English, none of this runs. */
 (function () {
   "use strict";
   const t = window.timbre;
   const LANGUAGES = { en: "ltr", ko: "ltr", am: "ltr", fa: "rtl" };
   const VERBATIM = "[translate=no], pre, code, kbd, textarea, script, style, .file-preview, #ledger tbody, " +
-    // Of the ledger, the columns of our own words alone: status, reason, remedy.
+    // In the ledger, translate only the columns with our own text: status, reason and remedy.
     "#ledger [data-col]:not([data-col='4'], [data-col='5'], [data-col='6']), " +
     "#listen-run [role=option], #listen-speaker [role=option], #listen-clip [role=option], " +
     "#listen-run input, #listen-speaker input, #listen-clip input, #live-run option, .recent-run b, " +
@@ -29,7 +29,7 @@
   t.language = "en";
   t.unsaid = new Set();
 
-  /* Say a sentence of ours in the chosen language; an unknown one stays as it is. */
+  /* Translate one of our sentences; an unknown sentence is returned unchanged. */
   t.say = function (text) {
     if (t.language === "en") return text;
     const core = text.trim();
@@ -41,14 +41,14 @@
     return text.replace(core, () => said.get(core));
   };
 
-  /* Write digits and the decimal point as the language does. */
+  /* Convert digits and the decimal point to those of the language. */
   t.digits = function (text) {
     if (!digits) return text;
     return text.replace(/\d+(?:\.\d+)?/g, (number) =>
       [...number].map((letter) => letter === "." ? digits.point : digits.each[letter]).join(""));
   };
 
-  /* What an element says in English, whatever language it shows. */
+  /* The English text of an element, whatever language it is shown in. */
   t.meant = function (element) {
     const block = blocks.get(element), node = element.firstChild;
     if (block && isShown(element, block)) return block.english;
@@ -137,7 +137,7 @@
     if (root.nodeType === Node.TEXT_NODE) return renderText(root);
     if (root.nodeType !== Node.ELEMENT_NODE || root.closest(VERBATIM)) return;
     renderAttributes(root);
-    // Collected first: rendering a block replaces nodes under the walker's feet.
+    // Collect the nodes first, because rendering a block replaces nodes during the walk.
     const walker = document.createTreeWalker(root, NodeFilter.SHOW_ELEMENT | NodeFilter.SHOW_TEXT,
       (node) => node.nodeType === Node.ELEMENT_NODE && node.matches(VERBATIM)
         ? NodeFilter.FILTER_REJECT : NodeFilter.FILTER_ACCEPT);
@@ -161,7 +161,7 @@
     if (node.data !== known.shown) node.data = known.shown;
   }
 
-  /* A sentence with bold words in it is one sentence: its order differs between languages. */
+  /* Translate a sentence with bold words as a whole, because word order differs by language. */
   function renderBlock(block) {
     let known = blocks.get(block);
     if (known && !isShown(block, known)) known = null;
@@ -204,7 +204,7 @@
     }
   }
 
-  /* A dropdown shows its choice in a field: in English while one types into it, which finds choices. */
+  /* Translate the field of a dropdown, except while the user types, as Gradio searches in English. */
   function renderInputs() {
     for (const input of document.querySelectorAll("input[role=combobox]")) {
       if (input !== document.activeElement && !input.matches(VERBATIM)) renderInput(input, t.say);
@@ -246,7 +246,7 @@
     t.setLanguage(event.target.value);
     try {
       localStorage.setItem("timbre-language", event.target.value);
-    } catch (error) { /* private windows may refuse storage; the choice then ends with the page */ }
+    } catch (error) { /* private windows may refuse storage; the choice is then not remembered */ }
   });
 
   t.mountHeader = function (element) {
@@ -264,7 +264,7 @@
     return wanted.find((tag) => tag in LANGUAGES) || "en";
   }
 
-  // Gradio sets the browser's language on its own once it has drawn.
+  // Gradio sets the document's language to the browser's after rendering, so set it back.
   new MutationObserver(addressPage).observe(document.documentElement, { attributeFilter: ["lang"] });
   t.setLanguage(firstLanguage());
 })();
