@@ -31,7 +31,7 @@ def test_texts_are_edited_beside_the_sound_and_saved_as_a_new_list(
     page.fill("#data-max_duration_s :is(input, textarea)", "5")
     page.click("#check-data")
     page.wait_for_selector("#findings >> text=All 2 clips were listened to")
-    page.click("#findings tr:has-text('Too long') >> text=Change the limit to keep them")
+    page.click("#findings tr:has-text('Too long') >> text=Adjust the limit to keep them")
     page.wait_for_selector("#findings >> text=All 3 clips were listened to")
     page.click("#ledger >> text=Helo there. >> visible=true")
     page.wait_for_selector("#clip-player >> text=0:01")

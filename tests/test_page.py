@@ -291,11 +291,11 @@ def test_a_request_to_a_run_that_does_not_train_is_refused(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("action", "name", "count", "words"),
     [
-        ("explode", "voice", "", "nothing that this page can do"),
-        ("request", "voice", "", "nothing that this page can do"),
-        ("more", "voice", "-5", "no number of steps"),
-        ("more", "voice", "1e9", "no number of steps"),
-        ("more", "voice", "\u0665", "no number of steps"),
+        ("explode", "voice", "", "Unknown action"),
+        ("request", "voice", "", "Unknown action"),
+        ("more", "voice", "-5", "not a valid step count"),
+        ("more", "voice", "1e9", "not a valid step count"),
+        ("more", "voice", "\u0665", "not a valid step count"),
         ("more", "voice", "0", "Give 1 or more"),
         ("more", "voice", "999999999", "at most"),
         ("more", "../voice", "5", "no run named"),

@@ -1,4 +1,4 @@
-"""Ledger: what the Data tab shows of a manifest: totals, histograms, what to look at, the rows."""
+"""Render a manifest for the Data tab: totals, histograms, issues to review and the rows."""
 
 import math
 from collections import Counter, defaultdict
@@ -18,24 +18,25 @@ PAGE_ROWS = 200
 COLUMNS = {
     "source": ("List", 90), "line": ("Line", 60), "text": ("Text", 260),
     "duration_s": ("Seconds", 80), "status": ("Status", 80), "reason": ("Reason", 240),
-    "remedy": ("What to do", 240), "audio_file": ("Audio file", 190), "speaker": ("Speaker", 110),
-    "split": ("Split", 80), "clip_id": ("Clip", 150),
+    "remedy": ("Suggested fix", 240), "audio_file": ("Audio file", 190),
+    "speaker": ("Speaker", 110), "split": ("Split", 80), "clip_id": ("Clip", 150),
 }  # fmt: skip
-"""The columns of the ledger that the page shows: their headings and widths."""
+"""The columns of the ledger that the page shows: headings and widths (px)."""
 
 _PROBLEMS = {
     "too_long": "Too long", "too_short": "Too short", "missing_audio": "Audio not found",
     "empty_text": "No text", "damaged_text": "Damaged text", "wrong_columns": "Wrong columns",
-    "broken_row": "Broken row", "duplicate": "Twice in the list", "leak": "In both parts",
+    "broken_row": "Malformed row", "duplicate": "Duplicate", "leak": "In train and eval",
     "silent_audio": "Silent", "unreadable_audio": "Unreadable audio", "empty_audio": "No sound",
-    "truncated_audio": "Cut short", "refused_path": "Refused path", "not_finite": "Broken samples",
+    "truncated_audio": "Truncated audio", "refused_path": "Path not allowed",
+    "not_finite": "Invalid samples",
 }  # fmt: skip
 _LETTERS = (0, 10, 20, 40, 60, 80, 100, 150, 200, 300, 500)
 
 
 @dataclass(frozen=True)
 class Look:
-    """What of the ledger is shown: a page of all rows, of the problems, or of one kind."""
+    """What part of the ledger is shown: a page of all rows, of problem rows or of one kind."""
 
     page: int = 1
     only_problems: bool = False
@@ -44,19 +45,19 @@ class Look:
 
 
 def report(manifest: Manifest) -> str:
-    """Return the totals of a manifest as HTML; every foreign word is escaped."""
+    """Render the totals of a manifest as HTML; all text from the dataset is escaped."""
     summary = manifest.summary()
     facts = [
         f"<b>{summary['num_clips']}</b> clips",
         f"<b>{summary['minutes']:.1f}</b> minutes",
-        f"<b>{summary['num_train']}</b> to train on, <b>{summary['num_val']}</b> to evaluate",
+        f"<b>{summary['num_train']}</b> for training, <b>{summary['num_val']}</b> for evaluation",
         f"<b>{summary['num_problems']}</b> rows with problems "
         f"({summary['minutes_lost']:.1f} minutes lost)",
         "speakers: " + _names(list(summary["speakers"])),
         "sample rates: " + _names(_with_counts(summary["sample_rates"])),
     ]
     sources = [
-        f"{Path(source['path']).name}: {source['num_rows']} rows, read as {source['dialect']}, "
+        f"{Path(source['path']).name}: {source['num_rows']} rows, parsed as {source['dialect']}, "
         f"{source['encoding']}"
         for source in summary["sources"]
     ]
@@ -65,9 +66,11 @@ def report(manifest: Manifest) -> str:
     lines = "".join(f'<span class="fact">{safe(source)}</span>' for source in sources)
     chips = "".join(f'<span class="fact">{fact}</span>' for fact in facts + _held_out(manifest))
     durations = summary["durations"]
-    bars = _histogram("Clips by seconds", durations["edges_s"], durations["counts"])
+    bars = _histogram("Clips by duration (s)", durations["edges_s"], durations["counts"])
     lengths = Counter(_edge(len(clip.text)) for clip in manifest.clips)
-    bars += _histogram("Clips by letters of text", _LETTERS, [lengths[edge] for edge in _LETTERS])
+    bars += _histogram(
+        "Clips by text length (characters)", _LETTERS, [lengths[edge] for edge in _LETTERS]
+    )
     return (
         f'<div class="states"><div>{lines}</div><div>{chips}</div></div>{shown}'
         f'<div class="histograms">{bars}</div>'
@@ -75,9 +78,9 @@ def report(manifest: Manifest) -> str:
 
 
 def what_to_look_at(manifest: Manifest, findings: Sequence[Finding], heard: str) -> str:
-    """Return a row for each kind of problem and finding, with buttons; `heard` says of what.
+    """Render a table with one row per kind of problem or finding, and `heard` below it.
 
-    A button's `data-action` is `show`, `leave-out` or `limit`, its `data-kind` the kind.
+    A button's `data-action` is `show`, `leave-out` or `limit`; its `data-kind` is the kind.
     """
     problems: dict[str, list[Problem]] = defaultdict(list)
     for problem in manifest.problems:
@@ -89,13 +92,13 @@ def what_to_look_at(manifest: Manifest, findings: Sequence[Finding], heard: str)
     rows += [_finding_row(kind, odd[kind]) for kind in KINDS if kind in odd]
     said = f'<p class="quiet">{safe(heard)}</p>' if heard else ""
     if not rows:
-        return f'<div class="findings"><p>Nothing stands out.</p>{said}</div>'
+        return f'<div class="findings"><p>No issues found.</p>{said}</div>'
     heads = "".join(
         f"<th>{head}</th>"
-        for head in (_unseen("Kind"), "Rows", "Minutes", "What to do", _unseen("Buttons"))
+        for head in (_unseen("Kind"), "Rows", "Minutes", "Suggested fix", _unseen("Buttons"))
     )
     return (
-        '<div class="findings"><b>What to look at</b><div class="scroll"><table>'
+        '<div class="findings"><b>Issues to review</b><div class="scroll"><table>'
         f"<thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>{said}</div>"
     )
 
@@ -103,7 +106,7 @@ def what_to_look_at(manifest: Manifest, findings: Sequence[Finding], heard: str)
 def ledger_page(
     manifest: Manifest, look: Look, findings: Sequence[Finding] = ()
 ) -> tuple[list[list[str]], str]:
-    """Return one page of the ledger as text cells, and what the page holds in words."""
+    """Return one page of the ledger as text cells, and a sentence that describes the page."""
     table = manifest.table()
     if look.only_problems:
         table = table.loc[table["status"] != "kept"]
@@ -126,14 +129,14 @@ def ledger_page(
 
 
 def places_of(manifest: Manifest, findings: Sequence[Finding], kind: str) -> frozenset:
-    """Return the rows (list, line) of a kind of problem or finding."""
+    """Return the rows (list, line) with a kind of problem or finding."""
     problems = {(p.source, p.line) for p in manifest.problems if p.kind == kind}
     odd = {(f.clip.source, f.clip.line) for f in findings if f.kind == kind}
     return frozenset(problems | odd)
 
 
 def limit_for(manifest: Manifest, kind: str) -> float | None:
-    """Return the limit (s) that keeps every row that is too long or too short; None without any."""
+    """Return the limit (s) that keeps all rows that are too long or too short; None if none are."""
     lengths = [p.duration_s for p in manifest.problems if p.kind == kind and p.duration_s]
     if not lengths or kind not in ("too_long", "too_short"):
         return None
@@ -143,9 +146,9 @@ def limit_for(manifest: Manifest, kind: str) -> float | None:
 
 
 def describe_columns(peek: Peek | None, name: str) -> str:
-    """Return the first rows of a list as HTML, with what each column is taken for."""
+    """Render the first rows of a list as HTML, with the role of each column."""
     if peek is None:
-        return f"<p>{safe(name)} has no columns to choose.</p>"
+        return f"<p>{safe(name)} has no columns to assign.</p>"
     role_of = {column: role for role, column in peek.roles.items()}
     heads = "".join(
         f"<th>{number + 1}. {safe(heading)}"
@@ -174,14 +177,14 @@ def _problem_row(kind: str, problems: Sequence[Problem]) -> str:
     remedies = Counter(problem.remedy for problem in problems)
     buttons = [_button("show", kind, "Show")]
     if kind in ("too_long", "too_short"):
-        buttons.append(_button("limit", kind, "Change the limit to keep them"))
-    buttons.append(_button("leave-out", kind, "Take out of the list"))
+        buttons.append(_button("limit", kind, "Adjust the limit to keep them"))
+    buttons.append(_button("leave-out", kind, "Remove from list"))
     return _row(label_of(kind), len(problems), minutes, remedies.most_common(1)[0][0], buttons)
 
 
 def _finding_row(kind: str, findings: Sequence[Finding]) -> str:
     minutes = sum(finding.clip.duration_s for finding in findings) / 60
-    buttons = [_button("show", kind, "Show"), _button("leave-out", kind, "Leave out")]
+    buttons = [_button("show", kind, "Show"), _button("leave-out", kind, "Exclude")]
     return _row(label_of(kind), len(findings), minutes, KINDS[kind][1], buttons)
 
 
@@ -207,7 +210,7 @@ def _cells(row: dict[str, Any], odd: Sequence[Finding], draft: Draft) -> list[st
     if place in draft.texts:
         row["text"], row["status"] = draft.texts[place], "changed"
     if place in draft.left_out:
-        row["status"] = "left out"
+        row["status"] = "excluded"
     return [_cell(name, row[name]) for name in COLUMNS]
 
 
@@ -218,7 +221,7 @@ def _cell(name: str, value: Any) -> str:
 
 
 def _held_out(manifest: Manifest) -> list[str]:
-    """Say which recordings a split held out; empty where lists name the parts themselves."""
+    """Name the recordings that a split held out; empty if the lists define the split."""
     if any(source.split for source in manifest.sources) or not manifest.val:
         return []
     recordings = sorted({clip.recording for clip in manifest.val if clip.recording})
@@ -233,7 +236,7 @@ def _with_counts(rates: dict[str, int]) -> list[str]:
 
 
 def _unseen(words: str) -> str:
-    """Return a heading for ears alone."""
+    """Return a heading that only screen readers see."""
     return f'<span class="sr-only">{words}</span>'
 
 

@@ -1,4 +1,4 @@
-"""Ledger: the part of the Data tab that shows what the check found, and where texts are edited."""
+"""Build the part of the Data tab that shows the results of the check and edits texts."""
 
 import uuid
 from collections.abc import Callable, Sequence
@@ -41,13 +41,13 @@ _BAR = gr.Progress()
 _ROLES = {
     "audio": "Audio file", "text": "Text", "speaker": "Speaker", "language": "Language",
 }  # fmt: skip
-_HEARD_S = 60
+_HEARD_S = 60  # A row that is not a clip may point at hours of audio; play only its start.
 _TELL_PAGE = "(draft) => { timbre.setDraft(draft); }"
 
 
 @dataclass(frozen=True)
 class Editor:
-    """The clip that plays, its text, and the changes that are not saved yet."""
+    """The player, the text field and the unsaved edits."""
 
     player: gr.Audio
     text: gr.Textbox
@@ -64,7 +64,7 @@ class Editor:
 
 @dataclass(frozen=True)
 class Columns:
-    """How the first list is split, and which column is taken for what."""
+    """A preview of the first list, and the role of each column."""
 
     shown: gr.HTML
     roles: dict[str, gr.Dropdown]
@@ -74,7 +74,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Ledger:
-    """What the check found: the report, what to look at, the rows, the editor, the columns."""
+    """The widgets for the results of the check: report, issues, rows, editor and columns."""
 
     report: gr.HTML
     findings: gr.HTML
@@ -93,7 +93,7 @@ def clip_audio(manifest: Manifest, clip_id: str) -> tuple[int, Any] | None:
     """Return a clip of the manifest as (sample rate, int16 (T_wav,) or (T_wav, channels))."""
     for clip in manifest.clips:
         if clip.id == clip_id and clip.audio_path:
-            # It may have been moved since the list was read.
+            # The file may have been moved since the list was read.
             with suppress(soundfile.LibsndfileError, OSError, RuntimeError):
                 wave, sample_rate = soundfile.read(clip.audio_path, dtype="int16")
                 return sample_rate, wave
@@ -101,7 +101,7 @@ def clip_audio(manifest: Manifest, clip_id: str) -> tuple[int, Any] | None:
 
 
 def problem_audio(manifest: Manifest, place: str) -> tuple[int, Any] | None:
-    """Return the first minute of the audio of a row that is no clip; a place is list and line."""
+    """Return the first minute of audio of a problem row; `place` is "list\\nline"."""
     name, _, line = place.partition("\n")
     for problem in manifest.problems:
         if (problem.source, str(problem.line)) == (name, line):
@@ -117,7 +117,7 @@ def problem_audio(manifest: Manifest, place: str) -> tuple[int, Any] | None:
 
 
 def build_ledger() -> Ledger:
-    """Lay the part out; it stays hidden until data were checked."""
+    """Lay the part out; it is hidden until the first check."""
     report_box = gr.HTML(elem_id="data-report")
     with gr.Column(visible=False) as holder:
         findings = gr.HTML(
@@ -126,12 +126,15 @@ def build_ledger() -> Ledger:
         columns = _build_columns()
         with gr.Row():
             only_problems = gr.Checkbox(
-                label="Only problems", interactive=True, elem_id="only-problems", min_width=200
+                label="Only rows with problems",
+                interactive=True,
+                elem_id="only-problems",
+                min_width=200,
             )
             page = gr.Number(
                 value=1, label="Page", precision=0, minimum=1, interactive=True, min_width=120
             )
-            download = gr.DownloadButton("Download the ledger (CSV)", size="sm")
+            download = gr.DownloadButton("Download ledger (CSV)", size="sm")
         kind = gr.Textbox(visible=False)
         where = gr.Markdown(elem_id="ledger-where")
         with gr.Row():
@@ -157,39 +160,39 @@ def build_ledger() -> Ledger:
 
 def _build_editor() -> Editor:
     player = gr.Audio(
-        label="Click a row to hear it",
+        label="Select a row to play it",
         interactive=False,
         buttons=["download"],
         elem_id="clip-player",
     )
     text = gr.Textbox(
-        label="Text of this clip",
-        info="Write what is said. Your list stays as it is; changes go to a new one.",
+        label="Clip text",
+        info="Write what is said. Edits are saved to a new list; yours is not changed.",
         lines=3,
         interactive=False,
         elem_id="clip-text",
     )
     with gr.Row():
-        keep = gr.Button("Keep this text", elem_id="keep-text", size="sm", interactive=False)
-        leave_out = gr.Button("Leave it out", elem_id="leave-out", size="sm", interactive=False)
+        keep = gr.Button("Apply text", elem_id="keep-text", size="sm", interactive=False)
+        leave_out = gr.Button("Exclude clip", elem_id="leave-out", size="sm", interactive=False)
     with gr.Group(visible=False, elem_id="draft-box") as box:
         words = gr.Markdown(elem_id="draft-words", container=True)
         folder = gr.Textbox(
-            label="Folder of the new CSV",
-            info="Empty: beside the list.",
+            label="Folder for the new CSV",
+            info="Leave empty to save next to the list.",
             interactive=True,
             max_lines=1,
             elem_id="draft-folder",
         )
         with gr.Row():
-            save = gr.Button("Save as a new CSV", variant="primary", elem_id="save-draft")
-            forget = gr.Button("Forget the changes", elem_id="forget-draft")
+            save = gr.Button("Save as new CSV", variant="primary", elem_id="save-draft")
+            forget = gr.Button("Discard changes", elem_id="forget-draft")
     place, draft = gr.Textbox(visible=False), gr.Textbox(visible=False)
     return Editor(player, text, keep, leave_out, place, draft, box, words, folder, save, forget)
 
 
 def _build_columns() -> Columns:
-    with gr.Accordion("How the list is read", open=False, elem_id="columns"):
+    with gr.Accordion("Column mapping", open=False, elem_id="columns"):
         shown = gr.HTML(apply_default_css=False, elem_id="columns-shown")
         with gr.Row():
             roles = {
@@ -199,13 +202,13 @@ def _build_columns() -> Columns:
                 for role, label in _ROLES.items()
             }
         with gr.Row():
-            use = gr.Button("Read the columns like this", size="sm", elem_id="use-columns")
-            recognise = gr.Button("Recognise them", size="sm")
+            use = gr.Button("Use this mapping", size="sm", elem_id="use-columns")
+            recognise = gr.Button("Detect automatically", size="sm")
     return Columns(shown, roles, use, recognise)
 
 
 class LedgerWiring:
-    """Connects the ledger of one page: the check, the rows, the edits and the columns."""
+    """Connects the events of the check, the rows, the edits and the columns."""
 
     def __init__(self, studio: Studio, form: DataForm, ledger: Ledger, watch: FieldWatch) -> None:
         self.studio, self.form, self.ledger, self.ear = studio, form, ledger, Ear()
@@ -218,7 +221,7 @@ class LedgerWiring:
         self._wire_columns()
 
     def check_on(self, event: Callable[..., Any]) -> None:
-        """Let an event show the report; what is heard of the clips follows."""
+        """Run the check on an event; analyze the audio of the clips after it."""
         ledger = self.ledger
         columns = [ledger.columns.shown, *ledger.columns.roles.values()]
         first = [
@@ -237,7 +240,7 @@ class LedgerWiring:
         )
 
     def check(self, values: Values, bar: gr.Progress = _BAR) -> list[Any]:
-        """Read the lists afresh and show what they hold; long ones fill a bar meanwhile."""
+        """Read the lists again and show the report, with a progress bar."""
 
         def show(phase: str, done: int, total: int) -> None:
             bar((done, total), desc=phase, unit="")
@@ -257,7 +260,7 @@ class LedgerWiring:
         ]  # fmt: skip
 
     def refuse(self, values: Values) -> str:
-        """Return why the lists cannot be read, for the fields it is about."""
+        """Return the marks for the fields that explain why the lists cannot be read."""
         problems: list[str] = []
         try:
             data = self.form.config(values)
@@ -271,7 +274,7 @@ class LedgerWiring:
         return marks(problems, self.form.widgets.values(), pressed=True)
 
     def listen(self, values: Values) -> tuple[str, list[list[str]], str]:
-        """Listen to the clips and show what stands out."""
+        """Analyze the audio of the clips and show the findings."""
         with toasts():
             manifest = self._manifest(values)
         heard = self.ear.listen(manifest.clips)
@@ -279,7 +282,7 @@ class LedgerWiring:
         return what_to_look_at(manifest, self._findings(manifest), heard), rows, words
 
     def show_rows(self, values: Values) -> tuple[list[list[str]], str]:
-        """Show a page of the rows."""
+        """Return one page of rows, and a sentence that describes it."""
         ledger = self.ledger
         look = Look(
             int(values[ledger.page] or 1),
@@ -302,7 +305,7 @@ class LedgerWiring:
             cells = dict(zip(COLUMNS, row, strict=False))
             with toasts():
                 manifest = self._manifest(values)
-            label = f"Text of line {cells['line']} of {cells['source']}"
+            label = f"Text of line {cells['line']} in {cells['source']}"
             buttons = [gr.Button(interactive=True), gr.Button(interactive=True)]
             box = gr.Textbox(cells["text"], label=label, interactive=True)
             place = f"{cells['source']}\n{cells['line']}"
@@ -375,7 +378,7 @@ class LedgerWiring:
                 manifest, kind = self._manifest(values), event_detail(event, "kind")
                 places = places_of(manifest, self._findings(manifest), kind)
                 if not places:
-                    raise DataError(f"No row is like that any more ({label_of(kind)}).")
+                    raise DataError(f"No such rows are left ({label_of(kind)}).")
             return self._show_draft(values, self._draft(values).without(places))
 
         def change_limit(values: Values, event: gr.EventData) -> dict[Any, Any]:
@@ -383,9 +386,10 @@ class LedgerWiring:
                 kind = event_detail(event, "kind")
                 limit = limit_for(self._manifest(values), kind)
                 if limit is None:
-                    raise DataError("No row is too long or too short any more.")
-            gr.Info(f"The limit is {limit:g} s now.", duration=4)
-            return {limits[0 if kind == "too_short" else 1]: as_text(limit)}
+                    raise DataError("No row is too long or too short now.")
+            gr.Info(f"The limit is now {limit:g} s.", duration=4)
+            shown = as_text(limit)
+            return [shown, gr.skip()] if kind == "too_short" else [gr.skip(), shown]
 
         rows = [ledger.table, ledger.where, ledger.kind, ledger.page, ledger.only_problems]
         ledger.findings.click(show, self.fields, rows, **_QUIET)
@@ -422,7 +426,7 @@ class LedgerWiring:
         return [editor.draft, editor.box, editor.words, ledger.table, ledger.where]
 
     def _after_draft(self, event: Any) -> None:
-        """Let the page warn before changes that are not saved are lost."""
+        """Tell the page's script about unsaved edits, so that it can warn before they are lost."""
         draft = self.ledger.editor.draft
         event.success(None, draft, None, js=_TELL_PAGE, **_QUIET)
 
@@ -442,15 +446,15 @@ class LedgerWiring:
         return find_odd(manifest.clips, self.ear.known(manifest.clips))
 
     def _show_columns(self, manifest: Manifest, values: Values) -> list[Any]:
-        """Return the updates of the columns: what is shown, and the choices of every role."""
+        """Return updates of the column preview and of the choices for each role."""
         data, source = self.form.config(values), manifest.sources[0]
         peek = peek_at(Path(source.path), data.language, data.columns)
         return [describe_columns(peek, source.name), *(_choices(peek, role) for role in _ROLES)]
 
 
 def _no_clip(draft: Draft) -> list[Any]:
-    """Return the updates of an editor without a clip; changes of other lists are let go."""
-    text = gr.Textbox("", label="Text of this clip", interactive=False)
+    """Return updates that clear the editor; edits of other lists are already gone from `draft`."""
+    text = gr.Textbox("", label="Clip text", interactive=False)
     buttons = [gr.Button(interactive=False), gr.Button(interactive=False)]
     return [None, text, "", *buttons, draft.as_text(), gr.Group(visible=bool(draft))]
 
@@ -466,5 +470,5 @@ def _choices(peek: Peek | None, role: str) -> gr.Dropdown:
 def _place(values: Values, editor: Editor) -> tuple[str, int]:
     source, _, line = str(values[editor.place] or "").partition("\n")
     if not line.isdigit():
-        raise DataError("No clip is chosen. Click a row first.")
+        raise DataError("No clip is selected. Click a row first.")
     return source, int(line)
