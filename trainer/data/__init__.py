@@ -1,1 +1,1 @@
-"""The data road: manifest row to Clip, Features and Batch."""
+"""The data path: from a row of a list to Clip, Features and Batch."""

@@ -1,7 +1,7 @@
-"""Archives: a ZIP from anywhere -> a new folder with its lists and clips, and nothing else.
+"""Unpack the lists and clips of an untrusted ZIP archive into a new folder.
 
-Names in an archive are claims of a stranger: none may lead out of the folder, hide another or be a
-link, and sizes are counted while bytes come out, whatever the archive says of itself.
+Names in the archive are untrusted: none may escape the folder, shadow another file or be a link.
+Sizes are counted while unpacking, because the sizes that an archive declares can be false.
 """
 
 import os
@@ -21,7 +21,7 @@ from trainer.errors import DataError
 KEPT_ENDINGS = (
     *AUDIO_EXTENSIONS, ".csv", ".tsv", ".txt", ".list", ".jsonl", ".ndjson", ".json", ".npy",
 )  # fmt: skip
-"""What a dataset is made of; everything else stays in the archive."""
+"""Extensions of dataset files; all other files are not unpacked."""
 
 _JUNK = re.compile(r"(?:^|/)(?:__MACOSX/|\._|\.DS_Store$|Thumbs\.db$|desktop\.ini$)", re.I)
 _DRIVE = re.compile(r"^[A-Za-z]:")
@@ -29,15 +29,17 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _HANGUL = re.compile("[\uac00-\ud7a3]")
 _UTF8_FLAG, _ENCRYPTED_FLAG = 0x800, 0x1
 _CHUNK_BYTES = 2**20
-_SMALL_BYTES = 2**20
-_TAIL_BYTES = 2**17
-_MAX_INDEX_BYTES = 2**25
+_SMALL_BYTES = 2**20  # Below 1 MiB, a high ratio is harmless: text lists compress well.
+_TAIL_BYTES = 2**17  # The end record is 22 bytes plus a comment of at most 64 KiB.
+_MAX_INDEX_BYTES = 2**25  # 32 MiB: about 160 bytes for each of `max_files` entries.
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How large an archive may become; the ratio is that of unpacked to packed bytes."""
+    """How large an archive may be; `max_ratio` is unpacked to packed bytes."""
 
+    # Chosen by hand, well above any dataset for fine-tuning. Audio hardly compresses, and text
+    # rarely by more than 10:1, so a ratio of 100 only stops archive bombs.
     max_bytes: int = 64 * 2**30
     max_files: int = 200_000
     max_depth: int = 16
@@ -47,7 +49,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Unpacked:
-    """The folder with what was taken out, and the names that were left in, with the reason."""
+    """The new folder, the number of files in it, and the refused members with the reasons."""
 
     folder: Path
     num_files: int
@@ -55,17 +57,16 @@ class Unpacked:
 
 
 class _Refused(Exception):
-    """A member that stays in the archive; says why."""
+    """A member is not unpacked; the message says why."""
 
 
 def unpack(archive: Path, folder: Path, limits: Limits | None = None) -> Unpacked:
-    """Take lists and clips out of a ZIP into a folder that does not exist yet.
+    """Unpack the lists and clips of a ZIP into a folder that does not exist yet.
 
-    The folder appears when it is whole; an archive that is refused leaves nothing behind.
+    The folder appears only when it is complete; a refused archive leaves nothing behind.
 
     Raises:
-        DataError: the file is no ZIP, asks for a password, unpacks to more than it should, or holds
-            nothing of use.
+        DataError: the file is not a ZIP, is encrypted, too large, or has no list and no clip.
     """
     limits = limits or Limits()
     partial = folder.with_name(f".{folder.name}.part")
@@ -80,12 +81,13 @@ def unpack(archive: Path, folder: Path, limits: Limits | None = None) -> Unpacke
         os.rename(partial, folder)
     except (zipfile.BadZipFile, EOFError, ValueError) as error:
         raise DataError(
-            f"{archive.name} is no ZIP archive, or damaged ({str(error)[:100]}). Pack the clips "
-            "and their list as ZIP again, or drop the files themselves."
+            f"{archive.name} is not a ZIP archive, or is damaged ({str(error)[:100]}). Create the "
+            "ZIP again, or upload the files themselves."
         ) from None
     except OSError as error:
         raise DataError(
-            f"{archive.name} could not be unpacked: {error.strerror or error}. Free some space."
+            f"{archive.name} cannot be unpacked: {error.strerror or error}. Check that the disk "
+            "has free space."
         ) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -93,31 +95,31 @@ def unpack(archive: Path, folder: Path, limits: Limits | None = None) -> Unpacke
 
 
 def _check_index(archive: Path) -> None:
-    """Refuse an archive whose index alone would fill the memory; it is read whole by zipfile."""
+    """Refuse an archive with a huge index, because zipfile reads the whole index into memory."""
     with open(archive, "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
         tail = file.read()
     end = tail.rfind(b"PK\x05\x06")
     if end < 0 or end + 22 > len(tail):
-        raise zipfile.BadZipFile("it has no end")
+        raise zipfile.BadZipFile("no end record")
     size = int.from_bytes(tail[end + 12 : end + 16], "little")
     wide = tail.rfind(b"PK\x06\x06", 0, end)
     if wide >= 0 and wide + 56 <= len(tail):
         size = max(size % 0xFFFFFFFF, int.from_bytes(tail[wide + 40 : wide + 48], "little"))
     if size > _MAX_INDEX_BYTES:
         raise DataError(
-            f"The index of {archive.name} takes {size / 2**20:.0f} MB, more than any dataset's. "
-            "Split the archive."
+            f"The index of {archive.name} has {size / 2**20:.0f} MB; the limit is "
+            f"{_MAX_INDEX_BYTES / 2**20:.0f} MB. Split the archive."
         )
 
 
 def _check_claims(name: str, members: list[zipfile.ZipInfo], limits: Limits, target: Path) -> None:
-    """Refuse an archive by what it says of itself, before a byte comes out."""
+    """Check the sizes and flags that an archive declares before anything is unpacked."""
     if any(member.flag_bits & _ENCRYPTED_FLAG for member in members):
-        raise DataError(f"{name} asks for a password. Pack it without one.")
+        raise DataError(f"{name} is encrypted. Create it without a password.")
     if len(members) > limits.max_files:
         raise DataError(
-            f"{name} holds {len(members)} files; {limits.max_files} are the most. Split it."
+            f"{name} has {len(members)} files; the limit is {limits.max_files}. Split it."
         )
     claimed = sum(member.file_size for member in members)
     packed = sum(member.compress_size for member in members)
@@ -128,7 +130,7 @@ def _check_claims(name: str, members: list[zipfile.ZipInfo], limits: Limits, tar
         raise DataError(
             f"{name} unpacks to {claimed / 2**30:.1f} GB; there is room for "
             f"{max(0, min(limits.max_bytes, free)) / 2**30:.1f} GB. Free some space, or unpack it "
-            "elsewhere and type its folder."
+            "elsewhere and enter the folder."
         )
 
 
@@ -154,55 +156,58 @@ def _take_out(
 
 
 def _safe_parts(member: zipfile.ZipInfo, name: str, limits: Limits) -> tuple[str, ...]:
-    """Return the folders and the file that a member becomes, below the new folder."""
+    """Return the path parts of a member relative to the new folder, or raise `_Refused`."""
     path = name.replace("\\", "/")
     if stat.S_ISLNK(member.external_attr >> 16):
         raise _Refused("it is a link")
     if path.startswith("/") or _DRIVE.match(path):
-        raise _Refused("it names a place outside the archive")
+        raise _Refused("its path is absolute")
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if ".." in parts:
-        raise _Refused("it leads out of the archive")
+        raise _Refused("its path leads out of the archive")
     if _CONTROL.search(path) or any("\ud800" <= letter <= "\udfff" for letter in path):
-        raise _Refused("its name holds control characters")
+        raise _Refused("its name contains control characters")
     if not path.lower().endswith(KEPT_ENDINGS):
         raise _Refused("it is neither a clip nor a list")
     if len(parts) > limits.max_depth:
-        raise _Refused(f"it lies more than {limits.max_depth} folders deep")
+        raise _Refused(f"it is more than {limits.max_depth} folders deep")
     if any(len(part.encode()) > 255 for part in parts):
         raise _Refused("its name is longer than 255 bytes")
     return tuple(unicodedata.normalize("NFC", part) for part in parts)
 
 
 def _claim(taken: dict[str, str], parts: tuple[str, ...]) -> None:
-    """Take a name that no other member has, also not in another case or as a folder."""
+    """Reserve a path; refuse one that differs from another only in case.
+
+    On a case-insensitive file system, the second file would overwrite the first.
+    """
     path = "/".join(parts)
     key = path.casefold()
     if key in taken:
-        alike = "" if taken[key] == path else f", but for its case, as {taken[key]}"
-        raise _Refused(f"its name is taken already{alike}")
+        alike = "" if taken[key] == path else f" by {taken[key]}, which differs only in case"
+        raise _Refused(f"its name is already taken{alike}")
     taken[key] = path
 
 
 def _most(member: zipfile.ZipInfo, limits: Limits) -> int:
-    """Return how many bytes a member may yield: what it claims, and no bomb."""
+    """Return the most bytes a member may unpack to: its declared size, within the ratio."""
     return min(member.file_size, int(limits.max_ratio * member.compress_size) + _SMALL_BYTES)
 
 
 def _copy(opened: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, most: int) -> int:
-    """Write a member's bytes and return their number; one that is refused leaves no file."""
+    """Unpack a member and return its size in bytes; a refused member leaves no file."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
         descriptor = os.open(target, flags, 0o644)
     except (FileExistsError, NotADirectoryError):
-        raise _Refused("another file of the archive is called like one of its folders") from None
+        raise _Refused("its name conflicts with another file or folder of the archive") from None
     try:
         with os.fdopen(descriptor, "wb") as file, opened.open(member) as source:
             return _stream(source, file, most)
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error):
         target.unlink(missing_ok=True)
-        raise _Refused("its bytes are damaged or packed in an unusual way") from None
+        raise _Refused("it is damaged or uses an unsupported compression") from None
     except _Refused:
         target.unlink(missing_ok=True)
         raise
@@ -213,13 +218,16 @@ def _stream(source: IO[bytes], file: IO[bytes], most: int) -> int:
     while chunk := source.read(_CHUNK_BYTES):
         written += len(chunk)
         if written > most:
-            raise _Refused("it unpacks to far more than its size")
+            raise _Refused("it unpacks to more than its declared size")
         file.write(chunk)
     return written
 
 
 def _true_name(member: zipfile.ZipInfo) -> str:
-    """Return a member's name; old packers wrote their country's code page without saying so."""
+    """Return a member's name with the right encoding.
+
+    Without the UTF-8 flag, names should be CP437, but many tools write UTF-8 or, in Korea, CP949.
+    """
     name = member.orig_filename
     if member.flag_bits & _UTF8_FLAG or name.isascii():
         return name
@@ -239,14 +247,14 @@ def _true_name(member: zipfile.ZipInfo) -> str:
 
 def _bomb(name: str, claimed: int) -> str:
     return (
-        f"{name} unpacks to {claimed / 2**20:.0f} MB, over a hundred times its size: no recordings "
-        "do that. Nothing of it was unpacked."
+        f"{name} unpacks to {claimed / 2**20:.0f} MB, over a hundred times its size, which "
+        "recordings never do. Nothing was unpacked."
     )
 
 
 def _nothing(name: str, unpacked: Unpacked) -> str:
     first = next((f" ({name}: {why})" for name, why in unpacked.refused.items()), "")
     return (
-        f"{name} holds no clip and no list that can be used{first}. Expected WAV, FLAC, OGG or MP3 "
-        "files and a CSV with an audio file and its text on every line."
+        f"{name} contains no usable clip or list{first}. Expected WAV, FLAC, OGG or MP3 files and "
+        "a CSV with an audio file and its text on each line."
     )

@@ -1,4 +1,4 @@
-"""Audio: files -> mono float32 waves at one sample rate, and back; faults become sentences."""
+"""Load audio files as mono float32 waves at one sample rate, and write waves as WAV."""
 
 import io
 import math
@@ -21,9 +21,9 @@ __all__ = [
     "write_wav",
 ]
 
-_SILENCE_DB = -60.0
-_LOUDEST = 8.0
-_LONGEST_S = 7200.0  # far above any clip; a lying header would ask for terabytes
+_SILENCE_DB = -60.0  # With the factor 0.1 in `_check_samples`: -70 dB power; chosen by hand.
+_LOUDEST = 8.0  # Float mixes may exceed full scale (1.0); integers stored as float are far above.
+_LONGEST_S = 7200.0  # Far above any clip; a false header could otherwise ask for terabytes.
 
 
 def load_audio(path: Path | str, sample_rate: int) -> np.ndarray:
@@ -33,27 +33,28 @@ def load_audio(path: Path | str, sample_rate: int) -> np.ndarray:
         wave: (T_wav,) float32, nominally within -1..1.
 
     Raises:
-        AudioError: the file is absent, cut short, silent, not finite or not audio.
+        AudioError: the file does not exist, is truncated, silent, not finite or not audio.
     """
     path = Path(path)
     facts = audio_facts(path)
     if facts.duration_s > _LONGEST_S:
         raise AudioError(
             "too_long",
-            f"{path.name} claims to last {facts.duration_s / 3600:.1f} hours.",
+            f"{path.name} is {facts.duration_s / 3600:.1f} hours long, according to its header.",
             "Split it into clips; if it is short, export it again.",
         )
     try:
         wave, rate = soundfile.read(str(path), dtype="float32", always_2d=True)
     except (soundfile.LibsndfileError, RuntimeError):
         raise AudioError(
-            "truncated_audio", f"{path.name} cannot be decoded to its end.", COPY_AGAIN
+            "truncated_audio", f"{path.name} cannot be decoded to the end.", COPY_AGAIN
         ) from None
     found_s = len(wave) / rate
+    # 50 ms or 1 %: lossy codecs add or drop a few frames at the ends.
     if found_s < facts.duration_s - max(0.05, 0.01 * facts.duration_s):
         raise AudioError(
             "truncated_audio",
-            f"{path.name} is cut short: {found_s:.2f} of {facts.duration_s:.2f} s are there.",
+            f"{path.name} is truncated: it has {found_s:.2f} of {facts.duration_s:.2f} s.",
             COPY_AGAIN,
         )
     _check_samples(wave, path)
@@ -61,7 +62,7 @@ def load_audio(path: Path | str, sample_rate: int) -> np.ndarray:
 
 
 def to_mono(wave: np.ndarray) -> np.ndarray:
-    """Mix channels down; channels that cancel each other yield the louder one instead.
+    """Mix channels to mono; if they cancel each other, use the loudest channel instead.
 
     Args:
         wave: (T_wav, channels) float32.
@@ -84,8 +85,8 @@ def to_mono(wave: np.ndarray) -> np.ndarray:
 def resample(wave: np.ndarray, rate: int, wanted: int) -> np.ndarray:
     """Change the sample rate with a polyphase filter; deterministic.
 
-    The Kaiser-windowed sinc has 32 zero crossings a side: within 0.01 dB up to 0.85 of
-    the lower Nyquist frequency, and what lies above it is 95 dB down.
+    The Kaiser-windowed sinc has 32 zero crossings per side. Its passband is flat within 0.01 dB
+    up to 0.85 of the lower Nyquist frequency, and its stopband is 95 dB down.
 
     Args:
         wave: (T_wav,) float32 at `rate` Hz.
@@ -105,7 +106,7 @@ def resample(wave: np.ndarray, rate: int, wanted: int) -> np.ndarray:
 def trim_silence(
     wave: np.ndarray, sample_rate: int, *, below_db: float = 40.0, keep_s: float = 0.05
 ) -> np.ndarray:
-    """Cut both ends where 20 ms frames are `below_db` under the loudest; keep a short margin.
+    """Trim both ends where 20 ms frames are `below_db` below the loudest; keep a short margin.
 
     Args:
         wave: (T_wav,) float32.
@@ -129,7 +130,7 @@ def trim_silence(
 
 
 def write_wav(path: Path | str, wave: np.ndarray, sample_rate: int) -> None:
-    """Write a 16-bit WAV so that readers see all of it or nothing; too loud waves are scaled down.
+    """Write a 16-bit WAV atomically; a wave that exceeds full scale is scaled down.
 
     Args:
         wave: (T_wav,) float.
@@ -140,7 +141,7 @@ def write_wav(path: Path | str, wave: np.ndarray, sample_rate: int) -> None:
     """
     path = Path(path)
     samples = to_samples(wave, path.name)
-    # The library calls a full disk a "System error", so it writes into memory.
+    # libsndfile reports a full disk only as "System error", so let it write to memory.
     content = io.BytesIO()
     soundfile.write(content, samples, sample_rate, format="WAV", subtype="PCM_16")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -153,15 +154,17 @@ def write_wav(path: Path | str, wave: np.ndarray, sample_rate: int) -> None:
 
 
 def to_samples(wave: np.ndarray, name: str) -> np.ndarray:
-    """Return a wave (T_wav,) as int16 samples (T_wav,); one that is too loud is scaled down.
+    """Convert a wave (T_wav,) to int16 samples (T_wav,); scale it down if it exceeds full scale.
 
     Raises:
-        AudioError: the wave, which the error calls by `name`, is not finite.
+        AudioError: the wave has NaN or infinite samples; `name` is used in the message.
     """
     wave = np.asarray(wave, dtype=np.float32)
     if not np.isfinite(wave).all():
         raise AudioError(
-            "not_finite", f"The audio for {name} is not finite.", "Try another checkpoint."
+            "not_finite",
+            f"The audio for {name} has NaN or infinite samples.",
+            "Try another checkpoint.",
         )
     peak = float(np.abs(wave).max(initial=0.0))
     if peak > 1.0:
@@ -171,7 +174,7 @@ def to_samples(wave: np.ndarray, name: str) -> np.ndarray:
 
 @cache
 def _low_pass(factor: int) -> np.ndarray:
-    """Return a windowed sinc of unit gain, (64 * factor + 1,) float32."""
+    """Return a Kaiser-windowed sinc with unit gain, (64 * factor + 1,) float32."""
     positions = np.arange(-32 * factor, 32 * factor + 1) / factor
     taps = np.sinc(0.95 * positions) * np.kaiser(len(positions), 9.0)
     return (taps / taps.sum()).astype(np.float32)
@@ -179,10 +182,10 @@ def _low_pass(factor: int) -> np.ndarray:
 
 def _check_samples(wave: np.ndarray, path: Path) -> None:
     if not len(wave):
-        raise AudioError("empty_audio", f"{path.name} holds no sound.", CONVERT)
+        raise AudioError("empty_audio", f"{path.name} contains no audio.", CONVERT)
     if not np.isfinite(wave).all():
         raise AudioError(
-            "not_finite", f"{path.name} holds samples that are not numbers.", "Export it again."
+            "not_finite", f"{path.name} has NaN or infinite samples.", "Export it again."
         )
     peak = float(np.abs(wave).max())
     if peak > _LOUDEST:
@@ -191,6 +194,7 @@ def _check_samples(wave: np.ndarray, path: Path) -> None:
             f"{path.name} peaks at {peak:.3g}; full scale is 1.",
             "Export it as 16-bit WAV.",
         )
+    # Without the DC offset, which is inaudible but would hide a silent recording.
     centred = wave - wave.mean(axis=0)
     loudest = float(np.square(centred, dtype=np.float64).mean(axis=0).max())
     if loudest < 10 ** (_SILENCE_DB / 10) * 0.1:

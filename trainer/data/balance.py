@@ -1,4 +1,4 @@
-"""Balance: clips of rarer languages come more often in an epoch."""
+"""Balance languages by repeating clips of rarer languages in an epoch."""
 
 import hashlib
 from collections import Counter
@@ -8,11 +8,11 @@ from trainer.data.types import Clip
 
 
 def count_repeats(clips: Sequence[Clip], balance: float) -> dict[str, int]:
-    """Return how often each clip comes in an epoch, by clip id; every clip comes at least once.
+    """Return how often each clip occurs in an epoch, by clip id; at least once.
 
-    A language with n of the most frequent one's N clips is repeated (N / n) ** balance times: 0
-    leaves the clips as they are, 1 gives every language the same share. What is left of a whole
-    number goes to clips chosen by their id, the same in every epoch.
+    A language with n clips is repeated (N / n) ** balance times, where N is the number of clips
+    of the most frequent language. At 0, clips are not repeated; at 1, all languages have the same
+    share. The fractional part is rounded up for clips chosen by their id, the same in every epoch.
     """
     sizes = Counter(clip.language for clip in clips)
     largest = max(sizes.values(), default=1)
@@ -24,6 +24,6 @@ def count_repeats(clips: Sequence[Clip], balance: float) -> dict[str, int]:
 
 
 def _place(clip_id: str) -> float:
-    """Return a number in 0..1 that looks random; the same on every machine."""
+    """Return a pseudo-random number in 0..1 that is the same on every machine."""
     digest = hashlib.blake2b(f"balance/{clip_id}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64

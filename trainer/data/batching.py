@@ -1,4 +1,4 @@
-"""Batching: the padded batches of each step, made one step ahead in the background."""
+"""Build the padded batches of each step, one step ahead in a background thread."""
 
 import hashlib
 import time
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from trainer.specs import Draw
 
 _TURN = "\0"
-"""Parts a clip's id from the number of its turn, for clips that come more than once an epoch."""
+"""Separates a clip's id from its repeat number, for clips that occur several times per epoch."""
 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """How clips are dealt out: `batch_size` clips a micro-step, `accumulate` of these, by rank.
+    """How clips are batched: `accumulate` micro-batches of `batch_size` clips per step and rank.
 
-    With `max_positions`, a micro-step holds as many clips as fit in that many padded positions
-    instead. Without `shuffle` an epoch is in the order of the lengths.
+    With `max_positions`, a micro-batch holds as many clips as fit into that many positions,
+    padding included, instead of `batch_size`. Without `shuffle`, an epoch is sorted by length.
     """
 
     batch_size: int
@@ -41,15 +41,15 @@ class BatchPlan:
 
     @property
     def group_count(self) -> int:
-        """Micro-steps of all ranks in one step."""
+        """Micro-batches per step, over all ranks."""
         return self.accumulate * self.world_size
 
 
 class ClipBatches:
-    """The batches of one split; position is the step's number, so any step can be asked for.
+    """The batches of one split.
 
-    `draw` replaces the features of a clip, anew at every step. `repeats` says how often a clip
-    comes in an epoch; once, if it is not named.
+    A batch depends only on the step number, so a resume can start at any step. `draw` replaces the features of a clip at every step. `repeats` is how often a clip occurs per
+    epoch (default 1).
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ClipBatches:
         pin_memory: bool = False,
     ) -> None:
         if not features:
-            raise DataError("There are no clips to make batches of. Check the ledger under Data.")
+            raise DataError("No usable clips are left. Check the ledger on the Data tab.")
         self._plan = plan
         self._features = features
         self._collate = collate
@@ -84,9 +84,9 @@ class ClipBatches:
         longest = max(self._lengths.values())
         if 0 < plan.max_positions < longest:
             raise DataError(
-                f"The longest clip has {longest:.0f} positions; the token budget of a micro-batch "
-                f"is {plan.max_positions}. Raise it to {longest:.0f} or more, or lower the longest "
-                "clip under Data."
+                f"The longest clip has {longest:.0f} positions, but the token budget of a "
+                f"micro-batch is {plan.max_positions}. Raise the budget to at least {longest:.0f}, "
+                "or lower the longest clip on the Data tab."
             )
         self._epoch = lru_cache(maxsize=2)(self._plan_epoch)
         self.steps_per_epoch = len(self._epoch(0))
@@ -97,9 +97,9 @@ class ClipBatches:
         self._made: dict[int, Future[list[Batch]]] = {}
 
     def of_step(self, step: int) -> list[Batch]:
-        """Return this rank's micro-batches of a step (from 1) and begin on the next step's.
+        """Return this rank's micro-batches of a step (from 1) and start building the next step's.
 
-        Nothing is made ahead of an epoch that is gone through as a whole, from time to time.
+        Without shuffling (validation), nothing is built ahead: the next use may be far away.
         """
         asked_at = time.monotonic()
         wanted = (step, step + 1) if self._plan.shuffle else (step,)
@@ -113,19 +113,19 @@ class ClipBatches:
         return batches
 
     def audio_s_of_step(self, step: int) -> float:
-        """Return the seconds of audio in a step, over all ranks and micro-steps."""
+        """Return the seconds of audio in a step, over all ranks and micro-batches."""
         return sum(self._audio_s[clip_id] for clip_id in self.clip_ids(step))
 
     def clip_ids(self, step: int) -> list[str]:
-        """Return the clips of a whole step, over all ranks and micro-steps."""
+        """Return the clip ids of a whole step, over all ranks and micro-batches."""
         return [clip_id for group in self._groups(step) for clip_id in group]
 
     def most_clips(self) -> int:
-        """Return how many clips the largest micro-batch of an epoch holds before it is cut."""
+        """Return the number of clips in the largest micro-batch of an epoch, before splitting."""
         return max(len(group) for groups in self._epoch(0) for group in groups)
 
     def largest(self) -> Batch:
-        """Return the piece of a micro-batch with the most positions, padding included."""
+        """Return the batch with the most positions, padding included, to measure peak memory."""
         found = [
             (len(piece) * max(self._lengths[clip_id] for clip_id in piece), step, piece)
             for step, groups in enumerate(self._epoch(0), start=1)
@@ -136,15 +136,15 @@ class ClipBatches:
         return self._batch(piece, self._totals(self.clip_ids(step)), step)
 
     def cut(self, parts: int) -> None:
-        """Cut every micro-batch into so many pieces from now on, at most one a clip.
+        """Split every micro-batch into this many parts from now on, with at least one clip each.
 
-        Losses are divided by the totals of the whole step, so its gradient stays what it was.
+        Losses are divided by the totals of the whole step, so the gradients do not change.
         """
         self._parts = parts
         self._made.clear()
 
     def close(self) -> None:
-        """End the background thread."""
+        """Stop the background thread."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _groups(self, step: int) -> Groups:
@@ -200,7 +200,7 @@ class ClipBatches:
         return Batch(tensors, list(ids), totals, sum(self._audio_s[clip_id] for clip_id in ids))
 
     def _features_of(self, clip_id: str, step: int) -> Features:
-        """Return what a clip brings to a step: a function of the seed, the step and the clip."""
+        """Return a clip's features for a step; random draws depend on seed, step and clip only."""
         if self._draw is None:
             return self._features[clip_id]
         names = (f"{self._plan.seed}/{step}", f"{self._plan.seed}/{step}/{clip_id}")

@@ -1,8 +1,8 @@
-"""Cache: features computed once per clip and featurizer, found again by every later run.
+"""Cache features on disk, computed once per clip and featurizer and shared by all runs.
 
-An entry's name is the hash of all that goes into it, so entries are never stale and several
-processes may write at once. Entries lie in packs, which are mapped: what is not looked at takes no
-memory, and processes share what is. A full or read-only disk costs the cache, not the run.
+An entry is named by the hash of all its inputs, so entries are never stale and several processes
+can write at once. Entries are stored in memory-mapped packs: unused entries take no memory, and
+processes share pages. If the disk is full or read-only, the run continues without the cache.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ from trainer.data.workers import compute_in_workers
 from trainer.errors import DataError
 from trainer.specs import Corpus, Featurizer, Progress
 
-_FEW = 32
+_FEW = 32  # Fewer clips are computed in this process: starting workers takes seconds.
 _FORMAT = "2"
 _PACK_BYTES = 64 * 2**20
-"""Size of a pack of features: what a crash in the middle, or damage, costs at most."""
+"""Size of a pack of features, and so the most that a crash or a damaged file can lose."""
 
 
 def default_cache_folder() -> Path:
-    """Return $TIMBRE_CACHE, else timbre below $XDG_CACHE_HOME, else ~/.cache/timbre."""
+    """Return $TIMBRE_CACHE, else $XDG_CACHE_HOME/timbre, else ~/.cache/timbre."""
     if os.environ.get("TIMBRE_CACHE"):
         return Path(os.environ["TIMBRE_CACHE"])
     if os.environ.get("XDG_CACHE_HOME"):
@@ -49,7 +49,7 @@ def content_hash(path: Path | str) -> str:
 
 
 class FeatureCache:
-    """Features and surveys in a folder; safe to interrupt at any moment and to delete."""
+    """Features and surveys in a folder; can be interrupted at any moment, and deleted."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
@@ -59,10 +59,10 @@ class FeatureCache:
     def collect(
         self, clips: Sequence[Clip], featurizer: Featurizer, *, workers: int, progress: Progress
     ) -> tuple[dict[str, Features], dict[str, str]]:
-        """Return the features by clip id and, for clips that have none, the reason.
+        """Return features by clip id, and the reasons for clips that have none.
 
-        With `workers` processes; 0 computes here, and so do fewer than 32 missing clips, since
-        starting processes takes longer.
+        Uses `workers` processes. With 0 workers, or fewer than 32 missing clips, features are
+        computed in this process, because starting processes would take longer.
         """
         self._hashes.clear()
         names, unusable = self.names(clips, featurizer)
@@ -94,9 +94,9 @@ class FeatureCache:
     def names(
         self, clips: Sequence[Clip], featurizer: Featurizer
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """Return the hash of all that decides a clip's features, or why it has none, by clip id.
+        """Return the cache keys by clip id, and the reasons for clips that cannot be read.
 
-        Files are read once: `collect` reads them anew, this goes by what it found.
+        Files are hashed once per instance, until `collect` is called again.
         """
         unread = [clip for clip in clips if clip not in self._hashes]
         with ThreadPoolExecutor(max_workers=8) as pool:
@@ -112,16 +112,16 @@ class FeatureCache:
         return names, unreadable
 
     def remember(self, key: str, compute: Callable[[], Corpus]) -> Corpus:
-        """Return the Corpus stored under a key, computing and storing it at the first call.
+        """Return the Corpus stored under a key; compute and store it on the first call.
 
-        Features that a survey passes on as they are, are not stored again.
+        Cached features that the survey returns unchanged are referenced, not stored again.
         """
         path = self.folder / "surveys" / f"{_hash(_FORMAT, key)}.pack"
         stored = self._read_corpus(path)
         if stored is not None:
             return stored
         corpus = compute()
-        # Through JSON at once, so that the first call returns what every later call reads.
+        # Round-trip through JSON, so that the first call returns the same as later calls.
         corpus.facts = json.loads(json.dumps(corpus.facts))
         about = {"facts": corpus.facts, "unusable": corpus.unusable}
         _write_pack(path, corpus.features, about, self._lenders)
@@ -136,7 +136,7 @@ class FeatureCache:
             return None
 
     def _entries(self, folder: Path) -> dict[str, Pack]:
-        """Return which pack holds an entry; a damaged pack is as good as none."""
+        """Return the pack of each entry; damaged packs are skipped and their entries recomputed."""
         entries: dict[str, Pack] = {}
         for path in sorted(folder.glob("*.pack")):
             try:
@@ -148,7 +148,7 @@ class FeatureCache:
 
 
 class _Recorder:
-    """Writes features into packs as they come, and returns them mapped when a pack is whole."""
+    """Writes features to packs as they arrive; returns them memory-mapped when a pack is full."""
 
     def __init__(self, folder: Path, lenders: Lenders) -> None:
         self._folder = folder
@@ -157,13 +157,13 @@ class _Recorder:
         self._size = 0
 
     def add(self, clip_id: str, name: str, features: Features) -> dict[str, Features]:
-        """Take the features of a clip; return those of a pack, by clip id, if it is full now."""
+        """Add the features of a clip; if that fills a pack, return its features by clip id."""
         self._waiting[clip_id] = (name, features)
         self._size += sum(array.nbytes for array in features.values())
         return self.finish() if self._size >= _PACK_BYTES else {}
 
     def finish(self) -> dict[str, Features]:
-        """Write what waits; return it mapped, or nothing where it cannot be written."""
+        """Write the pending features; return them memory-mapped, or nothing if writing fails."""
         waiting, self._waiting, self._size = self._waiting, {}, 0
         path = self._folder / f"{uuid4().hex}.pack"
         if not waiting or not _write_pack(path, dict(waiting.values()), None, None):
@@ -178,7 +178,7 @@ class _Recorder:
 def _write_pack(
     path: Path, features: Mapping[str, Features], facts: object, lenders: Lenders | None
 ) -> bool:
-    """Write a pack and tell whether the disk took it."""
+    """Write a pack; return whether it succeeded."""
     try:
         writer = PackWriter(path, lenders)
         try:
@@ -208,7 +208,7 @@ def _compute(
 def _hash_or_reason(clip: Clip) -> tuple[str, str]:
     try:
         hashes = [content_hash(path) for path in clip.content_paths]
-        # A clip of audio alone keeps the name it has always had.
+        # Audio-only clips keep the key they had before arrays existed, so old caches stay valid.
         if not clip.arrays:
             return hashes[0], ""
         return _hash(*clip.arrays, *hashes, json.dumps([clip.lengths, clip.duration_s])), ""

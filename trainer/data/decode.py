@@ -1,7 +1,7 @@
-"""Bytes of a list file -> text: which encoding it is, decided by strict trial and never by a guess.
+"""Decode a list file to text; the encoding is found by strict decoding, never guessed.
 
-Latin-1 and its relatives accept any bytes, so they are never tried: wrong letters without an error
-would be trained into the voice.
+Latin-1 and similar encodings accept any bytes, so they are never tried: wrong letters would be
+trained into the voice without an error.
 """
 
 import codecs
@@ -28,40 +28,39 @@ _SIGNATURES = (
     (b"%PDF", "a PDF"),
     (b"\x1f\x8b", "a gzip archive"),
 )
-# Letters that must make up most of what a legacy encoding yields for it to be believed.
+# The letters that must make up most of the decoded text for a legacy encoding to be accepted.
 _LEGACY = (
     ("cp949", re.compile("[\uac00-\ud7a3]")),
     ("cp932", re.compile("[\u3040-\u30ff\u4e00-\u9fff\u3000-\u303f\uff01-\uff5e]")),
     ("gb18030", re.compile("[\u4e00-\u9fff\u3000-\u303f\uff01-\uff5e]")),
     ("big5", re.compile("[\u4e00-\u9fff\u3000-\u303f\uff01-\uff5e]")),
 )
-_MAX_BYTES = 2 * 2**30
+_MAX_BYTES = 2 * 2**30  # About 20 million rows of 100 bytes; larger files are not lists.
 _KANA = re.compile("[\u3040-\u30ff]")
 _FOREIGN = re.compile("[^\x00-\x7f]")
 _DAMAGED = re.compile("[\udc80-\udcff]")
 
 
 def read_text(path: Path, language: str = "") -> tuple[str, str]:
-    """Read a list file; return its text and the encoding's name.
+    """Read a list file; return its text and the name of its encoding.
 
-    `language` (BCP-47) only decides which legacy encoding is tried first.
-
-    Bytes that are not UTF-8 in a file that otherwise is stay as lone surrogates, so that only
-    their own rows are lost (`is_damaged`).
+    `language` (BCP-47) only decides which legacy encoding is tried first. If a few bytes of a
+    UTF-8 file are invalid, they become lone surrogates, so that only their rows are lost (see
+    `is_damaged`).
 
     Raises:
-        DataError: the file is absent, empty, not text, or in an encoding that cannot be told.
+        DataError: the file does not exist, is empty, is not text or has an unknown encoding.
     """
     try:
         _refuse_odd_file(path)
         data = path.read_bytes()
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist. Give the path of a CSV or list file.") from None
+        raise DataError(f"{path} does not exist. Enter the path of a CSV or list file.") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(f"{path} cannot be read: {reason}. Check its permissions.") from None
     if not data.strip(b"\x00 \t\r\n"):
-        raise DataError(f"{path} is empty. Expected one clip a row, as in audio_file|text.")
+        raise DataError(f"{path} is empty. Expected one clip per row, as in audio_file|text.")
     for signature, noun in _SIGNATURES:
         if data.startswith(signature):
             raise DataError(f"{path} is {noun}, not a text file. Save the list as CSV in UTF-8.")
@@ -69,19 +68,19 @@ def read_text(path: Path, language: str = "") -> tuple[str, str]:
 
 
 def _refuse_odd_file(path: Path) -> None:
-    """Refuse what has no end or would fill the memory: pipes, devices, huge files."""
+    """Refuse pipes, devices and huge files, which would block or fill the memory."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
-        raise DataError(f"{path} is a pipe or a device, not a file. Give the path of a CSV.")
+        raise DataError(f"{path} is a pipe or a device, not a file. Enter the path of a CSV.")
     if found.st_size > _MAX_BYTES:
         raise DataError(
-            f"{path} has {found.st_size / 2**30:.1f} GB; {_MAX_BYTES / 2**30:.0f} GB are the most "
-            "for a list. Is it a list? If so, split it."
+            f"{path} has {found.st_size / 2**30:.1f} GB; the limit for a list is "
+            f"{_MAX_BYTES / 2**30:.0f} GB. Check that it is a list, and split it."
         )
 
 
 def is_damaged(text: str) -> bool:
-    """Return whether the text holds bytes that could not be decoded."""
+    """Return whether the text contains bytes that could not be decoded."""
     return _DAMAGED.search(text) is not None
 
 
@@ -93,7 +92,7 @@ def _decode(data: bytes, path: Path, language: str) -> tuple[str, str]:
             return data.decode(encoding), encoding
         except UnicodeDecodeError as error:
             raise DataError(
-                f"{path} starts as {encoding} but is damaged at byte {error.start}. "
+                f"{path} looks like {encoding} but is damaged at byte {error.start}. "
                 "Save it again as UTF-8."
             ) from None
     encoding = encoding or "utf-8"
@@ -109,7 +108,7 @@ def _decode(data: bytes, path: Path, language: str) -> tuple[str, str]:
         if text is not None:
             return text, name
     raise DataError(
-        f"{path} is neither UTF-8 nor UTF-16 nor a Korean, Japanese or Chinese encoding. "
+        f"{path} is not in UTF-8, UTF-16 or a known Korean, Japanese or Chinese encoding. "
         "Save it again as UTF-8."
     )
 
@@ -117,7 +116,8 @@ def _decode(data: bytes, path: Path, language: str) -> tuple[str, str]:
 def _utf16_without_bom(data: bytes) -> str | None:
     sample = data[:65536]
     even, odd = sample[0::2].count(0), sample[1::2].count(0)
-    # Separators, digits and line ends are ASCII, so every list has zeros in one of two bytes.
+    # Separators, digits and line ends are ASCII, so in UTF-16 one byte of each pair is often
+    # zero. The factors 50 and 20 are chosen by hand: other encodings have no zeros at all.
     if even + odd < len(sample) / 50 or len(data) % 2:
         return None
     if odd > 20 * even:
@@ -126,6 +126,7 @@ def _utf16_without_bom(data: bytes) -> str | None:
 
 
 def _is_mostly_utf8(data: bytes) -> bool:
+    # Judged by line: in another encoding, hardly any line with foreign letters is valid UTF-8.
     foreign = [line for line in re.split(rb"[\r\n]+", data) if not line.isascii()]
     valid = 0
     for line in foreign:
@@ -145,11 +146,12 @@ def _decode_legacy(data: bytes, encoding: str, letters: re.Pattern[str]) -> str 
     foreign = _FOREIGN.findall(text)
     found = letters.findall(text)
     if encoding == "cp949":
-        # Korean keeps to the 2350 common syllables; other bytes land on the rare ones between.
+        # Korean text uses the 2350 common syllables of KS X 1001 (both bytes >= 0xA1); text in
+        # another encoding decodes to the rare ones.
         found = [letter for letter in found if min(letter.encode("cp949")) >= 0xA1]
     believed = len(found) >= 0.8 * len(foreign)
-    # An accented Western letter eats its ASCII neighbour and yields lone ideographs; real text in
-    # these scripts comes in runs.
+    # In Western text, an accented letter and the ASCII letter after it decode to a single
+    # ideograph; real text in these scripts has runs of them. 0.8 and 0.5 are chosen by hand.
     runs = sum(len(run) for run in re.findall("[^\x00-\x7f]{2,}", text))
     if encoding == "cp932" and not _KANA.search(text):
         return None

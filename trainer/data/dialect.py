@@ -1,7 +1,7 @@
-"""Dialect: which column holds the audio, the text, the speaker and the language.
+"""Find the columns of a list that hold the audio file, the text, the speaker and the language.
 
-Known layouts: Coqui and F5-TTS (a header), LJSpeech, Piper, GPT-SoVITS, Style-Bert-VITS2,
-preprocessed FastSpeech 2, and any CSV whose header names its columns in a known way.
+Known layouts: Coqui and F5-TTS (with a header), LJSpeech, Piper, GPT-SoVITS, Style-Bert-VITS2,
+preprocessed FastSpeech 2, and any CSV whose header uses known column names.
 """
 
 import re
@@ -41,12 +41,12 @@ _LANGUAGES = {
     "portuguese": "pt", "rus": "ru", "russian": "ru",
 }  # fmt: skip
 _LANGUAGE_CELL = re.compile(r"(?:all_)?[A-Za-z]{2,3}(?:[-_][A-Za-z]{2,4})?")
-_SAMPLE = 500
+_SAMPLE = 500  # Rows that are looked at; enough to tell columns apart, fast for long lists.
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How the cells of a row are read; a role's value is its column, counted from 0."""
+    """The layout of a list; the value of a role is its column, counted from 0."""
 
     name: str
     audio: int
@@ -60,23 +60,23 @@ class Dialect:
 
     @property
     def least_width(self) -> int:
-        """The fewest cells a row may have; LJSpeech rows may lack the normalised text."""
+        """The fewest cells of a valid row; LJSpeech rows may lack the normalized text."""
         return self.width if self.fallback_text is None else self.fallback_text + 1
 
 
 def is_header(cells: Sequence[str]) -> bool:
-    """Return whether cells name at least an audio and a text column."""
+    """Return whether the cells are column names that include audio and text."""
     roles = _header_roles(cells)
     return "audio" in roles and "text" in roles
 
 
 def find_dialect(rows: Rows, file_name: str, columns: str = "") -> Dialect:
-    """Decide which column is what: as told, by the header where there is one, else by the cells.
+    """Detect the layout: from `columns` if given, else from the header, else from the cells.
 
-    `columns` tells it as `audio=1, text=3, speaker=name`, by number from 1 or by the header.
+    `columns` assigns roles, as in `audio=1, text=3, speaker=name`, by number from 1 or heading.
 
     Raises:
-        DataError: what is told fits no column.
+        DataError: `columns` names a column that does not exist.
     """
     first = rows.rows[0]
     if columns.strip():
@@ -94,27 +94,27 @@ def find_dialect(rows: Rows, file_name: str, columns: str = "") -> Dialect:
 
 
 def parse_columns(text: str) -> dict[str, str]:
-    """Read `audio=1, text=3` as role -> column.
+    """Parse `audio=1, text=3` as role -> column.
 
     Raises:
-        DataError: a part is no role with a column, or audio or text is not told.
+        DataError: a part is not `role=column`, or audio or text is missing.
     """
     roles = {}
     for part in text.split(","):
         role, _, column = (piece.strip() for piece in part.partition("="))
         if role not in _SYNONYMS or not column:
             raise DataError(
-                f"'{part.strip()}' is no column. Write it as audio=1, text=3, speaker=2; there are "
-                f"{', '.join(_SYNONYMS)}, and columns count from 1 or go by their heading."
+                f"'{part.strip()}' is not a valid column. Write audio=1, text=3, speaker=2; roles "
+                f"are {', '.join(_SYNONYMS)}, and a column is a number from 1 or a heading."
             )
         roles[role] = column
     if not {"audio", "text"} <= roles.keys():
-        raise DataError("Tell at least which column holds the audio file and which the text.")
+        raise DataError("Assign at least the audio and the text column.")
     return roles
 
 
 def to_language_code(cell: str, default: str) -> str:
-    """Turn a language cell (JP, ZH, en_US, Korean) into a BCP-47 code."""
+    """Convert a language cell (JP, ZH, en_US, Korean) to a BCP-47 code."""
     name = cell.strip().lower()
     if not name or name == "auto":
         return default
@@ -153,7 +153,7 @@ def _as_told(rows: Rows, told: dict[str, str]) -> Dialect:
     audio = roles["audio"]
     body = [row.cells for row in rows.rows[1:_SAMPLE] if len(row.cells) == rows.width]
     named = sum(looks_like_audio(cells[audio]) for cells in body)
-    # A row that is too short is told of, not taken for a header.
+    # A first row that is too short is reported as a problem, not taken as a header.
     is_other = audio < len(first) and not looks_like_audio(first[audio])
     is_named = any(column in first for column in told.values())
     has_header = is_named or is_header(first) or (is_other and named * 2 > len(body))
@@ -183,6 +183,7 @@ def _is_unknown_header(first: Row, body: list[tuple[str, ...]]) -> bool:
         return False
     audio = _audio_column(body[1:])
     named = sum(looks_like_audio(cells[audio]) for cells in body[1:])
+    # 90 %, as in `_as_list_file`: chosen by hand, tolerates some broken rows.
     return named >= 0.9 * (len(body) - 1) and not any(map(looks_like_audio, first.cells))
 
 
@@ -237,7 +238,8 @@ def _three_columns(
     width = len(body[0])
     first, second = others
     lengths = sorted(_mean_length(body, column) for column in others)
-    # A speaker's name may stand in the text too, but it is no second telling of it.
+    # Two columns with the same sentences are raw and normalized text (LJSpeech). The length is
+    # compared too, because a speaker's name may also occur in the text. 0.5, 0.4: chosen by hand.
     if _overlap(body, first, second) >= 0.5 and lengths[0] >= 0.4 * lengths[1]:
         name = "LJSpeech" if separator == "|" and audio == 0 else "table without a header"
         return Dialect(name, audio, second, width, fallback_text=first)
@@ -263,7 +265,7 @@ def _letter_pairs(text: str) -> set[str]:
 
 
 def _label_rank(body: list[tuple[str, ...]], column: int) -> tuple[int, float]:
-    """Speaker names repeat and are short; sentences do neither."""
+    """Rank a column as labels: speaker names are few and short, sentences many and long."""
     return len({cells[column] for cells in body}), _mean_length(body, column)
 
 

@@ -1,4 +1,4 @@
-"""Findings: what is odd about clips that can be used, and what to do; none is dropped for it."""
+"""Find suspicious clips that can still be used, and suggest what to do; none is dropped."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -9,23 +9,25 @@ from trainer.data.quality import Quality
 from trainer.data.types import Clip
 
 KINDS = {
-    "clipped": ("Clipped", "Record it less loud, or leave it out."),
-    "silent": ("Silent", "A run leaves it out. Record it again or remove the row."),
-    "quiet": ("Very quiet", "Record it louder, or leave it out."),
-    "mostly_silent": ("Mostly silent", "Cut the silence off, or leave it out."),
-    "noisy_tail": ("Noise after the last word", "Cut the end off, or leave it out."),
-    "cut_off": ("Ends inside speech", "The last sound may be missing. Cut it anew."),
+    "clipped": ("Clipped", "Record it at a lower level, or exclude it."),
+    "silent": ("Silent", "Training skips it. Record it again or remove the row."),
+    "quiet": ("Very quiet", "Record it at a higher level, or exclude it."),
+    "mostly_silent": ("Mostly silent", "Trim the silence, or exclude it."),
+    "noisy_tail": ("Noise after the last word", "Trim the end, or exclude it."),
+    "cut_off": ("Ends during speech", "The last sound may be missing. Cut the clip again."),
     "pace": (
-        "Odd speaking rate",
-        "The text may not be all that is said. Read it while you listen.",
+        "Unusual speaking rate",
+        "The text may not match the audio. Read it while you listen.",
     ),
-    "repeated": ("Same text again", "Fine for a few; many teach the model one sentence."),
-    "leaked_text": ("Text in both parts", "Validation then looks better than it is."),
+    "repeated": ("Repeated text", "Fine for a few; many make the model memorize the sentence."),
+    "leaked_text": ("Text in train and eval", "Validation will look better than it is."),
 }
-"""Kinds of findings: their heading and what to do."""
+"""Kinds of findings: heading and suggested fix."""
 
 _SILENT_DB = -70.0
-"""Below full scale; audio.py refuses what is quieter."""
+"""dB of full scale; audio.py refuses clips below it."""
+# Chosen by hand, to report few clips of a good recording: a rate is unusual if it differs from
+# the median by 4 robust standard deviations and by a factor of 1.5.
 _FEWEST_FOR_PACE = 20
 _FAR = 4.0
 _FACTOR = 1.5
@@ -33,7 +35,7 @@ _FACTOR = 1.5
 
 @dataclass(frozen=True)
 class Finding:
-    """One clip that a person should look at."""
+    """One clip that a person should check."""
 
     kind: str
     clip: Clip
@@ -41,7 +43,7 @@ class Finding:
 
 
 def find_odd(clips: Sequence[Clip], qualities: Mapping[str, Quality]) -> list[Finding]:
-    """Return what is odd about clips: by their sound (qualities by audio path) and their texts."""
+    """Return the findings about clips, from their audio (quality by path) and their texts."""
     found = [
         Finding(kind, clip, words)
         for clip in clips
@@ -52,7 +54,7 @@ def find_odd(clips: Sequence[Clip], qualities: Mapping[str, Quality]) -> list[Fi
 
 
 def leak_notes(clips: Sequence[Clip]) -> list[str]:
-    """Say where the two parts of the data are not apart, in sentences; empty: they are."""
+    """Return warnings about recordings or speakers shared by train and eval; else empty."""
     parts: dict[str, dict[str, set[str]]] = {
         name: {"train": set(), "val": set()} for name in ("recording", "speaker")
     }
@@ -64,32 +66,32 @@ def leak_notes(clips: Sequence[Clip]) -> list[str]:
     is_told = len(parts["recording"]["train"] | parts["recording"]["val"]) > 2
     if shared and is_told:
         notes.append(
-            f"{len(shared)} recordings lie in both parts ({_some(shared)}): validation may look "
-            "better than speech from a new recording. Leave the eval CSV empty to hold out whole "
+            f"{len(shared)} recordings are in both train and eval ({_some(shared)}): validation "
+            "may look better than on a new recording. Leave the eval CSV empty to hold out whole "
             "recordings."
         )
     strangers = sorted(parts["speaker"]["val"] - parts["speaker"]["train"])
     if strangers:
-        notes.append(f"Evaluated, but never trained on: {_some(strangers)}.")
+        notes.append(f"Speakers in eval that are not in train: {_some(strangers)}.")
     return notes
 
 
 def letters_per_second(clip: Clip) -> float:
-    """Return how fast a clip is spoken; punctuation and spaces are silent."""
+    """Return a clip's speaking rate; punctuation and spaces do not count."""
     return sum(letter.isalnum() for letter in clip.text) / max(clip.duration_s, 1e-3)
 
 
 def _hear(quality: Quality) -> list[tuple[str, str]]:
-    """Return the kinds of what is wrong with a sound, in words; the usual clip has none."""
+    """Return the kinds and descriptions of audio problems; thresholds are chosen by hand."""
     found = []
     if quality.clipped_s > 0.002:
-        found.append(("clipped", f"{1000 * quality.clipped_s:.0f} ms are cut off at full scale"))
+        found.append(("clipped", f"{1000 * quality.clipped_s:.0f} ms are clipped at full scale"))
     if quality.level_db < _SILENT_DB:
-        return [("silent", "nothing can be heard in it")]
+        return [("silent", "it has no audible sound")]
     if quality.level_db < -42:
         found.append(("quiet", f"its loud parts are {-quality.level_db:.0f} dB below full scale"))
     if quality.quiet_share > 0.6:
-        found.append(("mostly_silent", f"{100 * quality.quiet_share:.0f} % of it is no speech"))
+        found.append(("mostly_silent", f"{100 * quality.quiet_share:.0f} % of it is silence"))
     if quality.tail_s >= 0.3 and quality.tail_db > -38:
         words = (
             f"{quality.tail_s:.1f} s at the end, only {-quality.tail_db:.0f} dB below the speech"
@@ -101,7 +103,7 @@ def _hear(quality: Quality) -> list[tuple[str, str]]:
 
 
 def _odd_paces(clips: Sequence[Clip]) -> list[Finding]:
-    """Find clips whose rate is far from what is usual in their language."""
+    """Find clips whose speaking rate is far from the median of their language."""
     by_language: dict[str, list[tuple[Clip, float]]] = defaultdict(list)
     for clip in clips:
         by_language[clip.language].append((clip, letters_per_second(clip)))
@@ -110,19 +112,20 @@ def _odd_paces(clips: Sequence[Clip]) -> list[Finding]:
         if len(rated) < _FEWEST_FOR_PACE:
             continue
         usual = median(rate for _, rate in rated)
+        # 1.4826 times the median absolute deviation estimates a normal standard deviation.
         spread = 1.4826 * median(abs(rate - usual) for _, rate in rated)
         for clip, rate in rated:
             is_far = abs(rate - usual) > _FAR * spread
             ratio = rate / max(usual, 1e-9)
             if is_far and not 1 / _FACTOR < ratio < _FACTOR:
-                words = f"{rate:.1f} letters a second; usual are {usual:.1f}"
+                words = f"{rate:.1f} letters per second; the median is {usual:.1f}"
                 found.append(Finding("pace", clip, words))
     return found
 
 
 def _repeated(clips: Sequence[Clip]) -> list[Finding]:
     def words(clip: Clip, first: Clip) -> str:
-        return f"as line {first.line} of {first.source}"
+        return f"same as line {first.line} of {first.source}"
 
     return _alike(
         clips, "repeated", lambda clip: (_plain(clip.text), clip.speaker, clip.split), words
@@ -130,10 +133,10 @@ def _repeated(clips: Sequence[Clip]) -> list[Finding]:
 
 
 def _leaked_texts(clips: Sequence[Clip]) -> list[Finding]:
-    """Find train clips whose text is also evaluated."""
+    """Find train clips whose text also occurs in eval."""
     held_out = {_plain(clip.text): clip for clip in clips if clip.split == "val"}
     return [
-        Finding("leaked_text", clip, f"as line {other.line} of {other.source}, which is evaluated")
+        Finding("leaked_text", clip, f"same as eval line {other.line} of {other.source}")
         for clip in clips
         if clip.split == "train" and (other := held_out.get(_plain(clip.text))) is not None
     ]

@@ -1,4 +1,4 @@
-"""A data folder -> its list files: which file names the clips to train on and which to hold out."""
+"""Find the list files of a data folder, and which of them is for training and for validation."""
 
 import os
 from itertools import islice
@@ -25,13 +25,13 @@ _ENDINGS = (".list", ".csv", ".tsv", ".jsonl")
 
 
 def find_lists(folder: Path) -> list[tuple[Path, str]]:
-    """Return the list files of a data folder with their splits; "" leaves the split open.
+    """Return the list files of a data folder with their splits; "" means not split yet.
 
     Raises:
-        DataError: the folder is absent, holds no list, or several without a known name.
+        DataError: the folder does not exist, has no list, or several lists with unknown names.
     """
     if not folder.is_dir():
-        raise DataError(f"{folder} is not a folder. Give a folder that holds a list and its clips.")
+        raise DataError(f"{folder} is not a folder. Enter a folder with a list and its clips.")
     by_name = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_file()}
     for train, evals in _PAIRS:
         if train in by_name:
@@ -45,25 +45,23 @@ def find_lists(folder: Path) -> list[tuple[Path, str]]:
             return [(lists[0], "")]
         if lists:
             names = ", ".join(path.name for path in lists[:5])
-            raise DataError(
-                f"{folder} holds several lists ({names}). Name the one to use as train CSV."
-            )
+            raise DataError(f"{folder} contains several lists ({names}). Choose one as train CSV.")
     if num_audio := _count_audio(folder):
         raise DataError(
-            f"{folder} holds {num_audio} audio files, but no list of what is said in them. Write a "
-            "metadata.csv beside them with a line such as clip.wav|What is said in it. for each."
+            f"{folder} contains {num_audio} audio files, but no list with their texts. Add a "
+            "metadata.csv with a line for each file, such as clip.wav|What is said in it."
         )
     raise DataError(
-        f"{folder} holds no list of clips. Expected metadata.csv, train.csv, esd.list or a .list "
-        "file with an audio file and its text on every line."
+        f"{folder} contains no list of clips. Expected metadata.csv, train.csv, esd.list or a "
+        ".list file with an audio file and its text on each line."
     )
 
 
 def find_dataset(folder: Path) -> Path:
-    """Return the folder that holds the lists, which may lie a few folders deep in an archive.
+    """Return the folder with the lists, which may be nested in an unpacked archive.
 
     Raises:
-        DataError: there is no list.
+        DataError: no list was found.
     """
     names = {train for train, _ in _PAIRS}
     for path, _, files in sorted(os.walk(folder), key=lambda found: found[0].count(os.sep)):
@@ -74,6 +72,6 @@ def find_dataset(folder: Path) -> Path:
 
 
 def _count_audio(folder: Path, most: int = 100_000) -> int:
-    """Count audio files below a folder; links to folders are not followed."""
+    """Count audio files in a folder tree; symlinked folders are not followed."""
     files = (file for _, _, files in os.walk(folder) for file in files)
     return sum(file.lower().endswith(AUDIO_EXTENSIONS) for file in islice(files, most))
