@@ -48,8 +48,9 @@ class BatchPlan:
 class ClipBatches:
     """The batches of one split.
 
-    A batch depends only on the step number, so a resume can start at any step. `draw` replaces the features of a clip at every step. `repeats` is how often a clip occurs per
-    epoch (default 1).
+    A batch depends only on the step number, so a resume can start at any step. `draw` replaces
+    the features of a clip at every step. `repeats` is how often a clip occurs per epoch
+    (default 1).
     """
 
     def __init__(

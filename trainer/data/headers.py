@@ -1,7 +1,7 @@
-"""Audio headers: duration, rate, channels, and whether the file is as long as it claims to be.
+"""Read duration, sample rate and channels from audio headers, and detect truncated files.
 
-libsndfile reads half a WAV or MP3 without an error, so each container's own claim is compared
-with the bytes that are there. Nothing is decoded.
+libsndfile reads a truncated WAV or MP3 without an error, so the length that the container
+declares is compared with the size of the file. Nothing is decoded.
 """
 
 import struct
@@ -15,17 +15,18 @@ from trainer.errors import DataError
 
 CONVERT = "Convert it to WAV, for example with: ffmpeg -i FILE out.wav"
 COPY_AGAIN = "Copy or download the file again."
+# Lengths that programs write when they stream to a pipe and cannot know the size.
 _STREAMED = (0xFFFFFFFF, 0x7FFFFFFF, 0x7FFFF000, 0xFFFFF000)
 _SIMPLE_FORMATS = (1, 3, 6, 7)  # PCM, float, A-law, mu-law: a frame is `block_align` bytes
-_TAIL = 65536
+_TAIL = 65536  # An Ogg page has at most 65,307 bytes.
 
 
 class AudioError(DataError):
-    """An audio file that cannot be used: `kind`, `reason` and `remedy` for the ledger."""
+    """An audio file cannot be used; `kind`, `reason` and `remedy` go to the ledger."""
 
     def __init__(self, kind: str, reason: str, remedy: str) -> None:
         self.kind, self.reason, self.remedy = kind, reason, remedy
-        # All three travel in `args`, so that the error survives the way back from a worker.
+        # All three must be in `args`, so that the error can be pickled in a worker.
         super().__init__(kind, reason, remedy)
 
     def __str__(self) -> str:
@@ -34,7 +35,7 @@ class AudioError(DataError):
 
 @dataclass(frozen=True)
 class AudioFacts:
-    """What the header of an audio file says."""
+    """Duration, sample rate (Hz) and channels according to the header."""
 
     duration_s: float
     sample_rate: int
@@ -45,7 +46,7 @@ def audio_facts(path: Path | str) -> AudioFacts:
     """Read duration, sample rate (Hz) and channels from the header.
 
     Raises:
-        AudioError: the file is absent, empty, cut short, or not audio that can be read.
+        AudioError: the file does not exist, is empty, truncated or not readable as audio.
     """
     path = Path(path)
     try:
@@ -63,12 +64,12 @@ def audio_facts(path: Path | str) -> AudioFacts:
     if not 1000 <= facts.sample_rate <= 768_000:
         raise AudioError(
             "unreadable_audio",
-            f"{path.name} claims a sample rate of {facts.sample_rate} Hz.",
-            "Export the file again; 8000 to 192000 Hz are usual.",
+            f"{path.name} has a sample rate of {facts.sample_rate} Hz, according to its header.",
+            "Export the file again; common rates are 8000 to 192000 Hz.",
         )
     if facts.duration_s <= 0:
         raise AudioError(
-            "empty_audio", f"{path.name} holds a header but no sound.", "Record or export it again."
+            "empty_audio", f"{path.name} has a header but no audio.", "Record or export it again."
         )
     return facts
 
@@ -95,7 +96,7 @@ def _read_facts(file: BinaryIO, path: Path) -> AudioFacts:
 
 
 def _wav_facts(file: BinaryIO, size: int, path: Path) -> AudioFacts | None:
-    """Walk the RIFF chunks; None where a compressed format needs the library to count frames."""
+    """Walk the RIFF chunks; return None if only the library can count frames (compressed WAV)."""
     position = 12
     layout: tuple[int, int, int, int] | None = None
     while position + 8 <= size:
@@ -103,17 +104,18 @@ def _wav_facts(file: BinaryIO, size: int, path: Path) -> AudioFacts | None:
         name, length = struct.unpack("<4sI", file.read(8))
         if name == b"fmt " and length >= 16:
             tag, channels, rate, _, block, _ = struct.unpack("<HHIIHH", file.read(16))
-            if tag == 0xFFFE and length >= 26:
+            if tag == 0xFFFE and length >= 26:  # WAVE_FORMAT_EXTENSIBLE: the real tag follows.
                 file.seek(8, 1)
                 tag = struct.unpack("<H", file.read(2))[0]
             layout = (tag, channels, rate, block)
         elif name == b"data":
             there = size - position - 8
+            # 64 bytes of tolerance, chosen by hand, for padding at the end.
             if length not in _STREAMED and length > there + 64:
-                raise _cut(path, f"{there} of {length} bytes of sound are there")
+                raise _cut(path, f"it has {there} of {length} bytes of audio")
             return _from_layout(layout, min(length, there))
         position += 8 + length + length % 2
-    raise AudioError("unreadable_audio", f"{path.name} is a WAV header without sound.", COPY_AGAIN)
+    raise AudioError("unreadable_audio", f"{path.name} is a WAV header without audio.", COPY_AGAIN)
 
 
 def _from_layout(layout: tuple[int, int, int, int] | None, num_bytes: int) -> AudioFacts | None:
@@ -138,7 +140,7 @@ def _library_facts(path: Path) -> AudioFacts:
 
 
 def _check_flac(path: Path) -> None:
-    # The decoder jumps to the last block and raises where it is missing; nothing else is decoded.
+    # Decode only the last frame: seeking to it fails if the file is truncated.
     try:
         with soundfile.SoundFile(str(path)) as file:
             file.seek(file.frames - 1)
@@ -152,14 +154,14 @@ def _check_flac(path: Path) -> None:
 def _check_aiff(head: bytes, size: int, path: Path) -> None:
     length = struct.unpack(">I", head[4:8])[0]
     if length not in _STREAMED and length + 8 > size + 64:
-        raise _cut(path, f"{size} of {length + 8} bytes are there")
+        raise _cut(path, f"it has {size} of {length + 8} bytes")
 
 
 def _check_ogg(file: BinaryIO, size: int, path: Path) -> None:
     file.seek(max(0, size - _TAIL))
     tail = file.read()
     page = tail.rfind(b"OggS")
-    # Bit 2 of a page's flags marks the end of the stream; a cut file lacks such a page.
+    # Bit 2 of a page's flags marks the end of the stream; a truncated file has no such page.
     if page < 0 or page + 27 > len(tail) or not tail[page + 5] & 4:
         raise _cut(path, "its last page is missing")
     segments = tail[page + 27 : page + 27 + tail[page + 26]]
@@ -183,9 +185,10 @@ def _check_mp3(file: BinaryIO, size: int, path: Path) -> None:
     if flags & 2:
         offset = mark + 8 + (4 if flags & 1 else 0)
         length = struct.unpack(">I", frame[offset : offset + 4])[0]
+        # 1 % of tolerance, chosen by hand: tags at the ends are not part of every count.
         if length > size - start + max(256, length // 100):
-            raise _cut(path, f"{size - start} of {length} bytes are there")
+            raise _cut(path, f"it has {size - start} of {length} bytes")
 
 
 def _cut(path: Path, detail: str) -> AudioError:
-    return AudioError("truncated_audio", f"{path.name} is cut short: {detail}.", COPY_AGAIN)
+    return AudioError("truncated_audio", f"{path.name} is truncated: {detail}.", COPY_AGAIN)

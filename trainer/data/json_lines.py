@@ -1,8 +1,8 @@
-"""A list of JSON lines -> entries: one object a row, with audio or with arrays computed before.
+"""Read a list of JSON lines: one object per row, with audio or with precomputed arrays.
 
-Every field that ends in `_path` and names an .npy file is an array, called as the field without
-that ending: `codes_path` brings `codes`. Rows with arrays need no audio. A field `target_text`
-stands for `text`, and so on: rows of pairs name the clip to be spoken so.
+A field that ends in `_path` and names an .npy file is an array, named without that ending:
+`codes_path` gives `codes`. Rows with arrays need no audio. In lists of pairs, the fields of the
+clip to speak have the prefix `target_`; `target_text` is read as `text`, and so on.
 """
 
 import json
@@ -38,14 +38,14 @@ ARRAY_ENDING = ".npy"
 
 _AUDIO = ("audio_path", "audio", "audio_file", "audio_filepath", "wav", "file", "path")
 _LINE_END = re.compile(r"\r\n|\r")
-# A length is named after the field, or in short.
+# The length of `text_ids` is in the field `text_ids_len` or `text_len`.
 _SHORT = {"text_ids": "text", "codes": "code"}
-# What IndexTTS-2 has; only for the length of a row that names none.
+# The code rate of IndexTTS-2; only used for rows that give no duration.
 _CODES_A_SECOND = 50
 
 
 class ArrayError(DataError):
-    """An array that cannot be used: `kind`, `reason` and `remedy` for the ledger."""
+    """An array cannot be used; `kind`, `reason` and `remedy` go to the ledger."""
 
     def __init__(self, kind: str, reason: str, remedy: str) -> None:
         self.kind, self.reason, self.remedy = kind, reason, remedy
@@ -54,7 +54,7 @@ class ArrayError(DataError):
 
 @dataclass(frozen=True)
 class _Place:
-    """Where rows come from and what they get where they name nothing."""
+    """Where rows come from, and the defaults for what they do not name."""
 
     name: str
     split: str
@@ -65,13 +65,13 @@ class _Place:
 def read_json_lines(
     path: Path, name: str, split: str, language: str, progress: Progress = no_progress
 ) -> Listing:
-    """Read a list of JSON lines; `name` is how its rows are called in messages.
+    """Read a list of JSON lines; `name` is what messages call the list.
 
     Raises:
-        DataError: the file is no text, or no line of it is an object.
+        DataError: the file is not text, or none of its lines is a JSON object.
     """
     text, encoding = read_text(path, language)
-    # Not splitlines: separators such as U+2028 may stand inside a string of JSON.
+    # Not splitlines: JSON strings may contain separators such as U+2028.
     every = _LINE_END.sub("\n", text).removesuffix("\n").split("\n")
     lines = [(number, line) for number, line in enumerate(every, 1) if line.strip()]
     blank = len(every) - len(lines)
@@ -85,17 +85,17 @@ def read_json_lines(
         (listing.entries if isinstance(result, Entry) else listing.problems).append(result)  # type: ignore[arg-type]
     if all(problem.kind == "broken_row" for problem in listing.problems) and not listing.entries:
         raise DataError(
-            f"{path} holds no JSON lines. Expected an object such as "
-            '{"audio": "clips/1.wav", "text": "..."} on every line.'
+            f"{path} contains no JSON lines. Expected an object such as "
+            '{"audio": "clips/1.wav", "text": "..."} on each line.'
         )
     return listing
 
 
 def array_duration_s(entry: Entry) -> float:
-    """Look at the headers of a row's arrays and return its length: as named, else by its codes.
+    """Check the headers of a row's arrays and return its duration (s), if needed from its codes.
 
     Raises:
-        ArrayError: an array is damaged or holds anything but numbers.
+        ArrayError: an array is damaged or not numeric, or the row has neither duration nor codes.
     """
     shapes = {name: _shape_of(name, path) for name, path in entry.arrays.items()}
     if entry.duration_s is not None:
@@ -105,7 +105,7 @@ def array_duration_s(entry: Entry) -> float:
             return entry.lengths.get(name, shapes[name][0]) / _CODES_A_SECOND
     raise ArrayError(
         "no_length",
-        "The row names neither a duration nor codes.",
+        "The row has neither a duration nor codes.",
         'Add "duration" in seconds, or the codes.',
     )
 
@@ -116,8 +116,8 @@ def _read_row(number: int, line: str, place: _Place) -> Entry | Problem:
     except (ValueError, RecursionError):
         row = None
     if not isinstance(row, dict):
-        remedy = 'Write one object on every line, such as {"audio": "1.wav", "text": "..."}.'
-        reason = "The line is no JSON object."
+        remedy = 'Write one object on each line, such as {"audio": "1.wav", "text": "..."}.'
+        reason = "The line is not a JSON object."
         return Problem(place.name, number, "", shown(line[:100]), "broken_row", reason, remedy)
     text = " ".join(unicodedata.normalize("NFC", _string(row, "text")).split())
     speaker = unicodedata.normalize("NFC", _string(row, "speaker", "speaker_name").strip())
@@ -143,7 +143,7 @@ def _read_row(number: int, line: str, place: _Place) -> Entry | Problem:
 
 
 def _find_arrays(row: dict[str, Any], finder: AudioFinder) -> tuple[dict[str, str], Missing | None]:
-    """Return the path of every array a row names, or why one is not there."""
+    """Return the paths of a row's arrays by name, or the first one that is missing."""
     arrays = {}
     for field, value in row.items():
         if not field.endswith("_path") or not isinstance(value, str):
@@ -152,14 +152,14 @@ def _find_arrays(row: dict[str, Any], finder: AudioFinder) -> tuple[dict[str, st
             continue
         found = _find_array(value, finder)
         if isinstance(found, Missing):
-            remedy = "Copy the arrays beside the list, or correct the path."
+            remedy = "Copy the arrays next to the list, or correct the path."
             return {}, Missing("missing_array", found.reason, remedy)
         arrays[field.removesuffix("_path")] = found
     return arrays, None
 
 
 def _find_array(value: str, finder: AudioFinder) -> str | Missing:
-    """Find a file by its path, or by the end of a path that began elsewhere."""
+    """Find a file by its path, or by the end of a path from another machine."""
     first = finder.find(value)
     parts = value.replace("\\", "/").split("/")
     for start in range(1, len(parts)):
@@ -195,7 +195,7 @@ def _shape_of(name: str, path: str) -> tuple[int, ...]:
         ) from None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf" or array.size == 0:
         raise ArrayError(
-            "unreadable_array", f"{file} ({name}) holds no numbers.", "Compute it again."
+            "unreadable_array", f"{file} ({name}) is empty or not numeric.", "Compute it again."
         )
     return array.shape
 
@@ -217,6 +217,6 @@ def _number(row: dict[str, Any], name: str) -> float | None:
 
 
 def _first(arrays: dict[str, str], audio_file: str) -> str:
-    """Return what a row is called: its audio, else its codes."""
+    """Return the file name that identifies a row: its audio, else its codes."""
     codes = arrays.get("target_codes") or arrays.get("codes") or next(iter(arrays.values()), "")
     return audio_file or os.path.basename(codes)

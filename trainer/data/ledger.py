@@ -1,4 +1,4 @@
-"""The ledger: clips and problems as one table, as totals, and as a CSV for a spreadsheet."""
+"""Build the ledger: clips and problems as one table, as totals, and as a CSV file."""
 
 import os
 import re
@@ -18,6 +18,7 @@ COLUMNS = (
     "kind", "reason", "remedy", "clip_id",
 )  # fmt: skip
 _EDGES_S = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 60)
+# Spreadsheets run a cell that starts with one of these as a formula (CSV injection).
 _FORMULA_STARTS = ("=", "+", "-", "@")
 _ROW_ENDS = re.compile(r"[\t\r\n\v\f]")
 
@@ -25,7 +26,7 @@ _ROW_ENDS = re.compile(r"[\t\r\n\v\f]")
 def clips_table(
     clips: Sequence[Clip], problems: Sequence[Problem], sources: Sequence[Source]
 ) -> "pandas.DataFrame":
-    """Return one row for every row of the lists, in their order; text stays text."""
+    """Return a table with one row per row of the lists, in their order."""
     import pandas
 
     folders = [os.path.dirname(os.path.abspath(source.path)) for source in sources]
@@ -40,7 +41,7 @@ def clips_table(
 
 
 def summarize(clips: Sequence[Clip], problems: Sequence[Problem]) -> dict[str, Any]:
-    """Return counts, lengths, speakers, characters and losses as plain JSON values."""
+    """Return counts, durations, speakers, characters and lost minutes as plain JSON values."""
     durations = [clip.duration_s for clip in clips]
     lost: dict[str, dict[str, float]] = {}
     for problem in problems:
@@ -70,7 +71,7 @@ def summarize(clips: Sequence[Clip], problems: Sequence[Problem]) -> dict[str, A
 
 
 def write_table(table: "pandas.DataFrame", path: Path) -> None:
-    """Write a table as CSV that Excel opens in any language and that runs no formula."""
+    """Write a table as CSV (UTF-8 with BOM, for Excel) in which no cell is a formula."""
     safe = table.copy()
     for column in safe.columns:
         if safe[column].dtype == object:
@@ -81,9 +82,9 @@ def write_table(table: "pandas.DataFrame", path: Path) -> None:
 
 
 def mark_unusable(path: Path, reasons: Mapping[str, str]) -> None:
-    """Turn rows of a written ledger, by clip id, into dropped ones with the family's reason.
+    """Mark rows of a written ledger as dropped, with the model family's reason, by clip id.
 
-    Rows that a family leaves out are known only after their audio and text were read.
+    Which clips a family cannot use is known only after their features were computed.
     """
     if not reasons or not path.is_file():
         return
@@ -98,10 +99,10 @@ def mark_unusable(path: Path, reasons: Mapping[str, str]) -> None:
 
 
 def disarm(cell: Any) -> Any:
-    """Return a cell as a spreadsheet may see it: a text that it would run begins with a quote."""
+    """Return a cell that is safe in a spreadsheet: text that looks like a formula gets a quote."""
     if not isinstance(cell, str):
         return cell
-    # A reader may take any of these for the end of a row, and begin another within the text.
+    # Some CSV readers take these characters for a row end, even inside a cell.
     cell = " ".join(cell.split()) if _ROW_ENDS.search(cell) else cell
     return "'" + cell if cell.startswith(_FORMULA_STARTS) else cell
 

@@ -1,4 +1,4 @@
-"""One list file -> entries: every row with its cells cleaned, or a Problem that says why not."""
+"""Read one list file: each row becomes an Entry with clean cells, or a Problem with the reason."""
 
 import re
 import unicodedata
@@ -15,17 +15,17 @@ from trainer.errors import DataError
 
 DEFAULT_SPEAKER = "speaker"
 Progress = Callable[[str, int, int], None]
-"""Is told what is being done, how much of it is done, and how much there is to do."""
+"""Called with the current phase, the amount done and the total."""
 _LONG_LIST = 10_000
-"""Rows from which on reading them takes long enough to be told of."""
+"""Rows above which progress is reported; shorter lists are read in about a second."""
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")
 
 
 @dataclass(frozen=True)
 class Source:
-    """A list file and how it was read; `name` is what clips and problems call it.
+    """A list file and how it was parsed; clips and problems refer to it by `name`.
 
-    `num_rows` leaves out the header and blank lines.
+    `num_rows` does not count the header and blank lines.
     """
 
     name: str
@@ -42,9 +42,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row whose cells are in order; its files have been found but not looked at.
+    """A row with valid cells; its files exist but have not been opened yet.
 
-    Rows of JSON lines may bring arrays (name -> path) with their lengths instead of audio.
+    Rows of JSON lines may have arrays (name -> path) and their lengths instead of audio.
     """
 
     audio_path: str
@@ -61,13 +61,13 @@ class Entry:
 
     @property
     def key(self) -> str:
-        """What makes two rows the same clip."""
+        """The key that is equal for two rows of the same clip."""
         return "\n".join(self.arrays.values()) or self.audio_path
 
     def problem(
         self, kind: str, reason: str, remedy: str, duration_s: float | None = None
     ) -> Problem:
-        """Return why this row cannot be used after all."""
+        """Return a Problem for this row."""
         return Problem(
             self.source, self.line, self.audio_file, self.text, kind, reason, remedy, duration_s
         )
@@ -83,11 +83,11 @@ class Listing:
 
 
 def no_progress(phase: str, done: int, total: int) -> None:
-    """Keep progress to itself."""
+    """Ignore progress."""
 
 
 def tell_rows(progress: Progress, done: int, total: int) -> None:
-    """Tell of rows that were read: of a long list, about a hundred times."""
+    """Report the number of rows read, about a hundred times for a long list."""
     if total >= _LONG_LIST and (done % (total // 100) == 0 or done == total):
         progress("Reading the list", done, total)
 
@@ -100,21 +100,21 @@ def read_listing(
     columns: str = "",
     progress: Progress = no_progress,
 ) -> Listing:
-    """Read a list file; `name` is how its rows are called in messages, `columns` as in a dialect.
+    """Read a list file; `name` is what messages call it, `columns` is passed to `find_dialect`.
 
     Raises:
-        DataError: the file as a whole cannot be read as rows of at least an audio file and a text.
+        DataError: the file cannot be parsed as rows with at least an audio file and a text.
     """
     text, encoding = read_text(path, language)
     if text.lstrip().startswith(("{", "[")):
         raise DataError(
-            f"{path} is JSON. Save it as JSON lines, one object a line, with the "
-            "ending .jsonl, or as CSV with the columns audio_file|text."
+            f"{path} is JSON. Save it as JSON lines (one object per line) with the "
+            "extension .jsonl, or as CSV with the columns audio_file|text."
         )
     rows = split_rows(text, is_header)
     if rows is None:
         raise DataError(
-            f"{path} has one column only. Expected an audio file and its text on every line, "
+            f"{path} has only one column. Expected an audio file and its text on each line, "
             "separated by |, a tab, a semicolon or a comma."
         )
     dialect = find_dialect(rows, path.name, columns)
@@ -126,7 +126,7 @@ def read_listing(
     )  # fmt: skip
     listing = Listing(source)
     finder = AudioFinder(path.parent)
-    # Rows go as entries come, so that a million of them are not in memory twice.
+    # Free each row as its entry is made, so that a million rows are not in memory twice.
     del text, rows
     body.reverse()
     while body:
@@ -177,7 +177,7 @@ def _text(row: Row, dialect: Dialect) -> str:
 def _shape_fault(row: Row, dialect: Dialect) -> tuple[str, str, str] | None:
     if row.fault:
         remedy = "Close the quote, double quotes inside the text, or use | as separator."
-        return "broken_row", f"The row cannot be split: {row.fault}.", remedy
+        return "broken_row", f"The row cannot be parsed: {row.fault}.", remedy
     count = len(row.cells)
     surplus = any(cell.strip() for cell in row.cells[dialect.width :])
     if count < dialect.least_width or surplus:
@@ -185,25 +185,25 @@ def _shape_fault(row: Row, dialect: Dialect) -> tuple[str, str, str] | None:
         return (
             "wrong_columns",
             f"The row has {count} columns; expected {dialect.width}{names}.",
-            "Add what is missing, or take the separator out of the text.",
+            "Add the missing cells, or remove the separator from the text.",
         )
     return None
 
 
 def text_fault(text: str, others: str) -> tuple[str, str, str] | None:
-    """Return kind, reason and remedy if a text cannot be spoken, or `others` not be written."""
+    """Return kind, reason and remedy if a text cannot be spoken or `others` cannot be stored."""
     if is_damaged(text + others):
         remedy = "Save the list again as UTF-8."
-        return "damaged_text", "The row holds bytes that are not UTF-8.", remedy
+        return "damaged_text", "The row contains bytes that are not UTF-8.", remedy
     control = _CONTROL.search(text + others)
     if control:
         code = f"U+{ord(control[0]):04X}"
-        return "damaged_text", f"The row holds the control character {code}.", "Remove it."
+        return "damaged_text", f"The row contains the control character {code}.", "Remove it."
     if not any(letter.isalnum() for letter in text):
         return "empty_text", "The row has no text to speak.", "Write what is said in the clip."
     return None
 
 
 def shown(text: str) -> str:
-    """Replace what no file or page can hold."""
+    """Return text for display: without control characters, at most 1000 characters."""
     return _CONTROL.sub("\ufffd", text)[:1000]

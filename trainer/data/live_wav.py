@@ -1,4 +1,4 @@
-"""Live WAV: a file, or standard output, that can be played while it is still being written."""
+"""Write a WAV, to a file or standard output, that can be played while it is being written."""
 
 import struct
 import sys
@@ -13,13 +13,13 @@ import numpy as np
 from trainer.data.audio import to_samples
 
 _OPEN_END = 0xFFFFFFFF
-"""The length of what nobody knows the length of; players then go on until the sound ends."""
+"""The data length of a stream of unknown length; players then play until the stream ends."""
 
 _HEADER_BYTES = 44
 
 
 def wav_header(sample_rate: int, num_bytes: int | None = None) -> bytes:
-    """Return the header of 16-bit mono sound of so many bytes; None: of any length."""
+    """Return the header of a 16-bit mono WAV; `num_bytes` None means unknown length."""
     data = _OPEN_END if num_bytes is None else num_bytes
     whole = _OPEN_END if num_bytes is None else num_bytes + _HEADER_BYTES - 8
     form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, sample_rate, 2 * sample_rate, 2, 16)
@@ -29,13 +29,13 @@ def wav_header(sample_rate: int, num_bytes: int | None = None) -> bytes:
 
 
 def write_live(out: str, waves: Iterable[tuple[np.ndarray, int]]) -> Iterator[float]:
-    """Write waves (T_wav,) with their sample rate (Hz) as they come; yield seconds written.
+    """Write waves (T_wav,) with their sample rate (Hz) as they arrive; yield the seconds of each.
 
-    `out` is a path, or `-` for standard output. Nothing is opened before the first wave is there.
-    A file gets its true length in the end.
+    `out` is a path, or `-` for standard output. It is opened when the first wave arrives. The
+    header of a file gets the true length at the end.
 
     Raises:
-        AudioError: a wave is not finite.
+        AudioError: a wave has NaN or infinite samples.
     """
     coming = iter(waves)
     first = next(coming, None)

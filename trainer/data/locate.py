@@ -1,6 +1,6 @@
-"""Locate: the audio cell of a row -> the file on disk, or why there is none.
+"""Find the audio file that a row names, or the reason why it cannot be found.
 
-Folders are listed once each, so a hundred thousand rows cost a few directory reads.
+Each folder is listed once, so a hundred thousand rows cost only a few directory reads.
 """
 
 import difflib
@@ -17,12 +17,12 @@ _EXTENSIONS = AUDIO_EXTENSIONS + FOREIGN_EXTENSIONS
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]+://")
 _DRIVE = re.compile(r"^[A-Za-z]:[/\\]")
 _MOST_HINTS = 50
-"""A near name takes milliseconds to find, which a million rows without files would feel."""
+"""Most "Did you mean" hints per list; each takes milliseconds, too slow for a million rows."""
 
 
 @dataclass(frozen=True)
 class Missing:
-    """Why a cell leads to no file."""
+    """The reason why a cell names no usable file."""
 
     kind: str
     reason: str
@@ -30,7 +30,7 @@ class Missing:
 
 
 class _Listing:
-    """The files and folders of one directory, found by exact or by equivalent name."""
+    """The files and folders of one directory, found by exact or equivalent name."""
 
     def __init__(self, folder: str) -> None:
         self.files: set[str] = set()
@@ -55,11 +55,14 @@ class _Listing:
                     self._alike.setdefault(key, []).append(name)
 
     def find_folder(self, name: str) -> str | None:
-        """Return the folder of that name, else the only equivalent one."""
+        """Return the folder with this name, else the only equivalent one."""
         return name if name in self.folders else self._alone(name, self.folders, "")
 
     def find_file(self, name: str) -> str | None:
-        """Return the file of that name, else the only one alike but for case, form or extension."""
+        """Return the file with this name, else the only one with an equivalent name.
+
+        Names are equivalent if they differ in case, Unicode form or audio extension only.
+        """
         if name in self.files:
             return name
         stem = os.path.splitext(name)[0] if _is_audio(name) else name
@@ -68,7 +71,7 @@ class _Listing:
     def _alone(self, name: str, among: set[str], prefix: str) -> str | None:
         for key in (_composed(name), _folded(name)):
             found = [other for other in self._alike.get(prefix + key, ()) if other in among]
-            # "A.wav" beside "a.wav" are two clips; "a.wav" beside "a.mp3" are one, WAV first.
+            # "A.wav" and "a.wav" are two clips; "a.wav" and "a.mp3" are one, and WAV wins.
             if found and len({os.path.splitext(other)[0] for other in found}) == 1:
                 return found[0]
         return None
@@ -83,7 +86,7 @@ class AudioFinder:
         self._hints_left = _MOST_HINTS
 
     def find(self, cell: str) -> str | Missing:
-        """Return the absolute path of the file a cell names, or why there is none."""
+        """Return the absolute path of the file that a cell names, or why it is missing."""
         name = cell.strip()
         refused = self._refuse(name)
         if refused is not None:
@@ -96,7 +99,7 @@ class AudioFinder:
         hint = self._nearest(spellings[0])
         return Missing(
             "missing_audio",
-            f"{name} is not there.",
+            f"{name} was not found.",
             f"Did you mean {hint}?" if hint else self._where(),
         )
 
@@ -104,15 +107,15 @@ class AudioFinder:
         if not name:
             return Missing("missing_audio", "The row names no audio file.", "Fill in its name.")
         if _URL.match(name):
-            remedy = "Download the file and name it by its path."
-            return Missing("refused_path", f"{name} is a web address, not a file.", remedy)
+            remedy = "Download the file and use its path."
+            return Missing("refused_path", f"{name} is a URL, not a file.", remedy)
         if name.startswith(("\\\\", "//")):
-            remedy = "Copy the files beside the list."
+            remedy = "Copy the files next to the list."
             return Missing("refused_path", f"{name} is a network path.", remedy)
         relative = name.replace("\\", "/")
         if not os.path.isabs(relative) and not _DRIVE.match(name) and self._escapes(relative):
-            remedy = "Move the audio beside the list, or give its absolute path."
-            return Missing("refused_path", f"{name} leads out of the list's folder.", remedy)
+            remedy = "Move the audio next to the list, or use its absolute path."
+            return Missing("refused_path", f"{name} is outside the list's folder.", remedy)
         return None
 
     def _escapes(self, relative: str) -> bool:
@@ -135,7 +138,7 @@ class AudioFinder:
         return None
 
     def _by_tail(self, name: str) -> str | None:
-        """Find the file of a list made on another machine by the longest end of its path."""
+        """Find a file by the longest matching end of a path from another machine."""
         parts = [part for part in name.split("/") if part]
         for start in range(max(0, len(parts) - 4), len(parts)):
             found = self._below_root("/".join(parts[start:]))
@@ -149,7 +152,7 @@ class AudioFinder:
             return None
         for depth, part in enumerate(parts[:-1]):
             step = os.path.join(folder, part)
-            # Parents of an absolute path may be closed to listing, yet open to passing through.
+            # A parent folder may be traversable without being readable, so try it first.
             if folder in self._listings or not os.path.isdir(step):
                 known = self._list(folder).find_folder(part)
                 if known is None and not os.path.isdir(step):
@@ -174,14 +177,14 @@ class AudioFinder:
             if os.path.isabs(folder) and not base.startswith(self._root):
                 continue
             audio = [file for file in self._list(base).files if _is_audio(file)]
-            # A close look at a very long list would take minutes over many missing rows.
+            # Only the first 2000 names, because fuzzy matching of long lists takes too long.
             near = difflib.get_close_matches(last, audio[:2000], n=1, cutoff=0.8)
             if near:
                 return os.path.relpath(os.path.join(base, near[0]), self._root)
         return ""
 
     def _where(self) -> str:
-        return "Put it beside the list or into its wavs folder, or correct the name."
+        return "Put it next to the list or into its wavs folder, or correct the name."
 
 
 def _is_audio(name: str) -> bool:

@@ -1,7 +1,7 @@
-"""Manifest: the checked list of clips from a CSV, with its problems.
+"""Read and check the lists of a dataset: every row becomes a Clip or a Problem.
 
-Every row becomes a Clip or a Problem; nothing vanishes and nothing is replaced. No tensor library
-is imported here, so that a page can read manifests cheaply.
+No row is dropped silently and no text is replaced. This module does not import torch, so that the
+web page can read manifests quickly.
 """
 
 import hashlib
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     import pandas
 
 Facts = dict[str, AudioFacts | AudioError | ArrayError]
-"""What the headers of a row's files say, by the row's key."""
+"""The header facts of each row's files, or the error, by the key of the row."""
 
 _CHUNK = 64
-_PATIENCE_S = 60.0
+_PATIENCE_S = 60.0  # A slow network share may take seconds per file; a dead one never answers.
 __all__ = ["DEFAULT_SPEAKER", "Manifest", "Source", "read_manifest"]
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """All rows of the lists a run uses: usable clips, problems, and how the lists were read."""
+    """The usable clips and the problems of all lists of a run, and how the lists were parsed."""
 
     clips: tuple[Clip, ...]
     problems: tuple[Problem, ...]
@@ -73,21 +73,21 @@ class Manifest:
 
     @property
     def minutes(self) -> float:
-        """The length of all usable clips."""
+        """The total duration of all usable clips."""
         return sum(clip.duration_s for clip in self.clips) / 60
 
     def table(self) -> "pandas.DataFrame":
-        """Return the ledger: one row for every row of every list, kept or dropped."""
+        """Return the ledger: one row for each row of each list, kept or dropped."""
         return clips_table(self.clips, self.problems, self.sources)
 
     def summary(self) -> dict[str, Any]:
-        """Return counts, lengths and losses as plain JSON values."""
+        """Return counts, durations and lost minutes as plain JSON values."""
         return summarize(self.clips, self.problems) | {
             "sources": [vars(source) | {"columns": list(source.columns)} for source in self.sources]
         }
 
     def write_csv(self, path: Path | str) -> None:
-        """Write the ledger; cells that a spreadsheet would run as formulas are disarmed."""
+        """Write the ledger as CSV; cells that look like formulas are escaped."""
         write_table(self.table(), Path(path))
 
 
@@ -97,7 +97,7 @@ def read_manifest(
     """Read and check the lists that a DataConfig names.
 
     Raises:
-        DataError: a list is absent or cannot be read as rows at all.
+        DataError: a list does not exist or cannot be parsed.
     """
     progress = progress or no_progress
     lists = _choose_lists(data)
@@ -127,7 +127,7 @@ def read_manifest(
 def _choose_lists(data: DataConfig) -> list[tuple[Path, str]]:
     given = data.train_csv or data.train_data
     if not given:
-        raise DataError("No clips are named. Give a train CSV or a data folder.")
+        raise DataError("No dataset is set. Choose a train CSV or a data folder.")
     path = Path(given)
     lists = find_lists(path) if data.train_data or os.path.isdir(path) else [(path, "")]
     if not data.eval_csv:
@@ -173,13 +173,13 @@ def _header_of(entry: Entry) -> AudioFacts | AudioError | ArrayError:
 def _too_slow(entry: Entry) -> AudioError:
     return AudioError(
         "unreadable_audio",
-        f"{entry.audio_file} did not answer within {_PATIENCE_S:.0f} s.",
-        "Is the share it lies on reachable? Copy it to this computer.",
+        f"{entry.audio_file} could not be read within {_PATIENCE_S:.0f} s.",
+        "Check that its network share is reachable, or copy it to this computer.",
     )
 
 
 def _drop_doubles(entries: Sequence[Entry], facts: Facts) -> tuple[list[Entry], list[Problem]]:
-    """Keep the first row of each clip; where both splits name it, the eval row stays."""
+    """Keep the first row of each clip; if both splits contain it, keep the eval row."""
     identity = _find_copies(entries)
     kept: dict[str, Entry] = {}
     problems = []
@@ -198,19 +198,19 @@ def _drop_doubles(entries: Sequence[Entry], facts: Facts) -> tuple[list[Entry], 
 def _double_problem(entry: Entry, first: Entry, duration_s: float | None) -> Problem:
     where = f"line {first.line} of {first.source}"
     if first.split != entry.split:
-        reason = f"{entry.audio_file} is also held out for validation, on {where}."
-        return entry.problem("leak", reason, "It stays in the eval CSV only.", duration_s)
+        reason = f"{entry.audio_file} is also in the eval list, on {where}."
+        return entry.problem("leak", reason, "It is kept in the eval CSV only.", duration_s)
     if first.text != entry.text:
-        reason = f"{entry.audio_file} stands on {where} with another text."
-        return entry.problem("duplicate", reason, "Keep the row that is right.", duration_s)
-    reason = f"{entry.audio_file} stands on {where} already."
-    return entry.problem("duplicate", reason, "Nothing is lost; remove the row.", duration_s)
+        reason = f"{entry.audio_file} is also on {where}, with a different text."
+        return entry.problem("duplicate", reason, "Keep the correct row.", duration_s)
+    reason = f"{entry.audio_file} is already on {where}."
+    return entry.problem("duplicate", reason, "Remove this row; nothing is lost.", duration_s)
 
 
 def _find_copies(entries: Sequence[Entry]) -> dict[str, str]:
-    """Map files to the first file of the same content and text, so that copies are one clip.
+    """Map each file to the first file with the same content and text, so that copies are one clip.
 
-    Only files that share their text and size are read.
+    Only files with the same text and size are read.
     """
     by_text: dict[str, dict[str, None]] = defaultdict(dict)
     for entry in entries:
@@ -249,11 +249,11 @@ def _check_audio(
         length = f"{entry.audio_file} is {found.duration_s:.2f} s; the"
         if found.duration_s < data.min_duration_s:
             reason = f"{length} shortest clip is {data.min_duration_s:g} s."
-            remedy = "Join it to its neighbour or lower the limit under Data."
+            remedy = "Join it with the next clip, or lower the limit on the Data tab."
             problems.append(entry.problem("too_short", reason, remedy, found.duration_s))
         elif found.duration_s > data.max_duration_s:
             reason = f"{length} longest clip is {data.max_duration_s:g} s."
-            remedy = "Split the clip or raise the limit under Data."
+            remedy = "Split the clip, or raise the limit on the Data tab."
             problems.append(entry.problem("too_long", reason, remedy, found.duration_s))
         else:
             clips.append(
@@ -267,7 +267,7 @@ def _check_audio(
 
 
 def _name_clips(clips: Sequence[Clip], folders: dict[str, Path]) -> list[Clip]:
-    """Fill in ids and recordings; paths below the list's folder count without that folder."""
+    """Fill in ids and recordings from paths relative to the list, so that they survive a move."""
     named, taken = [], set()
     for clip in clips:
         folder = os.path.abspath(folders[clip.source])
@@ -276,7 +276,7 @@ def _name_clips(clips: Sequence[Clip], folders: dict[str, Path]) -> list[Clip]:
         if clip_id in taken:
             clip_id = _hash_of("\n".join(clip.content_paths), clip.text)
         taken.add(clip_id)
-        # Pairs of one target are clips of one recording: its codes.
+        # Pairs with the same target belong to one recording, named after the target's codes.
         codes = clip.arrays.get("target_codes") or clip.arrays.get("codes")
         named_by = _below(folder, codes) if codes else paths[0]
         named.append(replace(clip, id=clip_id, recording=recording_of(named_by)))
@@ -298,6 +298,6 @@ def _speaker_notes(listings: Sequence[Any]) -> list[str]:
                if entry.speaker == DEFAULT_SPEAKER]  # fmt: skip
     if unnamed:
         notes.append(
-            f"{len(unnamed)} rows name no speaker; they count as one speaker, '{DEFAULT_SPEAKER}'."
+            f"{len(unnamed)} rows have no speaker; they are treated as one, '{DEFAULT_SPEAKER}'."
         )
     return notes

@@ -1,9 +1,9 @@
-"""Packs: named arrays of many clips in one file that is mapped, so that no memory is filled.
+"""Store named arrays of many clips in one memory-mapped file (a pack).
 
-Layout: header, arrays at multiples of 64 bytes, index (JSON). The header holds where the index is,
-its checksum and the size of the file; the index holds a checksum of every array, which is compared
-when the array is first looked at. An array may lie in another pack, and is then not stored twice.
-Nothing in a pack is executable.
+Layout: header, arrays aligned to 64 bytes, index (JSON). The header has the position and the
+checksum of the index and the size of the file; the index has a checksum of each array, which is
+verified on first access. An array can refer to another pack instead of being stored twice.
+Unlike a pickle, a pack cannot contain code.
 """
 
 import bisect
@@ -26,22 +26,22 @@ from trainer.errors import DataError
 
 _MAGIC = b"TIMBRE02"
 _HEAD = struct.Struct("<8sQQQI28x")
-_ALIGN = 64
+_ALIGN = 64  # A cache line, and enough for any SIMD load.
 
 
 class DamagedFile(Exception):
-    """The file is not complete or not what was written; a cache computes it again."""
+    """The file is incomplete or corrupt; the cache recomputes its entries."""
 
 
 class DamagedFeatures(DataError):
-    """An array is not what was written; its file is gone now, and a new start computes it again."""
+    """An array is corrupt; its file has been removed, and a restart recomputes it."""
 
     exit_code = 30
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where an array lies (an empty pack: in the same file) and what it is."""
+    """The location and type of an array; an empty `pack` means the same file."""
 
     pack: str
     offset: int
@@ -51,13 +51,13 @@ class Place:
 
 
 class Pack:
-    """A mapped file of arrays by group and name; its arrays cannot be written to."""
+    """A memory-mapped file of read-only arrays, by group and name."""
 
     def __init__(self, path: Path) -> None:
         """Map a file.
 
         Raises:
-            DamagedFile: it is absent, cut, or its index is not what was written.
+            DamagedFile: it does not exist, is truncated, or its index is corrupt.
         """
         self.path = path
         try:
@@ -78,24 +78,24 @@ class Pack:
 
     @property
     def groups(self) -> list[str]:
-        """The names of its groups, in the order they were written."""
+        """The names of the groups, in the order they were written."""
         return list(self._groups)
 
     def places(self, group: str) -> dict[str, Place]:
-        """Return where the arrays of a group lie."""
+        """Return the locations of a group's arrays, by name."""
         return {
             name: Place(pack, offset, dtype, tuple(shape), crc)
             for name, (pack, offset, dtype, shape, crc) in self._groups[group].items()
         }
 
     def view(self, place: Place) -> np.ndarray:
-        """Return an array of this file without reading it."""
+        """Return a view of an array in this file, without reading its data."""
         count = int(np.prod(place.shape, dtype=np.int64))
         flat = np.frombuffer(self._map, np.dtype(place.dtype), count, place.offset)
         return flat.reshape(place.shape)
 
     def place_of(self, array: np.ndarray) -> Place | None:
-        """Return where an array lies that is one of this file's, as a whole."""
+        """Return the location of an array if it is exactly one of this file's arrays, else None."""
         if not self._by_offset:
             every = [place for group in self._groups for place in self.places(group).values()]
             self._by_offset = {place.offset: place for place in every if not place.pack}
@@ -107,13 +107,13 @@ class Pack:
         return place if is_same and array.flags.c_contiguous and array.size else None
 
     def remove(self) -> None:
-        """Delete the file; what is mapped stays readable."""
+        """Delete the file; existing views stay readable."""
         with suppress(OSError):
             self.path.unlink()
 
 
 class CheckedArrays(dict[str, np.ndarray]):
-    """The arrays of a clip; each is compared with its checksum when it is first looked at."""
+    """The arrays of a clip; each array's checksum is verified on first access."""
 
     def __init__(self, group: str, found: Mapping[str, tuple[Pack, Place]]) -> None:
         super().__init__({name: pack.view(place) for name, (pack, place) in found.items()})
@@ -128,13 +128,13 @@ class CheckedArrays(dict[str, np.ndarray]):
                 pack.remove()
                 raise DamagedFeatures(
                     f"The cached features of clip {self._group} in {pack.path} are damaged. The "
-                    "file is removed; Resume computes them anew and goes on."
+                    "file has been removed; Resume recomputes the features and continues."
                 )
             del self._unchecked[name]
         return array
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return an array, checked, or the default."""
+        """Return a verified array, or the default."""
         if name not in self:
             return default
         return self[name]
@@ -143,25 +143,25 @@ class CheckedArrays(dict[str, np.ndarray]):
         return {name: self[name] for name in self} | other
 
     def items(self) -> Any:
-        """Return names and arrays, all of them checked."""
+        """Return names and arrays, all verified."""
         return {name: self[name] for name in self}.items()
 
     def values(self) -> Any:
-        """Return the arrays, all of them checked."""
+        """Return the arrays, all verified."""
         return {name: self[name] for name in self}.values()
 
 
 class PackWriter:
-    """Writes a pack, array by array; readers see the whole file or nothing.
+    """Writes a pack, array by array; the file appears under its name only when complete.
 
-    An array that lies in one of `lenders` as it is, is noted there instead of being stored again.
+    An array that is already stored in a pack of `lenders` is referenced instead of copied.
     """
 
     def __init__(self, path: Path, lenders: "Lenders | None" = None) -> None:
-        """Begin.
+        """Open a temporary file.
 
         Raises:
-            OSError: the disk is full or closed to writing; so do the methods.
+            OSError: the disk is full or read-only; the other methods raise it too.
         """
         self.path = path
         self.size = _HEAD.size
@@ -176,7 +176,7 @@ class PackWriter:
         self._groups[group] = {name: self._write(array) for name, array in arrays.items()}
 
     def finish(self, facts: Any) -> None:
-        """Write facts (JSON) and the index, and give the file its name."""
+        """Write facts (JSON) and the index, and rename the file to its final name."""
         index = json.dumps({"facts": facts, "groups": self._groups}).encode()
         self._file.write(index)
         self._file.seek(0)
@@ -186,7 +186,7 @@ class PackWriter:
         os.replace(self._file.name, self.path)
 
     def abandon(self) -> None:
-        """Remove what was written; after `finish` there is nothing to remove."""
+        """Remove the temporary file; does nothing after `finish`."""
         with suppress(OSError):
             self._file.close()
         Path(self._file.name).unlink(missing_ok=True)
@@ -204,7 +204,7 @@ class PackWriter:
 
 
 class Lenders:
-    """Packs whose arrays other packs may refer to, found by where they are in memory."""
+    """Open packs whose arrays other packs can refer to, found by memory address."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -213,10 +213,10 @@ class Lenders:
         self._by_start: dict[int, str] = {}
 
     def open(self, path: Path) -> Pack:
-        """Return a pack below the folder, mapped once.
+        """Return a pack in the folder, mapped once.
 
         Raises:
-            DamagedFile: it is absent or damaged.
+            DamagedFile: it does not exist or is corrupt.
         """
         name = str(path.relative_to(self._folder))
         if name not in self._packs:
@@ -227,7 +227,7 @@ class Lenders:
         return self._packs[name]
 
     def place_of(self, array: np.ndarray) -> Place | None:
-        """Return where an array lies as a whole in one of the packs, with the pack's name."""
+        """Return the location of an array if it is stored in one of the packs, else None."""
         at = bisect.bisect_right(self._starts, array.ctypes.data) - 1
         if at < 0:
             return None
@@ -236,10 +236,10 @@ class Lenders:
         return Place(name, place.offset, place.dtype, place.shape, place.crc) if place else None
 
     def arrays(self, pack: Pack, group: str) -> CheckedArrays:
-        """Return the arrays of a group, those that were lent included.
+        """Return the arrays of a group, including those that are stored in other packs.
 
         Raises:
-            DamagedFile: a pack that lends is gone or damaged.
+            DamagedFile: another pack is missing or corrupt.
         """
         places = pack.places(group)
         lent = {name: self._lender(place, pack) for name, place in places.items()}
@@ -250,5 +250,5 @@ class Lenders:
             return pack
         lender = self.open(self._folder / place.pack)
         if place.offset >= lender.size:
-            raise DamagedFile(f"{lender.path} is not the file it was.")
+            raise DamagedFile(f"{lender.path} has been replaced.")
         return lender

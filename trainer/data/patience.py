@@ -1,4 +1,4 @@
-"""Patience: many files read at once, and one that never answers is given up, not waited for."""
+"""Read many files in parallel with a timeout per file, so that a dead share does not block."""
 
 import threading
 import time
@@ -9,12 +9,15 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 Found = TypeVar("Found")
 
-_CHUNK = 64
+_CHUNK = 64  # Items a thread takes at once; locking for each item would cost more than reading.
 _LOOK_EVERY_S = 0.2
 
 
 class _Reader(threading.Thread, Generic[Item, Found]):
-    """A thread that reads items until none is left; a daemon, so that a dead share ends no exit."""
+    """A thread that reads items until none are left.
+
+    It is a daemon, so that a read that hangs does not keep the program from exiting.
+    """
 
     def __init__(
         self,
@@ -31,7 +34,7 @@ class _Reader(threading.Thread, Generic[Item, Found]):
         self._is_done = False
 
     def run(self) -> None:
-        """Read chunk after chunk; whoever was given up says nothing any more."""
+        """Read chunk after chunk; an abandoned thread reports nothing more."""
         try:
             while True:
                 self._chunk = self._waiting.get_nowait()
@@ -42,7 +45,7 @@ class _Reader(threading.Thread, Generic[Item, Found]):
 
     @property
     def is_broken(self) -> bool:
-        """Whether it ended by a fault of ours, which its thread has told."""
+        """Tell whether the thread died of a bug; its traceback has been printed."""
         return not self.is_alive() and not self._is_done
 
     def _next(self) -> bool:
@@ -61,7 +64,7 @@ class _Reader(threading.Thread, Generic[Item, Found]):
         return True
 
     def give_up(self, patience_s: float) -> tuple[Item, list[Item]] | None:
-        """Return the item that takes too long and what waits behind it, or None."""
+        """Abandon the thread if its item takes too long; return the item and the rest, or None."""
         with self._lock:
             if self._is_abandoned or self._current is None:
                 return None
@@ -75,9 +78,9 @@ class _Reader(threading.Thread, Generic[Item, Found]):
 def read_patiently(
     read: Callable[[Item], Found], items: Sequence[Item], *, workers: int, patience_s: float
 ) -> Iterator[tuple[Item, Found | None]]:
-    """Yield every item with what `read` makes of it, in any order; None: it took too long.
+    """Yield each item with the result of `read`, in any order; None means it timed out.
 
-    `read` raises nothing. What hangs keeps its thread until the program ends.
+    `read` must not raise. A read that hangs keeps its thread until the program exits.
     """
     waiting: SimpleQueue[list[Item]] = SimpleQueue()
     found: SimpleQueue[tuple[Item, Found]] = SimpleQueue()

@@ -1,4 +1,4 @@
-"""Peek: the first rows of a list as they are split, and which column is taken for what."""
+"""Preview a list: its first rows as they are parsed, and the role of each column."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +9,15 @@ from trainer.data.json_lines import ENDINGS
 from trainer.data.listing import shown
 from trainer.data.rows import split_rows
 
-_LONGEST = 120
+_LONGEST = 120  # Characters of a cell that are shown.
 
 
 @dataclass(frozen=True)
 class Peek:
-    """The first rows of a list. headings: of every column, made up where there are none.
+    """The first rows of a list.
 
-    roles: role (audio, text, speaker, language) -> its column, counted from 0.
+    headings: one per column; "column N" if the list has no header. roles: role (audio, text,
+    speaker, language) -> column, counted from 0.
     """
 
     headings: tuple[str, ...]
@@ -25,10 +26,10 @@ class Peek:
 
 
 def peek_at(path: Path, language: str = "", columns: str = "", *, count: int = 5) -> Peek | None:
-    """Return the first rows of a table; None for lists that have no columns, such as JSON lines.
+    """Return the first rows of a table; None for lists without columns, such as JSON lines.
 
     Raises:
-        DataError: the file cannot be read, or `columns` fits no column.
+        DataError: the file cannot be read, or `columns` names a column that does not exist.
     """
     if path.suffix.lower() in ENDINGS:
         return None

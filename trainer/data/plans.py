@@ -1,16 +1,16 @@
-"""Plans: which clips make up each step of an epoch, and how a step is cut into micro-batches.
+"""Choose the clips of each step of an epoch, and split a step into micro-batches.
 
-All of it is a pure function of the clips, the seed and the epoch, so a step depends on nothing but
-its number, and neither the count of devices nor of workers changes which clips it holds.
+Everything is a pure function of the clips, the seed and the epoch. So a step depends only on its
+number, and the number of devices or workers does not change its clips.
 """
 
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-_JITTER = 0.07
+_JITTER = 0.07  # Lengths vary by +-3.5 %; chosen by hand: more mixes better but pads more.
 _SLACK = 1.02
-"""Micro-batches of an epoch over those that a sorted order needs: room for a blurred one."""
+"""Micro-batches of an epoch, relative to a sorted order: a jittered order needs a few more."""
 
 Groups = list[list[str]]
 """The micro-batches of a step, over all ranks."""
@@ -19,17 +19,17 @@ Groups = list[list[str]]
 def plan_epoch(
     lengths: Mapping[str, float], *, step_size: int, seed: int, epoch: int, shuffle: bool
 ) -> list[list[str]]:
-    """Deal every clip into exactly one step of an epoch.
+    """Assign every clip to exactly one step of an epoch.
 
-    Steps hold clips of similar length, which saves padding; lengths are blurred by 3.5 % first, so
-    that steps differ from epoch to epoch. The last step takes what is left over.
+    A step has clips of similar length, to reduce padding. Lengths are jittered by up to 3.5 %
+    first, so that steps differ between epochs. The last step takes the remainder.
     """
     if not shuffle:
         order = sorted(lengths, key=lambda clip_id: (-lengths[clip_id], clip_id))
         return [order[start : start + step_size] for start in range(0, len(order), step_size)]
     places = {clip_id: _places(clip_id, seed, epoch) for clip_id in lengths}
     order = sorted(lengths, key=_blurred(lengths, places, _JITTER))
-    # Left over are neighbours from a random place on, so that they too need little padding.
+    # The remainder is a run of neighbors at a random place, so that it too needs little padding.
     left = len(order) % step_size
     first = int(_places("", seed, epoch)[0] * (len(order) - left + 1))
     order, rest = order[:first] + order[first + left :], order[first : first + left]
@@ -41,10 +41,10 @@ def plan_epoch(
 def pack_epoch(
     lengths: Mapping[str, float], *, max_positions: int, group_count: int, seed: int, epoch: int
 ) -> list[Groups]:
-    """Deal every clip into exactly one micro-batch of at most `max_positions`, padding included.
+    """Assign every clip to exactly one micro-batch of at most `max_positions`, with padding.
 
-    Steps are `group_count` micro-batches of similar lengths. Every epoch has the same number of
-    steps: where a blurred order needs more micro-batches than others, it is blurred less.
+    A step is `group_count` micro-batches of similar lengths. Every epoch has the same number of
+    steps: if a jittered order needs too many micro-batches, the jitter is reduced.
     """
     places = {clip_id: _places(clip_id, seed, epoch) for clip_id in lengths}
     wanted = count_packed(lengths, max_positions=max_positions, group_count=group_count)
@@ -61,14 +61,14 @@ def pack_epoch(
 
 
 def count_packed(lengths: Mapping[str, float], *, max_positions: int, group_count: int) -> int:
-    """Return how many micro-batches every epoch of `pack_epoch` has."""
+    """Return the number of micro-batches in every epoch of `pack_epoch`."""
     needed = len(fill(sorted(lengths, key=lambda i: (lengths[i], i)), lengths, max_positions))
     whole_steps = math.ceil(needed * _SLACK / group_count)
     return min(whole_steps * group_count, len(lengths))
 
 
 def fill(order: Sequence[str], lengths: Mapping[str, float], max_positions: int) -> Groups:
-    """Cut an order into groups, each of as many clips as fit when padded to their longest."""
+    """Split an order into groups of as many clips as fit when padded to the longest."""
     groups: Groups = []
     longest = 0.0
     for clip_id in order:
@@ -82,7 +82,7 @@ def fill(order: Sequence[str], lengths: Mapping[str, float], max_positions: int)
 
 
 def _halve_largest(groups: Groups, count: int) -> Groups:
-    """Return the groups with up to `count` of the largest cut in two, in the same order."""
+    """Return the groups, in order, with up to `count` of the largest split in half."""
     by_size = sorted(range(len(groups)), key=lambda at: -len(groups[at]))
     chosen = {at for at in by_size[:count] if len(groups[at]) > 1}
     halved: Groups = []
@@ -95,7 +95,7 @@ def _halve_largest(groups: Groups, count: int) -> Groups:
 def cut_step(
     ids: Sequence[str], lengths: Mapping[str, float], *, batch_size: int, world_size: int
 ) -> Groups:
-    """Cut a step into micro-batches of neighbours in length that differ by one clip at most."""
+    """Split a step into micro-batches of similar length, whose sizes differ by at most one."""
     ordered = sorted(ids, key=lambda clip_id: (-lengths[clip_id], clip_id))
     rounds = math.ceil(len(ordered) / (world_size * batch_size))
     count = min(len(ordered), rounds * world_size)
@@ -104,22 +104,22 @@ def cut_step(
 
 
 def cut_group(group: Sequence[str], parts: int) -> Groups:
-    """Cut a micro-batch into pieces that differ by one clip at most; none of them is empty."""
+    """Split a micro-batch into non-empty parts whose sizes differ by at most one."""
     count = min(parts, len(group))
     edges = [len(group) * part // count for part in range(count + 1)]
     return [list(group[start:end]) for start, end in zip(edges, edges[1:], strict=False)]
 
 
 def deal(groups: Groups, *, world_size: int, rank: int) -> Groups:
-    """Return the micro-batches of a rank, dealt so that ranks carry similar loads.
+    """Return the micro-batches of a rank, so that the ranks have similar loads.
 
-    The ranks together hold every one once; a rank is left without any only where there are fewer
-    than ranks.
+    Every micro-batch goes to exactly one rank. A rank gets none only if there are fewer
+    micro-batches than ranks.
     """
     mine = []
     for turn in range(0, len(groups), world_size):
         row = groups[turn : turn + world_size]
-        # Every other round runs backwards: who got the longest clips gets the shortest next.
+        # Alternate the direction: the rank with the longest clips gets the shortest ones next.
         seat = rank if turn // world_size % 2 == 0 else world_size - 1 - rank
         if seat < len(row):
             mine.append(row[seat])
@@ -129,7 +129,7 @@ def deal(groups: Groups, *, world_size: int, rank: int) -> Groups:
 def _blurred(
     lengths: Mapping[str, float], places: Mapping[str, tuple[float, float]], jitter: float
 ) -> Callable[[str], tuple[float, str]]:
-    """Return a sort key: a clip's length, changed at random by up to half of `jitter`."""
+    """Return a sort key: the clip's length, varied at random by up to half of `jitter`."""
 
     def key(clip_id: str) -> tuple[float, str]:
         return lengths[clip_id] * (1 + jitter * (places[clip_id][1] - 0.5)), clip_id
@@ -138,7 +138,7 @@ def _blurred(
 
 
 def _places(clip_id: str, seed: int, epoch: int) -> tuple[float, float]:
-    """Return two numbers in 0..1 that look random; the same on every machine and version."""
+    """Return two pseudo-random numbers in 0..1 that are the same on every machine and version."""
     digest = hashlib.blake2b(f"{seed}/{epoch}/{clip_id}".encode(), digest_size=16).digest()
     first, second = int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:], "big")
     return first / 2**64, second / 2**64
