@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 Found = TypeVar("Found")
 
-_CHUNK = 64  # Items a thread takes at once; locking for each item would cost more than reading.
+_CHUNK = 64  # Items a thread takes from the queue at once.
 _LOOK_EVERY_S = 0.2
 
 

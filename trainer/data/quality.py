@@ -1,4 +1,4 @@
-"""Quality: what can be heard of a clip without a model: clipping, level, silence, noisy ends."""
+"""Measure the audio quality of clips without a model: clipping, level, silence, noisy ends."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -8,20 +8,23 @@ import soundfile
 
 _FRAME_S = 0.02
 _FULL = 0.985
-"""From this share of full scale on, a flat top is a cut-off one."""
+"""Share of full scale from which a flat top counts as clipped.
+
+Below 1, because a clipped recording is often resampled or encoded afterwards; chosen by hand.
+"""
 _SPEECH_DB = 25.0
-"""How far below its loud frames speech still counts as speech."""
+"""Frames less than this below the loud frames count as speech; chosen by hand."""
 _FLOOR_DB = -120.0
 _WORKERS = 4
 
 
 @dataclass(frozen=True)
 class Quality:
-    """What a clip sounds like.
+    """Audio quality of a clip.
 
-    clipped_s: seconds of cut-off tops. level_db: of its loud frames, against full scale. lead_s,
-    tail_s: before and after speech. tail_db: the tail against the loud frames. quiet_share: frames
-    without speech. ends_loud: whether the last frame is still speech.
+    clipped_s: seconds of clipped samples. level_db: level of the loud frames (dB of full scale).
+    lead_s, tail_s: seconds before and after speech. tail_db: level of the tail relative to the
+    loud frames. quiet_share: share of frames without speech. ends_loud: the last frame is speech.
     """
 
     clipped_s: float
@@ -34,7 +37,7 @@ class Quality:
 
 
 def measure_files(paths: list[str]) -> dict[str, Quality]:
-    """Listen to files; what cannot be decoded is left out."""
+    """Measure files; those that cannot be decoded are missing from the result."""
     unique = list(dict.fromkeys(path for path in paths if path))
     with ThreadPoolExecutor(max_workers=_WORKERS) as pool:
         found = zip(unique, pool.map(_measure_file, unique), strict=True)
@@ -42,7 +45,7 @@ def measure_files(paths: list[str]) -> dict[str, Quality]:
 
 
 def measure_wave(wave: np.ndarray, sample_rate: int) -> Quality | None:
-    """Listen to a wave, (T_wav,) float32 within -1..1; None where it is too short to tell."""
+    """Measure a wave, (T_wav,) float32 within -1..1; return None if it is under 0.1 s."""
     size = max(1, int(sample_rate * _FRAME_S))
     count = len(wave) // size
     if count < 5:
@@ -50,6 +53,7 @@ def measure_wave(wave: np.ndarray, sample_rate: int) -> Quality | None:
     frames = wave[: count * size].reshape(count, size)  # (frames, samples)
     power = np.square(frames, dtype=np.float64).mean(axis=1)  # (frames,)
     levels = 10 * np.log10(np.maximum(power, 10 ** (_FLOOR_DB / 10)))
+    # The 95th percentile, as a click or a cough would dominate the maximum.
     loud_db = float(np.percentile(levels, 95))
     speech = np.flatnonzero(levels > loud_db - _SPEECH_DB)
     if not len(speech):
@@ -78,7 +82,7 @@ def _measure_file(path: str) -> Quality | None:
 
 
 def _count_clipped(wave: np.ndarray) -> int:
-    """Count the samples (T_wav,) in flat tops: three or more in a row at the wave's own peak."""
+    """Count the samples of a wave (T_wav,) in flat tops: runs of at least three at its peak."""
     peak = float(np.abs(wave).max())
     if peak < _FULL:
         return 0

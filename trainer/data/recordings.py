@@ -1,4 +1,4 @@
-"""Recordings: long audio files, found in folders, measured block by block, cut into clip files."""
+"""Find long recordings in folders, measure their levels in blocks and cut them into clips."""
 
 import hashlib
 import re
@@ -16,13 +16,13 @@ from trainer.data.slicing import FRAME_S, Cutting, Span, find_clips
 from trainer.errors import DataError
 
 AUDIO = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".aif")
-_BLOCK_FRAMES = 6000
-_LONGEST_NAME = 80
+_BLOCK_FRAMES = 6000  # A minute of 10 ms frames, so that memory does not grow with the length.
+_LONGEST_NAME = 80  # File systems allow 255 bytes; leaves room for non-ASCII letters and a number.
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A file to cut, the start of its clips' names, and who speaks ("" where nobody said)."""
+    """A file to cut, the prefix of its clips' names, and its speaker ("" if unknown)."""
 
     path: Path
     stem: str
@@ -32,13 +32,13 @@ class Recording:
 def find_recordings(
     path: Path, speaker: str = "", leave_out: Path | None = None
 ) -> list[Recording]:
-    """List the recordings of a folder and below it, or the one file.
+    """List the recordings in a folder tree, or the single file.
 
-    Without a speaker, the first folder on the way to a recording names who speaks. What lies in
-    `leave_out`, where the clips go, and hidden files are none.
+    If no speaker is given, the first subfolder of a recording's path is its speaker. Hidden files
+    and files in `leave_out` (the output folder) are skipped.
 
     Raises:
-        DataError: there is none.
+        DataError: no recording was found.
     """
     if path.is_file():
         return [Recording(path.absolute(), _safe(path.stem), speaker)]
@@ -50,9 +50,9 @@ def find_recordings(
         and (leave_out is None or leave_out.absolute() not in file.absolute().parents)
     ]
     if not files:
-        what = "holds no recording" if path.is_dir() else "does not exist"
+        what = "contains no recording" if path.is_dir() else "does not exist"
         raise DataError(
-            f"{path} {what}. Give a recording ({', '.join(AUDIO)}), or a folder of them."
+            f"{path} {what}. Enter a recording ({', '.join(AUDIO)}) or a folder of recordings."
         )
     places = [file.relative_to(path) for file in files]
     stems = [_safe("-".join(place.with_suffix("").parts)) for place in places]
@@ -60,7 +60,7 @@ def find_recordings(
     recordings = []
     for file, place, stem in zip(files, places, stems, strict=True):
         if count[stem.lower()] > 1:
-            # Told apart by what they are, not by their order, which a new file may change.
+            # A hash of the path, not a counter: a new file must not rename the other clips.
             stem += "-" + hashlib.blake2b(str(place).encode(), digest_size=4).hexdigest()
         who = speaker or (place.parts[0] if len(place.parts) > 1 else "")
         recordings.append(Recording(file.absolute(), stem, who))
@@ -70,10 +70,10 @@ def find_recordings(
 def cut_recording(
     recording: Recording, folder: Path, cutting: Cutting
 ) -> Iterator[tuple[str, Span]]:
-    """Write the clips of a recording as 16-bit WAV at its own rate; yield their names and places.
+    """Write the clips of a recording as 16-bit WAV at its own rate; yield their names and spans.
 
     Raises:
-        AudioError: it cannot be decoded.
+        AudioError: the recording cannot be decoded.
     """
     facts = audio_facts(recording.path)
     spans = find_clips(measure_levels(recording.path), cutting)
@@ -87,10 +87,12 @@ def cut_recording(
 
 
 def _read_on(file: soundfile.SoundFile, first: int, last: int) -> np.ndarray:
-    """Read samples `first` to `last`, (samples, channels); in order, for MP3 cannot be sought.
+    """Read samples `first` to `last`, (samples, channels), without seeking.
+
+    Seeking in an MP3 is not sample-accurate, so the gap is decoded and discarded.
 
     Raises:
-        AudioError: it ends or breaks before.
+        AudioError: the file ends earlier or is damaged.
     """
     step = 60 * file.samplerate
     try:
@@ -101,32 +103,32 @@ def _read_on(file: soundfile.SoundFile, first: int, last: int) -> np.ndarray:
         wave = np.zeros((0, 1), np.float32)
     if not len(wave):
         name = Path(file.name).name
-        raise AudioError("truncated_audio", f"{name} cannot be decoded to its end.", CONVERT)
+        raise AudioError("truncated_audio", f"{name} cannot be decoded to the end.", CONVERT)
     return wave
 
 
 def measure_levels(path: Path) -> np.ndarray:
-    """Return the level of every 10 ms of a recording, (frames,) dB.
+    """Return the levels of a recording in 10 ms frames, (frames,) dB.
 
     Raises:
-        AudioError: it cannot be decoded.
+        AudioError: the recording cannot be decoded.
     """
     powers = [np.zeros(0)]
     try:
         with soundfile.SoundFile(str(path)) as file:
             size = max(1, round(file.samplerate * FRAME_S))
             for block in file.blocks(size * _BLOCK_FRAMES, dtype="float32", always_2d=True):
-                # Channels are added as powers, so that opposite phases hide nothing.
+                # Add the powers of channels, not samples: opposite phases would cancel out.
                 power = np.square(block, dtype=np.float64).sum(axis=1)  # (samples,)
                 powers.append(power[: len(power) // size * size].reshape(-1, size).mean(axis=1))
     except (soundfile.LibsndfileError, RuntimeError):
         raise AudioError(
-            "truncated_audio", f"{path.name} cannot be decoded to its end.", CONVERT
+            "truncated_audio", f"{path.name} cannot be decoded to the end.", CONVERT
         ) from None
     return 10 * np.log10(np.maximum(np.nan_to_num(np.concatenate(powers)), 1e-10))
 
 
 def _safe(name: str) -> str:
-    """Return a name that every file system and every list takes: no separators, no controls."""
+    """Return a file name without separators or control characters, valid everywhere."""
     kept = re.sub(r"[^\w.-]+", "_", name).strip("._-")
     return kept[:_LONGEST_NAME] or "recording"

@@ -1,4 +1,4 @@
-"""Rewrite: a list with edited texts and rows excluded, as a new file; the old one stays."""
+"""Save a list with edited texts and excluded rows as a new file; the old file is not changed."""
 
 import csv
 import io
@@ -21,7 +21,7 @@ _COLUMNS = ("audio_file", "text", "speaker_name", "language")
 
 @dataclass(frozen=True)
 class Rewritten:
-    """A list written anew: where, how many rows it has, and lines that could not be taken over."""
+    """A rewritten list: its path, its number of rows, and lines that could not be copied."""
 
     path: Path
     num_rows: int
@@ -37,18 +37,18 @@ def rewrite_list(
     language: str = "",
     columns: str = "",
 ) -> Rewritten:
-    """Write a list with other texts (by line) and without some lines, in the Coqui layout.
+    """Write a list with new texts (by line) and without some lines, in the Coqui layout.
 
-    It gets a new name, in `folder` or beside the old list, so that clips are found from there, and
-    is read back before it is told of. `language` and `columns` are those the list is read with.
+    The new file goes to `folder` or next to the old list, with audio paths that work from there,
+    and is read back to check it. `language` and `columns` are those that the list is read with.
 
     Raises:
-        DataError: the list is no table, the folder cannot be written to, or the text would not
-            come back as it was.
+        DataError: the list is not a table, the folder is not writable, or a text does not survive
+            the round trip.
     """
     path = Path(source.path)
     if path.suffix.lower() in ENDINGS:
-        raise DataError(f"{path.name} holds JSON lines; only tables can be edited here.")
+        raise DataError(f"{path.name} contains JSON lines; only tables can be edited here.")
     target = (folder or path.parent).absolute()
     rows, lost = _read_rows(path, columns, language)
     gone = set(left_out)
@@ -59,7 +59,7 @@ def rewrite_list(
         _cells(row, texts.get(line), None if is_near else finder) for line, row in kept.items()
     ]
     if not cells:
-        raise DataError("No row would be left. Leave fewer out.")
+        raise DataError("No row would be left. Exclude fewer rows.")
     out = _write_new(target, path.stem, as_table(cells))
     changed = [" ".join(text.split()) for line, text in texts.items() if line in kept]
     _check_reading(out, len(cells), changed, language)
@@ -69,11 +69,11 @@ def rewrite_list(
 def _read_rows(
     path: Path, columns: str, language: str
 ) -> tuple[dict[int, tuple[str, ...]], list[int]]:
-    """Return the cells (audio, text, speaker, language) by line, and lines that are no rows."""
+    """Return the cells (audio, text, speaker, language) by line, and the unparsable lines."""
     text, _ = read_text(path, language)
     table = split_rows(text, is_header)
     if table is None:
-        raise DataError(f"{path.name} has one column only, so there is nothing to edit.")
+        raise DataError(f"{path.name} has only one column, so there is nothing to edit.")
     dialect = find_dialect(table, path.name, columns)
     body = table.rows[1:] if dialect.has_header else table.rows
     rows: dict[int, tuple[str, ...]] = {}
@@ -103,7 +103,7 @@ def _cells(row: tuple[str, ...], text: str | None, finder: AudioFinder | None) -
 
 
 def as_table(rows: Sequence[tuple[str, ...]]) -> str:
-    """Return a table with `|`, as Coqui has it; where a cell holds one, with quoted commas."""
+    """Return a table separated by `|` as in Coqui, or a quoted CSV if a cell contains `|`."""
     width = 4 if any(row[3] for row in rows) else 3 if any(row[2] for row in rows) else 2
     table = [_COLUMNS[:width], *(row[:width] for row in rows)]
     if not any("|" in cell or '""' in cell for row in rows for cell in row):
@@ -114,7 +114,7 @@ def as_table(rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def _write_new(folder: Path, stem: str, text: str) -> Path:
-    """Write a file under a name that is free; another process cannot take it in between."""
+    """Write a file under a free name; opening with "x" avoids a race with other processes."""
     stem = stem.split("-edited")[0]
     number = 1
     try:
@@ -130,13 +130,12 @@ def _write_new(folder: Path, stem: str, text: str) -> Path:
                 number += 1
     except OSError as error:
         raise DataError(
-            f"{folder} cannot be written to ({error.strerror}). Choose another folder for the "
-            "new CSV."
+            f"{folder} is not writable ({error.strerror}). Choose another folder for the new CSV."
         ) from None
 
 
 def _check_reading(path: Path, num_rows: int, texts: Sequence[str], language: str) -> None:
-    """Remove a list again unless it has so many rows and these texts among them."""
+    """Check that a new list has this many rows and these texts; remove it if not."""
     listing = read_listing(path, path.name, "", language)
     read = {row.text for row in (*listing.entries, *listing.problems)}
     missing = [text for text in texts if unicodedata.normalize("NFC", text) not in read]
@@ -144,4 +143,4 @@ def _check_reading(path: Path, num_rows: int, texts: Sequence[str], language: st
         return
     path.unlink()
     what = f"The text '{missing[0][:80]}'" if missing else "A row"
-    raise DataError(f"{what} would not come back as it was. Write it without control characters.")
+    raise DataError(f"{what} cannot be saved unchanged. Remove its control characters.")

@@ -1,7 +1,7 @@
-"""Text -> rows of cells: the separator by rule, quotes that never swallow a row.
+"""Split text into rows of cells, with detection of the separator and tolerant quoting.
 
-With `|` and tab, quotes are letters. With `;` and `,` they follow RFC 4180, quoted line ends
-included; a quote that never closes costs its own row only.
+With `|` and tab, quotes are ordinary characters. With `;` and `,` they follow RFC 4180, including
+quoted line ends; an unclosed quote affects only its own row.
 """
 
 import re
@@ -12,14 +12,15 @@ from dataclasses import dataclass
 SEPARATORS = ("|", "\t", ";", ",")
 AUDIO_EXTENSIONS = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aiff", ".aif")
 FOREIGN_EXTENSIONS = (".m4a", ".aac", ".wma", ".mp4", ".webm", ".amr", ".mkv", ".mov", ".ape")
+# Chosen by hand: no sentence has that many characters, or lines inside its quotes.
 MAX_CELL = 1_000_000
-_SAMPLE = 1000
 _MAX_JOINED_LINES = 50
+_SAMPLE = 1000  # Rows to choose the separator by.
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One record with the line it starts on; `fault` says why it cannot be split."""
+    """One record and the line it starts on; `fault` is the reason if it cannot be parsed."""
 
     line: int
     cells: tuple[str, ...]
@@ -28,7 +29,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Rows:
-    """All records of a file, the header included."""
+    """All records of a file, including the header."""
 
     separator: str
     width: int
@@ -37,7 +38,7 @@ class Rows:
 
 
 def split_rows(text: str, is_header: Callable[[Sequence[str]], bool]) -> Rows | None:
-    """Split text into rows by the separator that fits best; None where there is only one column."""
+    """Split text into rows by the best separator; return None if there is only one column."""
     lines = re.split(r"\r\n|\n|\r", text)
     if lines and not lines[-1]:
         lines.pop()
@@ -57,7 +58,7 @@ def split_rows(text: str, is_header: Callable[[Sequence[str]], bool]) -> Rows | 
 
 
 def looks_like_audio(cell: str) -> bool:
-    """Return whether a cell ends as the name of an audio file does."""
+    """Return whether a cell ends with the extension of an audio file."""
     return cell.strip().lower().endswith(AUDIO_EXTENSIONS + FOREIGN_EXTENSIONS)
 
 
@@ -89,7 +90,7 @@ def _records(numbered: list[tuple[int, str]], separator: str) -> list[Row]:
         if cells is None:
             cells, used = _join_lines(numbered, index, separator)
         if cells is None:
-            records.append(Row(number, tuple(line.split(separator)), "a quote never closes"))
+            records.append(Row(number, tuple(line.split(separator)), "a quote is not closed"))
             used = 1
         else:
             records.append(Row(number, tuple(cells)))
@@ -100,17 +101,17 @@ def _records(numbered: list[tuple[int, str]], separator: str) -> list[Row]:
 def _literal_cells(line: str, separator: str) -> tuple[str, ...]:
     cells = line.split(separator)
     if '""' in line:
-        # Only a writer that doubles quotes produces this shape; nobody types it.
+        # A CSV writer doubled the quotes; people do not type them like this.
         cells = [_undoubled(cell) for cell in cells]
     return tuple(cells)
 
 
 def _undoubled(cell: str) -> str:
-    """Return what stands in a quoted cell whose own quotes are doubled; other cells as they are."""
+    """Unquote a cell whose inner quotes are doubled; return other cells unchanged."""
     if len(cell) < 4 or not (cell.startswith('"') and cell.endswith('"')):
         return cell
     inner = cell[1:-1]
-    # Without a pattern: one that tries every place of a doubled quote takes hours on a long cell.
+    # No regular expression here: backtracking over doubled quotes takes hours on a long cell.
     is_doubled = '""' in inner and '"' not in inner.replace('""', "")
     return inner.replace('""', '"') if is_doubled else cell
 
@@ -122,7 +123,7 @@ def _join_lines(
     for used in range(2, min(_MAX_JOINED_LINES, len(numbered) - start) + 1):
         number, line = numbered[start + used - 1]
         if looks_like_audio(line.split(separator)[0]):
-            # The next row begins here, so the quote above was never closed.
+            # This line starts a new row, so the quote above was not closed.
             return None, 1
         gap = number - numbered[start + used - 2][0]
         joined += "\n" * gap + line
@@ -134,9 +135,9 @@ def _join_lines(
 
 
 def quoted_cells(line: str, separator: str) -> list[str] | None:
-    """Split by RFC 4180; None where a quote stays open.
+    """Split a line by RFC 4180; return None if a quote is not closed.
 
-    A cell whose closing quote is followed by more text is taken literally up to the separator.
+    If text follows a closing quote, the cell is taken literally up to the separator.
     """
     cells: list[str] = []
     position = 0

@@ -1,16 +1,17 @@
-"""Sentences: long text in pieces a network can speak."""
+"""Split long text into pieces that a network can speak."""
 
 import re
 import unicodedata
 from collections.abc import Sequence
 
-# An ASCII mark without a space after it belongs to a number or an abbreviation.
+# An ASCII mark without a following space is part of a number or an abbreviation ("3.5", "e.g").
+# The other marks are Arabic, Devanagari, ideographic and Ethiopic.
 _SENTENCE_END = re.compile(r"(?<=[.!?;:\u061f\u06d4\u0964])\s+|(?<=[\u3002\uff01\uff1f\u1362])\s*")
 _PAUSE = re.compile(r"(?<=[,\u3001\uff0c\u060c\u1363])\s*|\s+")
 
 
 def split_sentences(text: str, longest: int = 220) -> list[str]:
-    """Cut text at sentence ends, and what is longer than `longest` at pauses or between words."""
+    """Split text at sentence ends; split sentences over `longest` characters at pauses or words."""
     pieces = []
     for sentence in _SENTENCE_END.split(text):
         is_long = len(sentence) > longest
@@ -23,7 +24,7 @@ def _is_speakable(letter: str) -> bool:
 
 
 def _pack(parts: Sequence[str], longest: int) -> list[str]:
-    """Join parts into pieces that stay under the limit; a single part may exceed it."""
+    """Join parts into pieces of at most `longest` characters; a single part may be longer."""
     pieces = [""]
     for part in parts:
         if pieces[-1] and len(pieces[-1]) + len(part) > longest:

@@ -1,4 +1,4 @@
-"""Slicing: where to cut a long recording into clips, by its pauses."""
+"""Find where to cut a long recording into clips, from the pauses in its levels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,27 +6,28 @@ from dataclasses import dataclass
 import numpy as np
 
 FRAME_S = 0.01
-"""Seconds of one level."""
+"""Seconds per level."""
 
+# Chosen by hand.
 _FLOOR_DB = -100.0
 _CLEAR_DB = 10.0
-"""Speech and pauses that are less apart cannot be told from one another."""
+"""If the loud frames are less than this above the floor, speech and pauses cannot be separated."""
 _FAINT_DB = 45.0
-"""How far below its loud frames speech is never sought."""
-_BLIP_S = 0.06
+"""Frames more than this below the loud frames are never speech."""
+_BLIP_S = 0.06  # Shorter sounds are clicks, not speech.
 
 
 @dataclass(frozen=True)
 class Cutting:
-    """How clips are to be cut. Lengths in seconds; `pause_s` is the shortest pause to cut in."""
+    """Settings of the cutter, in seconds; `pause_s` is the shortest pause to cut at."""
 
     shortest_s: float = 1.0
     longest_s: float = 11.0
     pause_s: float = 0.25
     gap_s: float = 1.0
-    """A pause of this length always ends a clip."""
+    """A pause of at least this length always ends a clip."""
     margin_s: float = 0.12
-    """Silence that is left before and after speech."""
+    """Silence that is kept before and after speech."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,10 @@ class Span:
 
 
 def find_clips(levels: np.ndarray, cutting: Cutting) -> list[Span]:
-    """Return the clips of a recording, in order, none longer than `cutting` allows.
+    """Return the clips of a recording, in order, none longer than `cutting.longest_s`.
 
-    Pauses are cut in, long ones rather than short ones; speech without any is cut where it is
-    faintest. What is shorter than `shortest_s` even with its neighbours is left out.
+    Cuts are placed in pauses, preferably long ones; speech without pauses is cut at its quietest
+    point. Speech shorter than `shortest_s`, even joined with its neighbors, is dropped.
 
     levels: (frames,) dB of every FRAME_S.
     """
@@ -64,7 +65,7 @@ def find_clips(levels: np.ndarray, cutting: Cutting) -> list[Span]:
 
 
 def find_speech(levels: np.ndarray, pause_s: float) -> list[Span]:
-    """Return where somebody speaks; pauses that are shorter than `pause_s` belong to it.
+    """Return the spans of speech; pauses shorter than `pause_s` are part of them.
 
     levels: (frames,) dB of every FRAME_S.
     """
@@ -74,6 +75,7 @@ def find_speech(levels: np.ndarray, pause_s: float) -> list[Span]:
     loud, floor = np.percentile(levels, 95), np.percentile(levels, 10)
     if loud - floor < _CLEAR_DB:
         return [Span(0.0, len(levels) * FRAME_S)] if loud > _FLOOR_DB + _CLEAR_DB else []
+    # 35 % of the way from the noise floor to speech, chosen by hand.
     threshold = max(floor + 0.35 * (loud - floor), loud - _FAINT_DB)
     is_speech = np.concatenate([[False], levels > threshold, [False]])
     edges = np.flatnonzero(is_speech[1:] != is_speech[:-1]).reshape(-1, 2) * FRAME_S
@@ -87,11 +89,11 @@ def find_speech(levels: np.ndarray, pause_s: float) -> list[Span]:
 
 
 def _split_run(run: Span, levels: np.ndarray, cutting: Cutting) -> list[Span]:
-    """Cut speech that is too long for a clip where it is faintest."""
+    """Split speech that is too long for a clip at its quietest points."""
     parts = []
     start_s, room_s = run.start_s, cutting.longest_s - 2 * cutting.margin_s
     while (left_s := run.end_s - start_s) > room_s:
-        # What is left must be a clip too.
+        # The rest must be long enough for a clip too.
         most_s = min(room_s, left_s - cutting.shortest_s)
         first, last = (round((start_s + at_s) / FRAME_S) for at_s in (0.4 * room_s, most_s))
         window = np.convolve(levels[first:last], np.ones(5) / 5, mode="same")
@@ -102,7 +104,7 @@ def _split_run(run: Span, levels: np.ndarray, cutting: Cutting) -> list[Span]:
 
 
 def _group(runs: Sequence[Span], cutting: Cutting) -> list[tuple[int, int]]:
-    """Return which runs make a clip, first to last: the division that costs least of all."""
+    """Group runs into clips (first, last) at the least total cost, by dynamic programming."""
     room_s = cutting.longest_s - 2 * cutting.margin_s
     best: list[tuple[float, int]] = [(0.0, 0)]  # of the first n runs: cost, first of the last clip
     for end in range(len(runs)):
@@ -122,7 +124,7 @@ def _group(runs: Sequence[Span], cutting: Cutting) -> list[tuple[int, int]]:
 
 
 def _cost(runs: Sequence[Span], first: int, length_s: float, cutting: Cutting) -> float:
-    """Return how much one would rather not have a clip: odd lengths, cuts in short pauses."""
+    """Return the cost of a clip: deviation from the middle length, and a cut in a short pause."""
     wanted_s = (cutting.shortest_s + cutting.longest_s) / 2
     oddness = (length_s - wanted_s) / wanted_s
     before_s = _pause(runs, first - 1) if first else cutting.gap_s
@@ -137,7 +139,7 @@ def _pause(runs: Sequence[Span], index: int) -> float:
 def _with_margins(
     runs: Sequence[Span], first: int, last: int, whole_s: float, margin_s: float
 ) -> Span:
-    """Return the clip from one run to another with a margin, at most half of the pause there is."""
+    """Return the span of runs `first` to `last` with margins of at most half of each pause."""
     start_s, end_s = runs[first].start_s, runs[last].end_s
     before_s = _pause(runs, first - 1) / 2 if first else start_s
     after_s = _pause(runs, last) / 2 if last + 1 < len(runs) else whole_s - end_s

@@ -1,7 +1,7 @@
-"""Split: which clips are held out for validation when no eval CSV is given.
+"""Choose the clips to hold out for validation when there is no eval CSV.
 
-Clips cut from one recording share a room, a mood and often half a word; a split through a recording
-makes validation look better than it is, so recordings are held out whole where they can be told.
+Clips of one recording share a room, a mood and often half a word. Splitting a recording makes
+validation look better than it is, so whole recordings are held out if they can be identified.
 """
 
 import hashlib
@@ -19,15 +19,16 @@ _SEGMENT = re.compile(
     r"[ _.\-]*(?:(?<![a-z])(?:seg|segment|chunk|part|clip|utt|sent|line)[ _.\-]?)?\d+$", re.I
 )
 _PLAIN_FOLDERS = ("wavs", "clips", "wav", "audio", "raw", ".")
+# At the default fraction, 50 clips are enough for a stable loss, and validation stays fast.
 _LARGEST_DEFAULT = 50
 _DEFAULT_FRACTION = 0.05
 
 
 def recording_of(relative_path: str) -> str:
-    """Name the source recording of a clip from its path below the list's folder.
+    """Name the source recording of a clip from its path relative to the list.
 
-    The number of a segment is taken off the end (`talk_0012`, `LJ001-0001`, `talk_3.20_7.85`); a
-    name that is nothing but a number leaves its folder.
+    A segment number at the end is removed (`talk_0012`, `LJ001-0001`, `talk_3.20_7.85`); for a
+    name that is only a number, the folder is the recording.
     """
     path = PurePosixPath(relative_path)
     folder = "" if str(path.parent).lower() in _PLAIN_FOLDERS else str(path.parent)
@@ -39,11 +40,11 @@ def recording_of(relative_path: str) -> str:
 
 
 def split_clips(clips: Sequence[Clip], fraction: float, seed: int) -> tuple[list[Clip], str]:
-    """Mark clips as `train` or `val`; return them with a note where recordings had to be cut.
+    """Mark clips as `train` or `val`; return them and a note if recordings had to be split.
 
     The target is `fraction` of the clips, at least 2 (1 of fewer than 4), and at most 50 unless
-    more than 5 % is asked for. A recording's place is the hash of its name and the seed, so adding
-    clips moves no other. A speaker's only recording stays in training.
+    `fraction` is above 5 %. Recordings are ordered by the hash of their name and the seed, so
+    adding clips does not move others. A speaker's only recording stays in training.
     """
     if fraction <= 0 or len(clips) < 2:
         return list(clips), ""
@@ -54,8 +55,8 @@ def split_clips(clips: Sequence[Clip], fraction: float, seed: int) -> tuple[list
     if not groups:
         groups = {clip.id: [clip.id] for clip in clips}
         note = (
-            "The clips' names tell no separate recordings, so single clips are held out: "
-            "validation may look better than speech from a new recording."
+            "Recordings cannot be told apart by the names of the clips, so single clips are held "
+            "out: validation may look better than on a new recording."
         )
     held_out = _hold_out(groups, _owners(clips, groups), target, seed)
     marked = [replace(clip, split="val" if clip.id in held_out else "train") for clip in clips]
@@ -63,7 +64,7 @@ def split_clips(clips: Sequence[Clip], fraction: float, seed: int) -> tuple[list
 
 
 def _movable_recordings(clips: Sequence[Clip]) -> dict[str, list[str]]:
-    """Group clip ids by recording, without recordings that are all a speaker has."""
+    """Group clip ids by recording, without recordings that are a speaker's only one."""
     recordings: dict[str, list[str]] = defaultdict(list)
     by_speaker: dict[str, set[str]] = defaultdict(set)
     for clip in clips:
@@ -90,9 +91,10 @@ def _hold_out(
     order = sorted(groups, key=lambda name: _place(name, seed))
     smallest = min(order, key=lambda name: len(groups[name]))
     for name in [*order, smallest]:
+        # Half more than the target, so that one long recording does not force a worse choice.
         fits = len(held_out) + len(groups[name]) <= max(target, 1) * 1.5
         is_last_resort = name == smallest and not held_out
-        # Two equal recordings of one speaker: one of them has to stay.
+        # At least one recording of each speaker must stay in training.
         leaves_some = all(remaining[speaker] > 1 for speaker in owners[name])
         if len(held_out) < target and (fits or is_last_resort) and leaves_some:
             held_out.update(groups[name])

@@ -1,4 +1,4 @@
-"""Text: minimal Unicode cleaning, and phonemes through espeak-ng."""
+"""Clean Unicode text minimally, and convert it to phonemes with espeak-ng."""
 
 import re
 import shutil
@@ -26,18 +26,19 @@ _MARKS = {
     "\u1367": "?", "\u1368": ".",  # Ethiopic script
     "\u3002": ".", "\u3001": ",", "\u0964": ".",  # ideographic, Devanagari
 }  # fmt: skip
-# A mark between digits or letters ("3.5", "e.g") belongs to the word.
+# A mark between digits or letters ("3.5", "e.g") is part of the word.
 _PAUSE = re.compile("([.,;:!?]+(?=[\\s\"')\\]\u3040-\u9fff]|$)|[!?]+)")
 _VOICES = {"en": "en-us", "zh": "cmn", "zh-cn": "cmn", "zh-tw": "cmn", "no": "nb", "fil": "tl"}
 _SWITCH = re.compile(r"\([a-z]{2,3}(?:-[a-z0-9]+)*\)")
 _FENCE = "77"
-_BATCH = 400
+_BATCH = 400  # Pieces per espeak-ng process; starting one for each piece takes far longer.
 
 
 def clean_text(text: str, language: str = "") -> str:
-    """Unify what is written in several ways: NFC, spaces, quotes, dashes, full-width letters.
+    """Normalize text: NFC, spaces, quotes, dashes and full-width letters.
 
-    Invisible characters go; the zero-width non-joiner stays in Persian, where it parts words.
+    Invisible characters are removed, except the zero-width non-joiner in Persian, where it
+    separates parts of words.
     """
     text = unicodedata.normalize("NFC", text).translate(_ALIKE)
     text = _INVISIBLE.sub("", text)
@@ -47,14 +48,14 @@ def clean_text(text: str, language: str = "") -> str:
 
 
 def text_to_phonemes(texts: Sequence[str], language: str) -> list[str]:
-    """Turn texts into IPA by espeak-ng; . , ; : ! ? stay, other punctuation goes.
+    """Convert texts to IPA with espeak-ng; . , ; : ! ? are kept, other punctuation is removed.
 
     Args:
-        language: BCP-47 code; `en` is spoken as en-US.
+        language: BCP-47 code; `en` means en-US.
 
     Raises:
         MissingDependency: espeak-ng is not installed.
-        DataError: espeak-ng does not speak the language.
+        DataError: espeak-ng does not support the language.
     """
     pieces = [_split_at_pauses(clean_text(text, language)) for text in texts]
     spoken = [piece for parts in pieces for piece in parts if _is_spoken(piece)]
@@ -89,8 +90,8 @@ def _join(parts: Sequence[str], sounds: dict[str, str]) -> str:
 def _speak(pieces: Sequence[str], language: str) -> list[str]:
     """Return the phonemes of each piece.
 
-    espeak-ng may answer a piece with several lines or none, so a known number is spoken after each
-    piece as a fence; where the fences do not add up, the batch is halved.
+    espeak-ng may print several lines or none for a piece, so a known number follows each piece as
+    a separator. If the number of separators is wrong, the batch is split in half and retried.
     """
     text = "".join(f"{piece}\n\n{_FENCE}\n\n" for piece in pieces)
     lines = [_SWITCH.sub("", line).strip() for line in _run_espeak(text, language).splitlines()]
@@ -126,6 +127,6 @@ def _run_espeak(text: str, language: str) -> str:
         if result.returncode == 0:
             return result.stdout.decode()
     raise DataError(
-        f"espeak-ng does not speak '{language}'. Use characters instead of phonemes, or one of the "
-        "languages that 'espeak-ng --voices' lists."
+        f"espeak-ng does not support '{language}'. Use characters instead of phonemes, or one of "
+        "the languages listed by 'espeak-ng --voices'."
     )

@@ -1,4 +1,4 @@
-"""What travels the data road: Clip, Problem, Features, Batch.
+"""Define the types of the data path: Clip, Problem, Features and Batch.
 
 Shape letters, used in every docstring: `B` batch, `T_text` tokens, `T_mel` mel frames, `T_wav`
 audio samples, `M` mel channels, `D` model width, `K` codebooks, `V` vocabulary. Masks are True
@@ -14,17 +14,16 @@ if TYPE_CHECKING:
     import torch
 
 Features = dict[str, np.ndarray]
-"""What a family needs of one clip: named arrays, written to the cache as they are."""
+"""The named arrays that a model family needs of one clip, cached as they are."""
 
 
 @dataclass(frozen=True)
 class Clip:
     """One audio file with its text, speaker and language.
 
-    `id` is stable for the same audio path and text; `recording` names the source recording, so that
-    a split keeps clips of one recording together. A clip may come with arrays computed before
-    (name -> .npy file; `lengths` says how much of an array is the clip's); it then needs no audio,
-    and `audio_path` is empty where there is none.
+    `id` is stable for the same audio path and text. `recording` names the source recording, so
+    that a split keeps its clips together. A clip may have precomputed arrays (name -> .npy file;
+    `lengths` is the valid length of each); it then needs no audio, and `audio_path` may be empty.
     """
 
     id: str
@@ -43,13 +42,13 @@ class Clip:
 
     @property
     def content_paths(self) -> list[str]:
-        """The files that the clip's features are made of."""
+        """The files that the clip's features are computed from."""
         return [self.arrays[name] for name in sorted(self.arrays)] or [self.audio_path]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One row that cannot be used: where it stands, why, and what to do about it."""
+    """One row that cannot be used: its place, the reason and the remedy."""
 
     source: str
     line: int
@@ -66,11 +65,11 @@ class Problem:
 
 @dataclass
 class Batch:
-    """Padded features of one micro-step.
+    """Padded features of one micro-batch.
 
-    `totals` holds how many frames, tokens and clips are valid in the whole step (all micro-steps,
-    all ranks). Families divide their summed losses by `totals`, so that adding up micro-steps and
-    ranks gives exactly the loss of one large batch.
+    `totals` counts the valid frames, tokens and clips of the whole step (all micro-batches, all
+    ranks). Families divide their summed losses by `totals`, so that the sum over micro-batches
+    and ranks is exactly the loss of one large batch.
     """
 
     tensors: "dict[str, torch.Tensor]"
@@ -82,6 +81,6 @@ class Batch:
         return self.tensors[name]
 
     def to(self, device: "torch.device") -> "Batch":
-        """Return the batch with its tensors on a device, copied without waiting where possible."""
+        """Return the batch with its tensors on a device; copies are asynchronous if possible."""
         moved = {name: value.to(device, non_blocking=True) for name, value in self.tensors.items()}
         return Batch(moved, self.clip_ids, self.totals, self.audio_s)

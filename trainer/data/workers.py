@@ -1,4 +1,4 @@
-"""Workers: processes that compute features; one that dies takes one clip with it, no more."""
+"""Compute features in worker processes; a worker that crashes loses only one clip."""
 
 import multiprocessing
 import os
@@ -16,15 +16,15 @@ from trainer.specs import Featurizer
 
 Result = Features | str
 _state: dict[str, Featurizer] = {}
-_DIED = "The process that read it died. The file is damaged in a way that breaks its decoder."
+_DIED = "The process that read it crashed. The file is probably damaged and breaks its decoder."
 
 
 def compute_in_workers(
     clips: Sequence[Clip], featurizer: Featurizer, workers: int
 ) -> Iterator[tuple[Clip, Result]]:
-    """Yield each clip with its features, or with the reason why it has none, as they are done.
+    """Yield each clip with its features, or the reason why it has none, in order of completion.
 
-    When a worker dies, the clips that were under way are tried again one at a time, each alone.
+    If a worker crashes, the clips in progress are retried one at a time, each in a new process.
     """
     packed = pickle.dumps(featurizer)
     left = list(clips)
@@ -43,7 +43,7 @@ def compute_in_workers(
 def _until_death(
     clips: Sequence[Clip], packed: bytes, workers: int, suspects: list[Clip]
 ) -> Iterator[tuple[Clip, Result]]:
-    """Yield results until all are done or a worker dies; add what was under way to `suspects`."""
+    """Yield results until all are done or a worker dies; put clips in progress in `suspects`."""
     waiting = list(reversed(clips))
     pending: dict[Future[Result], Clip] = {}
     pool = _start_pool(packed, workers)
@@ -60,7 +60,7 @@ def _until_death(
     except BrokenProcessPool:
         suspects.extend(pending.values())
     finally:
-        # Also reached when the caller stops half-way: nothing keeps computing behind its back.
+        # Also runs if the caller stops iterating, so that no worker keeps computing.
         pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -73,17 +73,18 @@ def _compute_alone(clip: Clip, packed: bytes) -> Result:
 
 
 def _start_pool(packed: bytes, workers: int) -> ProcessPoolExecutor:
-    # spawn: a forked child of a process with threads or CUDA may hang or crash.
+    # Spawn, not fork: a forked child of a process with threads or CUDA may hang or crash.
     return ProcessPoolExecutor(
         workers, multiprocessing.get_context("spawn"), _prepare_worker, (packed,)
     )
 
 
 def _prepare_worker(packed: bytes) -> None:
-    # One thread each, set before any numeric library is loaded: the processes are the parallelism.
+    # One thread per worker, as the processes provide the parallelism. The variables must be set
+    # before a numeric library is loaded.
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = "1"
-    # Ctrl-C reaches the whole group; the parent alone decides what it means.
+    # Ctrl-C reaches the whole process group; the parent decides how to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     _state["featurizer"] = pickle.loads(packed)
@@ -92,7 +93,7 @@ def _prepare_worker(packed: bytes) -> None:
 
 
 def _leave_with_parent() -> None:
-    """End this worker when the process that started it is killed."""
+    """Exit when the parent process dies."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
