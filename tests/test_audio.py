@@ -84,7 +84,7 @@ def test_a_cut_file_is_named_by_its_header_alone(
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * share)])
 
-    with pytest.raises(DataError, match="cut short|cannot be read as audio"):
+    with pytest.raises(DataError, match="truncated|cannot be read as audio"):
         audio_facts(path)
     with pytest.raises(DataError):
         load_audio(path, 16000)
@@ -152,7 +152,7 @@ def test_a_claim_of_many_hours_is_refused_before_memory_is_asked_for(tmp_path: P
         file.write(header + struct.pack("<4sI", b"data", 0xFFFFFFFF))
         file.truncate(10_000_000)  # a sparse file: it takes no room
 
-    with pytest.raises(DataError, match="claims to last 2.8 hours"):
+    with pytest.raises(DataError, match="hours long 2.8 hours"):
         load_audio(path, 16000)
 
 
@@ -160,13 +160,13 @@ def test_a_claim_of_many_hours_is_refused_before_memory_is_asked_for(tmp_path: P
 def test_a_header_without_sound_is_a_sentence(tmp_path: Path) -> None:
     soundfile.write(str(tmp_path / "a.wav"), np.zeros(0, np.float32), 16000)
 
-    with pytest.raises(DataError, match="no sound"):
+    with pytest.raises(DataError, match="no audio"):
         load_audio(tmp_path / "a.wav", 16000)
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
-    [(np.nan, "not numbers"), (np.inf, "not numbers"), (1e30, "peaks at")],
+    [(np.nan, "NaN or infinite"), (np.inf, "NaN or infinite"), (1e30, "peaks at")],
 )
 @pytest.mark.fault("D3")
 def test_samples_that_are_no_sound_are_refused(tmp_path: Path, value: float, message: str) -> None:
@@ -238,7 +238,7 @@ def test_a_written_wav_is_16_bit_and_never_wraps(tmp_path: Path) -> None:
 
 
 def test_a_wave_that_is_not_finite_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="not finite"):
+    with pytest.raises(DataError, match="NaN or infinite"):
         write_wav(tmp_path / "a.wav", np.array([0.0, np.nan]), 16000)
 
     assert list(tmp_path.iterdir()) == []

@@ -338,7 +338,7 @@ def test_real_training_survives_a_killed_server_stops_goes_on_and_speaks(
     page.click("#speak-now")
     page.wait_for_function("timbre.speech.state === 'ended'")
 
-    assert "the training goes on" in notice
+    assert "training continues" in notice
     assert steps == list(range(1, steps[-1] + 1))
     assert starts == 2
     assert run.status().facts["train_clips"] == DEMO_CLIPS["train_csv"]

@@ -30,9 +30,9 @@ def test_texts_are_edited_beside_the_sound_and_saved_as_a_new_list(
     page.fill("#data-train_csv :is(input, textarea)", str(listed))
     page.fill("#data-max_duration_s :is(input, textarea)", "5")
     page.click("#check-data")
-    page.wait_for_selector("#findings >> text=All 2 clips were listened to")
+    page.wait_for_selector("#findings >> text=All 2 clips were analyzed")
     page.click("#findings tr:has-text('Too long') >> text=Adjust the limit to keep them")
-    page.wait_for_selector("#findings >> text=All 3 clips were listened to")
+    page.wait_for_selector("#findings >> text=All 3 clips were analyzed")
     page.click("#ledger >> text=Helo there. >> visible=true")
     page.wait_for_selector("#clip-player >> text=0:01")
     page.fill("#clip-text textarea", "Hello there.")
@@ -44,7 +44,7 @@ def test_texts_are_edited_beside_the_sound_and_saved_as_a_new_list(
     page.click("#save-draft")
     page.wait_for_selector("#data-report >> text=train-edited.csv: 3 rows")
 
-    assert "would train on the old ones" in asked[0]
+    assert "would train on the old texts" in asked[0]
     assert page.input_value("#data-max_duration_s :is(input, textarea)") == "9"
     assert listed.read_bytes() == before
     assert "a.wav|Hello there." in (tmp_path / "train-edited.csv").read_text(encoding="utf-8")

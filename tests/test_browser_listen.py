@@ -85,5 +85,5 @@ def test_the_tab_says_what_its_previews_are_and_speaks_by_keyboard(
     page.wait_for_selector("#speech .notice >> text=Nothing of this can be spoken.")
     context.close()
 
-    assert "along the run, beside" in heads["svg"]
+    assert "next to the recorded ones" in heads["svg"]
     assert heads["wav"] == "The same sentence during training"

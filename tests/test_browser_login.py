@@ -53,14 +53,14 @@ def test_a_password_opens_the_page_a_wrong_one_says_so_and_so_does_a_tab_logged_
     page = _open(browser, server.url + "?tab=live&run=inside")
 
     _log_in(page, "guess")
-    page.wait_for_selector("#login-refused >> text=The name or the password is not right.")
+    page.wait_for_selector("#login-refused >> text=Wrong name or password.")
     is_closed = page.evaluate("fetch('studio/runs').then((answer) => answer.status)")
     _log_in(page, "secret")
     page.wait_for_function("window.timbre && timbre.updates > 2 && timbre.run === 'inside'")
     page.evaluate("timbre.openTab('runs')")
     page.wait_for_selector("#runs tr[data-run=inside]")
     page.context.clear_cookies()
-    page.wait_for_selector("#strip >> text=This page is logged out")
+    page.wait_for_selector("#strip >> text=You are logged out")
     said = page.evaluate("timbre.answeredAt")
     page.click("#log-in")
     page.wait_for_selector("#login-form")
@@ -94,6 +94,6 @@ def test_the_printed_address_opens_the_page_once_for_all_and_no_other_does(
     for shown in (page, stranger):
         shown.context.close()
 
-    assert "asks for a token" in asked
+    assert "requires a token" in asked
     assert "token" not in address
-    assert "asks for a token" in refused
+    assert "requires a token" in refused

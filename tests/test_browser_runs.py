@@ -82,8 +82,8 @@ def test_more_steps_are_added_after_the_end_and_while_it_trains(
 
     steps = page.evaluate("timbre.series.steps.get('step')")
     assert steps == list(range(1, steps[-1] + 1))
-    assert "goes to step 100040" in words
-    assert "planned steps keep their learning rates" in words
+    assert "end at step 100040" in words
+    assert "Planned steps keep their learning rates" in words
     assert (run.folder / "run.json").read_bytes() == settings
 
 

@@ -271,7 +271,7 @@ def test_a_clip_that_kills_its_worker_costs_no_other(
 
     assert len(features) == 33
     assert list(unusable) == ["c005"]
-    assert "died" in unusable["c005"]
+    assert "crashed" in unusable["c005"]
 
 
 def test_an_interrupted_collection_keeps_what_was_done(

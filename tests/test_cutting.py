@@ -130,7 +130,7 @@ def test_folders_name_who_speaks_and_every_clip_has_a_name_of_its_own(tmp_path: 
     assert later == {*found, "a-new"}
     assert {one.speaker for one in find_recordings(tmp_path, "eve")} == {"eve"}
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="holds no recording"):
+    with pytest.raises(DataError, match="contains no recording"):
         find_recordings(tmp_path / "empty")
 
 

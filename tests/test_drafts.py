@@ -37,7 +37,7 @@ def test_a_draft_comes_back_from_the_page_and_another_lists_does_not(tmp_path: P
 
 
 def test_a_text_that_says_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="says nothing"):
+    with pytest.raises(DataError, match="no words"):
         Draft().with_text(PLACE, " ... ")
 
 

@@ -81,7 +81,7 @@ def test_a_rate_far_from_the_usual_one_is_told() -> None:
     found = find_odd([*usual, short], {})
 
     assert [(finding.kind, finding.clip.line) for finding in found] == [("pace", 99)]
-    assert "1.5 letters a second" in found[0].words
+    assert "1.5 letters per second" in found[0].words
 
 
 def test_repeated_and_leaked_texts_are_told() -> None:
@@ -106,6 +106,6 @@ def test_recordings_and_speakers_in_the_wrong_part_are_told() -> None:
 
     shared, stranger = leak_notes(clips)
 
-    assert "1 recordings lie in both parts (talk_b)" in shared
-    assert stranger == "Evaluated, but never trained on: bob."
+    assert "1 recordings are in both train and eval (talk_b)" in shared
+    assert stranger == "Speakers in eval that are not in train: bob."
     assert leak_notes(clips[:2]) == []

@@ -65,18 +65,18 @@ def test_a_dataset_in_an_archive_is_ready_to_check(tmp_path: Path) -> None:
         ("../out.wav", "leads out"),
         ("a/../../out.wav", "leads out"),
         ("..\\out.wav", "leads out"),
-        ("/tmp/out.wav", "outside"),
-        ("\\\\server\\share\\out.wav", "outside"),
-        ("C:\\out.wav", "outside"),
-        ("c:out.wav", "outside"),
+        ("/tmp/out.wav", "absolute"),
+        ("\\\\server\\share\\out.wav", "absolute"),
+        ("C:\\out.wav", "absolute"),
+        ("c:out.wav", "absolute"),
         ("a\n.wav", "control characters"),
         ("a" * 300 + ".wav", "255 bytes"),
         ("d/" * 17 + "a.wav", "folders deep"),
         ("run.sh", "neither a clip nor a list"),
         ("inner.zip", "neither a clip nor a list"),
-        ("ok.wav/a.wav", "called like one of its folders"),
-        ("OK.WAV", "but for its case"),
-        ("ok.wav", "taken already"),
+        ("ok.wav/a.wav", "conflicts with another"),
+        ("OK.WAV", "differs only in case"),
+        ("ok.wav", "already taken"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -127,7 +127,7 @@ def test_a_bomb_beside_honest_files_stays_in_the_archive(tmp_path: Path, name: s
     unpacked = unpack(tmp_path / "a.zip", tmp_path / "out")
 
     assert _files(tmp_path / "out") == ["a.wav"]
-    assert "far more" in unpacked.refused[name]
+    assert "more than its declared" in unpacked.refused[name]
 
 
 @pytest.mark.fault("F4")
@@ -138,15 +138,15 @@ def test_a_size_that_lies_is_counted_as_it_comes_out(tmp_path: Path) -> None:
 
     message = _refusal(archive)
 
-    assert "no clip and no list" in message
-    assert "a.wav: its bytes are damaged" in message
+    assert "no usable clip or list" in message
+    assert "a.wav: it is damaged" in message
 
 
 @pytest.mark.fault("F4")
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
-        (Limits(max_files=1), "2 files; 1 are the most"),
+        (Limits(max_files=1), "2 files; the limit is 1"),
         (Limits(max_bytes=100), "there is room for 0.0 GB"),
         (Limits(reserve_bytes=2**62), "there is room for 0.0 GB"),
     ],
@@ -173,7 +173,7 @@ def test_an_index_that_would_fill_the_memory_is_refused_unread(
 def test_a_file_that_is_no_archive_is_a_sentence(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.zip").write_bytes(content)
 
-    assert "a.zip is no ZIP archive, or damaged" in _refusal(tmp_path / "a.zip")
+    assert "a.zip is not a ZIP archive, or is damaged" in _refusal(tmp_path / "a.zip")
 
 
 def test_an_archive_with_a_password_is_a_sentence(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_an_archive_with_a_password_is_a_sentence(tmp_path: Path) -> None:
     content[content.index(b"PK\x01\x02") + 8] |= 1
     archive.write_bytes(content)
 
-    assert "asks for a password" in _refusal(archive)
+    assert "is encrypted" in _refusal(archive)
 
 
 def test_every_cut_of_an_archive_is_refused_or_read(tmp_path: Path) -> None:
@@ -218,10 +218,10 @@ def test_an_archive_of_sounds_without_a_list_says_what_is_missing(tmp_path: Path
     sound = write_tone(tmp_path / "a.wav").read_bytes()
     archive = _zip(tmp_path / "a.zip", {"voice/a.wav": sound, "voice/b.wav": sound})
 
-    with pytest.raises(DataError, match="holds 2 audio files, but no list of what is said"):
+    with pytest.raises(DataError, match="contains 2 audio files, but no list with their texts"):
         store_upload(make_studio(tmp_path), [str(archive)], "")
 
 
 def test_an_archive_comes_alone(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="Drop one ZIP that holds the list and its clips"):
+    with pytest.raises(DataError, match="Drop one ZIP with the list and its clips"):
         store_upload(make_studio(tmp_path), ["a.zip", "a.csv"], "")

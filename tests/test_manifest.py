@@ -303,7 +303,7 @@ def test_every_kind_of_bad_row_is_named_with_its_line(tmp_path: Path) -> None:
     ]
     assert (manifest.sources[0].num_rows, manifest.sources[0].num_blank_lines) == (14, 1)
     assert str(manifest.problems[0]) == (
-        "Line 3 of t.csv: goood.wav is not there. Did you mean good.wav?"
+        "Line 3 of t.csv: goood.wav was not found. Did you mean good.wav?"
     )
     assert manifest.problems[6].duration_s == pytest.approx(3.0)
     assert manifest.summary()["lost"]["too_long"]["minutes"] == pytest.approx(0.05)
@@ -431,7 +431,7 @@ def test_a_file_that_is_no_list_is_a_sentence(tmp_path: Path, content: bytes, me
 def test_a_list_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist"):
         read(tmp_path / "t.csv")
-    with pytest.raises(DataError, match="Give a train CSV"):
+    with pytest.raises(DataError, match="Choose a train CSV"):
         read_manifest(DataConfig())
 
 
@@ -466,7 +466,7 @@ def test_the_same_audio_with_another_text_is_a_problem(tmp_path: Path) -> None:
     manifest = read(write_list(tmp_path / "t.csv", "a.wav|One.", "a.wav|Two."))
 
     assert texts(manifest) == ["One."]
-    assert "another text" in manifest.problems[0].reason
+    assert "a different text" in manifest.problems[0].reason
 
 
 @pytest.mark.parametrize(
@@ -522,7 +522,7 @@ def test_a_split_keeps_recordings_whole_and_is_seeded(tmp_path: Path) -> None:
     assert len(first.val) == 8
     assert [clip.id for clip in first.val] == [clip.id for clip in again.val]
     assert held_out != {clip.recording for clip in other.val}
-    assert first.notes == ("32 rows name no speaker; they count as one speaker, 'speaker'.",)
+    assert first.notes == ("32 rows have no speaker; they are treated as one, 'speaker'.",)
 
 
 def test_clips_added_later_move_no_other_clip(tmp_path: Path) -> None:
@@ -545,7 +545,7 @@ def test_one_recording_is_split_by_clip_and_the_page_is_told(tmp_path: Path) -> 
     manifest = read_manifest(DataConfig(train_csv=str(path)))
 
     assert (len(manifest.train), len(manifest.val)) == (10, 2)
-    assert "no separate recordings" in manifest.notes[-1]
+    assert "cannot be told apart" in manifest.notes[-1]
 
 
 @pytest.mark.fault("C13")
@@ -591,7 +591,7 @@ def test_the_ledger_has_one_row_for_every_row(tmp_path: Path) -> None:
     assert list(table["line"]) == [2, 3, 4]
     assert list(table["status"]) == ["kept", "dropped", "kept"]
     assert list(table["audio_file"]) == ["a.wav", "b.wav", "c.wav"]
-    assert table["reason"][1] == "b.wav is not there."
+    assert table["reason"][1] == "b.wav was not found."
     assert not table["text"].isna().any()
 
 

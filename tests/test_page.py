@@ -377,7 +377,7 @@ def test_a_demo_that_trains_already_is_shown_not_started_again(tmp_path: Path) -
 def test_a_demo_without_its_clips_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(studio_module, "ASSETS", tmp_path)
 
-    with pytest.raises(DataError, match="demo clips are not there"):
+    with pytest.raises(DataError, match="demo clips are missing"):
         demo_config()
 
 

@@ -83,7 +83,7 @@ def test_lines_that_cannot_be_split_are_named(tmp_path: Path) -> None:
 def test_what_cannot_come_back_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
     manifest = _manifest(tmp_path, "a.wav|Hello there.", "b.wav|Good day.")
 
-    with pytest.raises(DataError, match="would not come back"):
+    with pytest.raises(DataError, match="cannot be saved unchanged"):
         rewrite_list(manifest.sources[0], texts={1: "a\x07b"}, left_out=[])
     with pytest.raises(DataError, match="No row would be left"):
         rewrite_list(manifest.sources[0], texts={}, left_out=[1, 2])
@@ -120,7 +120,7 @@ def test_a_title_above_a_list_of_told_columns_is_a_problem_and_no_crash(tmp_path
     ("columns", "said"),
     [
         ("audio=9,text=1", "no column '9' for the audio"),
-        ("sound=1", "'sound=1' is no column"),
+        ("sound=1", "'sound=1' is not a valid column"),
         ("audio=1", "at least"),
     ],
 )

@@ -158,7 +158,7 @@ def test_bad_numbers_are_refused_in_a_sentence(client: TestClient, run: Run, que
     answer = client.get(f"/studio/runs/voice/rows?{query}")
 
     assert answer.status_code == 400
-    assert "whole number" in answer.json()["error"]
+    assert "integer" in answer.json()["error"]
 
 
 @pytest.mark.parametrize("method", ["post", "put", "delete"])
@@ -351,7 +351,7 @@ def test_runs_are_drawn_in_one_picture(
         ("run=voice", 400, "two to six"),
         ("run=voice&run=voice", 400, "two to six"),
         ("run=voice&run=nobody", 404, "no run named"),
-        ("run=voice&run=x&metric=secret", 400, "not drawn"),
+        ("run=voice&run=x&metric=secret", 400, "Unknown metric"),
     ],
 )
 def test_a_comparison_of_nothing_is_refused(

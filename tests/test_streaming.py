@@ -207,10 +207,10 @@ def test_text_that_looks_like_an_option_is_text(
     [
         ("run=nobody&text=a", 404, "no run named 'nobody'"),
         ("run=..%2fvoice&text=a", 404, "no run named"),
-        ("run=voice&text=%20", 400, "nothing to say"),
-        ("run=voice", 400, "nothing to say"),
-        ("run=voice&text=" + "a" * 1001, 400, "1000 at most"),
-        ("run=voice&text=a&checkpoint=..%2fx", 400, "no checkpoint"),
+        ("run=voice&text=%20", 400, "text is empty"),
+        ("run=voice", 400, "text is empty"),
+        ("run=voice&text=" + "a" * 1001, 400, "at most 1000"),
+        ("run=voice&text=a&checkpoint=..%2fx", 400, "not a checkpoint"),
         ("run=voice&text=a&speaker=" + "a" * 201, 400, "at most 200"),
     ],
 )

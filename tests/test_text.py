@@ -75,7 +75,7 @@ def test_text_that_looks_like_an_option_or_a_command_is_only_text() -> None:
 
 @needs_espeak
 def test_a_language_that_is_not_spoken_is_a_sentence() -> None:
-    with pytest.raises(DataError, match="does not speak 'xx'"):
+    with pytest.raises(DataError, match="does not support 'xx'"):
         text_to_phonemes(["Hello."], "xx")
 
 

@@ -132,7 +132,7 @@ def test_a_race_that_is_not_under_way_cannot_be_stopped(tmp_path: Path) -> None:
     races = make_studio(tmp_path).races
     finished_race(races.folder / "one", {"adamw": 1.0, "lion": 2.0})
 
-    with pytest.raises(RunError, match="not under way"):
+    with pytest.raises(RunError, match="not running"):
         races.stop("one")
 
 
@@ -169,7 +169,7 @@ def test_an_errand_outlives_the_page_and_is_found_by_the_next_one(
     while not later.lines():
         time.sleep(0.01)
 
-    with pytest.raises(RunError, match="under way already"):
+    with pytest.raises(RunError, match="already running"):
         later.start([program], {})
     later.stop()
     while first.is_running():
@@ -380,7 +380,7 @@ def _sick(tmp_path: Path, *events: Any) -> tuple[Any, Run]:
 def test_a_run_that_goes_well_cannot_be_rescued(tmp_path: Path) -> None:
     studio, _ = _sick(tmp_path)
 
-    with pytest.raises(RunError, match="went well"):
+    with pytest.raises(RunError, match="no instability"):
         rescue(studio, "sick")
 
 
@@ -421,7 +421,7 @@ def test_only_what_is_there_is_cut_and_only_one_at_a_time(
     start_cut(studio, None, str(tape), " ada ", 8, "--lines", "ko")
     start_cut(studio, [str(upload), str(tmp_path / "x.exe")], "", None, 8.5, None, "")
     monkeypatch.setattr(Errand, "is_running", lambda self: True)
-    with pytest.raises(RunError, match="under way already"):
+    with pytest.raises(RunError, match="already running"):
         start_cut(studio, None, str(tape), "", 8, "", "en")
 
     typed, sent = started

@@ -19,7 +19,7 @@ _SEGMENT = re.compile(
     r"[ _.\-]*(?:(?<![a-z])(?:seg|segment|chunk|part|clip|utt|sent|line)[ _.\-]?)?\d+$", re.I
 )
 _PLAIN_FOLDERS = ("wavs", "clips", "wav", "audio", "raw", ".")
-# At the default fraction, 50 clips are enough for a stable loss, and validation stays fast.
+# Chosen by hand: with the default fraction, at most 50 clips, so that validation stays fast.
 _LARGEST_DEFAULT = 50
 _DEFAULT_FRACTION = 0.05
 
@@ -91,7 +91,7 @@ def _hold_out(
     order = sorted(groups, key=lambda name: _place(name, seed))
     smallest = min(order, key=lambda name: len(groups[name]))
     for name in [*order, smallest]:
-        # Half more than the target, so that one long recording does not force a worse choice.
+        # A recording may exceed the target by half (chosen by hand); larger ones are skipped.
         fits = len(held_out) + len(groups[name]) <= max(target, 1) * 1.5
         is_last_resort = name == smallest and not held_out
         # At least one recording of each speaker must stay in training.
