@@ -152,7 +152,7 @@ def test_a_claim_of_many_hours_is_refused_before_memory_is_asked_for(tmp_path: P
         file.write(header + struct.pack("<4sI", b"data", 0xFFFFFFFF))
         file.truncate(10_000_000)  # a sparse file: it takes no room
 
-    with pytest.raises(DataError, match="hours long 2.8 hours"):
+    with pytest.raises(DataError, match="2.8 hours long"):
         load_audio(path, 16000)
 
 
