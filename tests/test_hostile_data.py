@@ -205,9 +205,7 @@ def test_a_list_that_is_no_ordinary_file_is_a_sentence(tmp_path: Path, name: str
     with (tmp_path / "large").open("wb") as file:
         file.truncate(3 * 2**30)
 
-    with pytest.raises(
-        DataError, match="pipe or a device|Is a directory|3.0 GB; the limit"
-    ):
+    with pytest.raises(DataError, match="pipe or a device|Is a directory|3.0 GB; the limit"):
         read_listing(tmp_path / name, name, "", "en")
 
 

@@ -26,7 +26,7 @@ def perform(studio: Studio, action: str, name: str, count: str = "") -> str:
     """
     if action in _REQUESTS:
         if not studio.library.status(name).is_active:
-            raise RunError(f"{name} is not training. Start or resume it first.")
+            raise RunError(f"{name} is not training.")
         studio.library.get(name).request(action)
         return _REQUESTS[action]
     deeds = _run_deeds(studio, name, count) | _list_deeds(studio, name)

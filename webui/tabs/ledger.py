@@ -388,8 +388,7 @@ class LedgerWiring:
                 if limit is None:
                     raise DataError("No row is too long or too short now.")
             gr.Info(f"The limit is now {limit:g} s.", duration=4)
-            shown = as_text(limit)
-            return [shown, gr.skip()] if kind == "too_short" else [gr.skip(), shown]
+            return {limits[0 if kind == "too_short" else 1]: as_text(limit)}
 
         rows = [ledger.table, ledger.where, ledger.kind, ledger.page, ledger.only_problems]
         ledger.findings.click(show, self.fields, rows, **_QUIET)

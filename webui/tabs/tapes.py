@@ -90,11 +90,8 @@ def build() -> TapesPart:
     return TapesPart(files, path, speaker, longest, whisper, cut, panel)
 
 
-def wire(
-    part: TapesPart, studio: Studio, language: Any, take: Callable[[str], list[Any]],
-    outputs: list[Any],
-) -> Any:  # fmt: skip
-    """Connect the part; `take` fills `outputs` with the new list. Return that event."""
+def wire(part: TapesPart, studio: Studio, language: Any) -> None:
+    """Connect the part; the caller handles `panel.apply`, which asks to use the cut clips."""
 
     def press(*asked: Any) -> None:
         with toasts():
@@ -105,13 +102,6 @@ def wire(
         if event_detail(event, "action") == "stop":
             studio.cutting.stop()
 
-    def use() -> list[Any]:
-        with toasts():
-            told = studio.cutting.lines()
-            if not told or "list" not in told[-1]:
-                raise RunError("No clips have been cut yet.")
-            return take(str(told[-1]["list"]))
-
     part.cut.click(press, [*part.asked, language], None, **_QUIET).then(
         None, None, None, js="() => timbre.wakeCut()", api_visibility="private"
     )
@@ -119,11 +109,11 @@ def wire(
 
 
 def list_of_clips(studio: Studio) -> str:
-    """Return the list of the clips that were cut last, for a toast if there is none."""
+    """Return the list of the clips that were cut last; show a toast if there is none."""
     with toasts():
         told = studio.cutting.lines()
         if not told or "list" not in told[-1]:
-            raise RunError("No clips were cut yet.")
+            raise RunError("No clips have been cut yet.")
     return str(told[-1]["list"])
 
 
