@@ -41,7 +41,7 @@ NOT_SAID = {
     ", {} s a step, {} for {} steps", ", {}x as fast", "Saved {} rows as {}.{}", "{} Hz",
     "No rows{}.", "Rows {} to {} of {}{}, page {} of {}.",
     "The largest step takes about {} of {} GB", "Open {}", "First sound after {}",
-    "{} GB free on the disk of the runs{}", "{} {} at {}, {}", "text changed", "texts changed",
+    "{} GB free on the runs disk{}", "{} {} at {}, {}", "text changed", "texts changed",
     "row excluded", "rows excluded", "{}Text as the model sees it",
     "The learning rate {} is far {} what suits {} with {}, about {}. 'Find learning rate' below "
     "tests it.",

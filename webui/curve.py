@@ -1,4 +1,4 @@
-"""Curve: the learning rate of a whole run as a small drawing, before the run starts."""
+"""Draw the planned learning rate of a run as a small SVG, before the run starts."""
 
 from collections.abc import Sequence
 

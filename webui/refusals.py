@@ -1,4 +1,4 @@
-"""Refusals: which problem stands beside which field, told to the page as fields are edited."""
+"""Show validation problems next to the fields they are about, while the form is edited."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -18,9 +18,9 @@ _CHECK = "() => { timbre.checkForm(); }"
 
 
 class FieldWatch:
-    """Hears of edited fields once a person pauses, and carries the problems of fields to the page.
+    """Receives field edits after a pause in typing, and sends the problems of fields to the page.
 
-    Fields are typed into faster than they can be checked; the page's script waits for a pause.
+    Validation is slower than typing, so the page's script waits for a pause.
     """
 
     def __init__(self) -> None:
@@ -30,21 +30,21 @@ class FieldWatch:
         """An input that the page's script replaces by the number of the request."""
 
     def triggers(self, fields: Iterable[Component]) -> list[Any]:
-        """Return what tells that one of the fields changed; lists of choices tell it themselves."""
+        """Return the events of an edited field; dropdowns trigger their own."""
         lists = [field.input for field in fields if isinstance(field, gr.Dropdown)]
         return [self.panel.input, *lists]
 
     def show_after(self, event: Any) -> None:
-        """Show the marks that an event brought."""
+        """Show the marks that an event returned."""
         event.then(None, self.marks, None, js=_SHOW, **_QUIET)
 
     def check_after(self, event: Any) -> None:
-        """Let the whole form be checked after an event that filled fields."""
+        """Validate the whole form after an event that filled fields."""
         event.success(None, None, None, js=_CHECK, **_QUIET)
 
 
 def problems_of(error: TimbreError) -> list[str]:
-    """Return the sentences of an error, those of fields with their fields."""
+    """Return the messages of an error; field problems keep their fields."""
     return error.problems if isinstance(error, ConfigError) else [str(error)]
 
 
@@ -56,10 +56,10 @@ def as_list(problems: Sequence[str]) -> str:
 def marks(
     problems: Sequence[str], fields: Iterable[Component], *, pressed: bool = False, **further: str
 ) -> str:
-    """Return the problems of fields as JSON for the page, in the order the fields stand in.
+    """Return the problems of fields as JSON for the page, in the order of the fields.
 
-    A mark names its field, the tab and the folds the field lies in. `pressed`: somebody asked for
-    something that these problems forbid, so the first of them is opened. `further` goes along.
+    A mark names its field and the tab and accordions around it. `pressed` means that a button was
+    refused because of these problems, so the page opens the first one. `further` is added as is.
     """
     by_name = {field.elem_id: field for field in fields}
     words: dict[Component, list[str]] = {}
@@ -76,7 +76,7 @@ def marks(
 
 
 def _place(field: Component) -> dict[str, Any]:
-    """Return the tab that a field is on, and the accordions it lies in, outermost first."""
+    """Return the tab and the accordions that contain a field, outermost first."""
     folds: list[str | None] = []
     parent = field.parent
     while parent is not None and not isinstance(parent, gr.Tab):
@@ -87,7 +87,7 @@ def _place(field: Component) -> dict[str, Any]:
 
 
 def about_lists(error: TimbreError, data: DataConfig) -> list[str]:
-    """Return the problems of an error, those of unreadable lists with the field that names them."""
+    """Return the problems of an error; an unreadable list is linked to the field that names it."""
     if not isinstance(error, DataError):
         return problems_of(error)
     is_eval = bool(data.eval_csv) and data.eval_csv in str(error)

@@ -1,4 +1,4 @@
-"""The form of a whole run: RunConfig -> widgets -> RunConfig, made from the catalogs."""
+"""Build the form of a run from the registries, and convert it from and to a RunConfig."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ _MAIN = ("steps", "epochs", "batch_size", "accumulate")
 
 
 class DataForm(OptionsForm):
-    """The fields of a DataConfig, and the report that a check of them fills."""
+    """The fields of a DataConfig, and the report of its check."""
 
     def __init__(self) -> None:
         super().__init__(DataConfig, "data")
@@ -27,24 +27,24 @@ class DataForm(OptionsForm):
 
     @property
     def lists(self) -> list[Component]:
-        """The fields that name the clips and how their list is read."""
+        """The fields that name the lists and their columns."""
         return [self.widgets[name] for name in _LISTS]
 
     def show_lists(self, data: DataConfig) -> dict[Any, Any]:
-        """Return the values that show the lists of `data`, with their columns recognised."""
+        """Return the updates that show the lists of `data`."""
         return {self.widgets[name]: getattr(data, name) for name in _LISTS}
 
     def config(self, values: Values) -> DataConfig:
         """Return the DataConfig.
 
         Raises:
-            ConfigError: names every field whose value cannot be used.
+            ConfigError: lists every field with an invalid value.
         """
         return DataConfig(**self.read(values))
 
 
 class OptimizationsForm:
-    """One checkbox for each optimization, with its options; disabled where it cannot work."""
+    """One checkbox per optimization, with its options; disabled if it cannot work here."""
 
     def __init__(self, device: Device) -> None:
         self.boxes: dict[str, gr.Checkbox] = {}
@@ -81,17 +81,17 @@ class OptimizationsForm:
 
     @property
     def components(self) -> set[Any]:
-        """Every checkbox and option field."""
+        """All checkboxes and option fields."""
         fields = {widget for form in self.forms.values() for widget in form.widgets.values()}
         return set(self.boxes.values()) | fields
 
     def read(self, values: Values) -> dict[str, dict[str, Any]]:
-        """Return the ticked optimizations with the options that differ from the defaults."""
+        """Return the selected optimizations with their non-default options."""
         ticked = [name for name in self.forms if values[self.boxes[name]]]
         return {name: self.forms[name].read_changes(values) for name in ticked}
 
     def fill(self, optimizations: dict[str, dict[str, Any]]) -> dict[Component, Any]:
-        """Return the update that ticks exactly these; an unavailable one stays unticked."""
+        """Return the updates that select exactly these; unavailable ones stay off."""
         updates: dict[Component, Any] = {}
         for name, form in self.forms.items():
             updates[self.boxes[name]] = name in optimizations
@@ -100,25 +100,25 @@ class OptimizationsForm:
 
 
 class RunForm:
-    """All widgets of a run but those of its data; `base` is the bundled checkpoint, or empty."""
+    """All widgets of a run except its data; `base` is the bundled checkpoint, or empty."""
 
     def __init__(self, base: str) -> None:
         machine = list_devices()[0]
         self.family = ChoiceForm(
             discover("trainer.models", ModelFamily), "family", "Model", _DEFAULTS.family.name
         )
-        bundled = [("The bundled small voice", base)] if base else []
+        bundled = [("Bundled small voice", base)] if base else []
         self.base = gr.Dropdown(
-            [("Fresh weights", ""), *bundled],
+            [("Random weights", ""), *bundled],
             value=base,
             label="Base checkpoint",
-            info="The weights to start from. Or type the path of a folder or file.",
+            info="The weights to start from. You can also enter the path of a folder or file.",
             allow_custom_value=True,
             interactive=True,
             elem_id="base",
         )
         self.bundled = base
-        # Not on the server: its answer would come after a base that was typed meanwhile.
+        # In the browser, because a server's answer could overwrite a base typed meanwhile.
         self.family.choice.input(
             None,
             [self.family.choice, self.base],
@@ -129,7 +129,7 @@ class RunForm:
         )
         self.main = OptionsForm(TrainingConfig, "training", leave_out=_others(_MAIN))
         self.effective_batch = gr.Markdown(elem_id="effective-batch")
-        gr.Markdown("### Speed and memory")
+        gr.Markdown("### Optimizations")
         self.optimizations = OptimizationsForm(machine)
         gr.Markdown("### Optimizer and learning rate")
         with gr.Row():
@@ -145,23 +145,23 @@ class RunForm:
                     SCHEDULES, "schedule", "Schedule", _DEFAULTS.schedule.name
                 )
         with gr.Accordion(
-            "Validation, previews, checkpoints and more", open=False, elem_id="more-training"
+            "More options: validation, previews, checkpoints", open=False, elem_id="more-training"
         ):
             self.more = OptionsForm(TrainingConfig, "training", leave_out=_MAIN)
 
     @property
     def components(self) -> set[Any]:
-        """Every widget of the form."""
+        """All widgets of the form."""
         parts = {self.base, *self.main.widgets.values(), *self.more.widgets.values()}
         for form in (self.family, self.optimizer, self.schedule, self.optimizations):
             parts = parts | form.components
         return parts
 
     def config(self, values: Values, data: DataConfig) -> RunConfig:
-        """Return the RunConfig the widgets show.
+        """Return the RunConfig that the widgets show.
 
         Raises:
-            ConfigError: names every field whose value cannot be used, and every contradiction.
+            ConfigError: lists every invalid field and every conflict between fields.
         """
         parts: dict[str, Any] = {"base": values[self.base] or ""}
         problems: list[str] = []
@@ -184,7 +184,7 @@ class RunForm:
         return RunConfig.from_json(parts).with_values(data=data)
 
     def fill(self, config: RunConfig) -> dict[Component, Any]:
-        """Return the update that shows a RunConfig."""
+        """Return the updates that show a RunConfig."""
         values = config.to_json()
         updates: dict[Component, Any] = {self.base: config.base}
         updates |= self.main.fill(values["training"]) | self.more.fill(values["training"])

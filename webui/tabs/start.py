@@ -1,4 +1,4 @@
-"""Start: one button that trains a demo voice, the way on, and what this computer offers."""
+"""Build the Start tab: train a demo voice, find the other tabs, and see this computer's facts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ from webui.studio import Studio, demo_config
 
 _DEMO_NAME = "demo-voice"
 _CARDS = (
-    ("data", "1. Bring your recordings", "A CSV with audio files and their text, or long "
-     "recordings to cut. Every row that cannot be used is named, with the reason."),
-    ("train", "2. Choose how to train", "Presets first, everything else folded. Checkboxes save "
-     "time and memory, and show what is really on."),
+    ("data", "1. Add your recordings", "Upload a CSV with audio files and their texts, or cut "
+     "long recordings. Every row that can't be used is listed with the reason."),
+    ("train", "2. Set up training", "Start from a preset, and open more options if you need "
+     "them. Optimizations save time and memory."),
     ("listen", "3. Listen and export", "Speak any sentence with any checkpoint, compare it with "
-     "the recordings, take the voice with you."),
+     "your recordings, and export the voice."),
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class StartTab:
-    """The parts of the tab that lead elsewhere."""
+    """The widgets that open other tabs."""
 
     demo: gr.Button
     cards: dict[str, gr.Button]
@@ -34,7 +34,7 @@ class StartTab:
 
 
 def start_demo(studio: Studio) -> str:
-    """Start the demo run and return its name; one that trains already is not started twice."""
+    """Start the demo run, unless one is already training, and return its name."""
     for run in studio.overview.active():
         if run["name"].startswith(_DEMO_NAME):
             return run["name"]
@@ -51,7 +51,7 @@ def machine_facts(studio: Studio, devices: list[Device]) -> str:
         lines.append("- No GPU found: the small model trains well on the CPU; large ones need one.")
     free = free_disk_gib(studio.library.folder)
     warning = " - *nearly full: free some space before a long run*" if free < 5 else ""
-    lines.append(f"- {free:.0f} GB free on the disk of the runs{warning}")
+    lines.append(f"- {free:.0f} GB free on the runs disk{warning}")
     lines.append(f"- torch {version('torch')}, Gradio {version('gradio')}")
     return "\n".join(lines)
 
@@ -60,7 +60,7 @@ def build(studio: Studio) -> StartTab:
     """Lay the tab out."""
     with gr.Tab("Start", id="start", elem_id="tab-start"):
         with gr.Column(elem_classes="narrow"):
-            gr.Markdown("## Teach a voice to speak\nNothing to set up: the demo clips come along.")
+            gr.Markdown("## Teach a voice to speak\nNo setup needed: the demo clips are included.")
             demo = gr.Button(
                 "Train a demo voice (about a minute)",
                 variant="primary",
@@ -108,7 +108,7 @@ def show_run(
     inputs: set | None = None,
     further: Sequence[Component] = (),
 ) -> Any:
-    """Start a run on a click, then show it on the live tab; return that event."""
+    """Start a run on a click, then show it on the Live tab; return that event."""
     return button.click(
         start,
         inputs,

@@ -1,4 +1,4 @@
-"""Trials: the part of the Train tab that estimates, advises, measures and finds a learning rate."""
+"""Build the part of the Train tab with estimates, recommendations, benchmarks and LR search."""
 
 import functools
 import json
@@ -32,8 +32,8 @@ _QUIET: dict[str, Any] = {
     "concurrency_limit": None,
     "api_visibility": "private",
 }
-_ESTIMATE_S = 600.0
-_TOO_LONG = "This took longer than ten minutes and was given up."
+_ESTIMATE_S = 600.0  # Chosen by hand; an estimate of a large model takes about a minute on a CPU.
+_TOO_LONG = "Timed out after ten minutes."
 _RATE_STEPS = 100
 
 ReadConfig = Callable[[Values], RunConfig]
@@ -64,20 +64,20 @@ def build() -> TrialsPart:
         waiting = '<div class="notice">Estimating memory and time ...</div>'
         estimate = gr.HTML(waiting, elem_id="estimate", min_height=0)
         fix = gr.Button("Make it fit", visible=False, elem_id="make-it-fit", scale=0, min_width=160)
-    # No gr.State: it keeps a connection open, of which a browser allows six in all its tabs.
+    # Not gr.State, which keeps a connection open; browsers allow only six per host for all tabs.
     fixed = gr.Textbox(visible=False)
-    with gr.Accordion("What this machine should tick, and why", open=False):
+    with gr.Accordion("Recommended for this machine", open=False):
         purposes = [(PRESETS[name].label, name) for name in PURPOSES]
-        purpose = gr.Radio(purposes, value="balanced", label="What for", elem_id="purpose")
+        purpose = gr.Radio(purposes, value="balanced", label="Goal", elem_id="purpose")
         advice = gr.HTML(apply_default_css=False, elem_id="advice")
-        follow = gr.Button("Tick these", size="sm", elem_id="follow-advice")
-    with gr.Accordion("Try out before training", open=False, elem_id="trials"):
+        follow = gr.Button("Apply recommendations", size="sm", elem_id="follow-advice")
+    with gr.Accordion("Tests before training", open=False, elem_id="trials"):
         with gr.Row():
             find_rate = gr.Button("Find learning rate", elem_id="find-rate")
             compare_levels = gr.Button("Compare checkpointing levels", elem_id="compare-levels")
-            measure = gr.Button("Measure on this machine", elem_id="measure-here")
+            measure = gr.Button("Benchmark this machine", elem_id="measure-here")
             minutes = gr.Number(
-                10, label="Minutes to measure", minimum=1, maximum=120, elem_id="measure-minutes"
+                10, label="Benchmark minutes", minimum=1, maximum=120, elem_id="measure-minutes"
             )
         levels = gr.HTML(apply_default_css=False, elem_id="levels")
         rates = gr.HTML(apply_default_css=False, js_on_load=mount("mountRates"), elem_id="rates")
@@ -94,7 +94,7 @@ def wire(
     part: TrialsPart, form: RunForm, page: gr.Tab, studio: Studio, fields: set[Any],
     read: ReadConfig, count: Callable[[RunConfig], int], watch: FieldWatch,
 ) -> None:  # fmt: skip
-    """Connect the part; `read` makes the RunConfig of the form, `count` its steps."""
+    """Connect the part; `read` returns the RunConfig of the form, `count` its steps."""
     _wire_estimate(part, page, studio, fields, read, count, watch)
     _wire_advice(part, form, page, watch)
     _wire_rates(part, form, studio, fields, read, watch)
@@ -108,34 +108,34 @@ def wire(
 
 @functools.lru_cache(maxsize=64)
 def _foresee(text: str, path: Path, known: int) -> dict[str, Any]:
-    """Return the estimate of a configuration as JSON text; `known` changes with measurements."""
+    """Return the estimate for a configuration in JSON; `known` only invalidates the cache."""
     config = RunConfig.from_json(json.loads(text))
     words = ["estimate", "--json", "--fix", f"--config={write_config(config, path)}"]
     return ask_trainer(words, timeout_s=_ESTIMATE_S, too_long=_TOO_LONG)
 
 
 def describe_estimate(found: dict[str, Any], steps: int, device: Device) -> str:
-    """Return the estimate as a line of HTML, a warning where the memory is too small."""
+    """Render the estimate as HTML, with a warning if the memory is too small."""
     peak, usable = found["peak_gib"], found["usable_gib"]
     words = f"The largest step takes about <b>{_gib(peak)} of {device.memory_gib:.0f} GB</b>"
     if found["s_per_step"] is None:
-        words += "; how long a step takes is unknown until it is measured on this machine."
+        words += "; the time per step is unknown until you benchmark this machine."
     else:
         seconds = found["s_per_step"]
         words += (
-            f", <b>{seconds:.3g} s</b> a step, {duration_text(seconds * steps)} for {steps} steps "
+            f", <b>{seconds:.3g} s</b> per step, {duration_text(seconds * steps)} for {steps} steps "
             f"<span class='quiet'>({safe(found['s_per_step_from'])})</span>."
         )
     if found["left_out"]:
-        words += f" Not reckoned in: {safe(', '.join(found['left_out']))}."
+        words += f" Not included: {safe(', '.join(found['left_out']))}."
     if not found["fits"]:
         fix = found.get("fix")
         remedy = (
             f"It fits with: {safe(', '.join(fix['words']))} ({_gib(fix['peak_gib'])} GB)."
             if fix
-            else "Nothing here makes it fit; choose a smaller model or shorter clips."
+            else "No setting makes it fit; choose a smaller model or shorter clips."
         )
-        problem = f"This needs more than the {_gib(usable)} GB that a run may use here. {remedy}"
+        problem = f"This exceeds the {_gib(usable)} GB that a run may use here. {remedy}"
         return f'<div class="notice error">{words}<br>{problem}</div>'
     use = glance_at(device)
     free = use.memory_total_gib - use.memory_used_gib if use else usable
@@ -163,7 +163,7 @@ def _wire_estimate(
             found = _foresee(json.dumps(config.to_json()), path, known)
             text = describe_estimate(found, count(config), device_of(config))
         except ConfigError:
-            # The problems of the fields stand beside the learning rate already.
+            # The problems are already shown below the learning-rate curve.
             return ["", gr.Button(visible=False), ""]
         except TimbreError as error:
             return [f'<div class="notice">{safe(str(error))}</div>', gr.Button(visible=False), ""]
@@ -192,7 +192,7 @@ def _wire_fix(part: TrialsPart, form: RunForm, watch: FieldWatch) -> None:
 
 
 def device_of(config: RunConfig) -> Device:
-    """Return the device that a run would be given."""
+    """Return the device that a run would use."""
     devices = list_devices()
     wanted = config.training.device
     found = [device for device in devices if wanted in (device.kind, device.torch_name)]
@@ -200,14 +200,14 @@ def device_of(config: RunConfig) -> Device:
 
 
 def describe_levels(rows: list[dict[str, Any]], device: Device) -> str:
-    """Return what every level of gradient checkpointing would bring, as an HTML table."""
+    """Render memory and cost of each level of gradient checkpointing as an HTML table."""
     lines = "".join(
         f"<tr><td><b>{safe(row['level'])}</b></td><td>{_gib(row['peak_gib'])} GB</td>"
         f"<td>+{100 * row['more']:.0f} %</td><td>{'&#10003;' if row['fits'] else '-'}</td></tr>"
         for row in rows
     )
     head = (
-        "<tr><th>Gradient checkpointing</th><th>Peak memory</th><th>More to compute</th>"
+        "<tr><th>Gradient checkpointing</th><th>Peak memory</th><th>Extra compute</th>"
         f"<th>Fits {device.memory_gib:.0f} GB</th></tr>"
     )
     return f"<table class='advice'>{head}{lines}</table>"
@@ -231,14 +231,14 @@ def _wire_levels(part: TrialsPart, studio: Studio, fields: set[Any], read: ReadC
 
 
 def describe_advice(device: Device, family: str, purpose: str) -> str:
-    """Return what to tick and why as an HTML table."""
+    """Render the recommended preset and options with reasons as HTML."""
     preset = PRESETS[advise_preset(device, family, purpose)]
     rows = "".join(
         f"<tr><td>{'&#10003;' if each.tick else '-'}</td><td><b>{safe(each.label)}</b></td>"
         f"<td>{safe(each.why)}</td></tr>"
         for each in advise(device, family, purpose)
     )
-    head = "<tr><th>Tick</th><th>Box</th><th>Why</th></tr>"
+    head = "<tr><th>Use</th><th>Option</th><th>Reason</th></tr>"
     return (
         f"<p><b>{safe(device.name)}</b>, {device.memory_gib:.0f} GB: preset "
         f"<b>{safe(preset.label)}</b>. {safe(preset.summary)}</p>"
@@ -286,17 +286,17 @@ def _wire_rates(
     def press(values: Values) -> None:
         with toasts():
             start_rates(studio, read(values))
-            gr.Info("Looking for a learning rate; the plot follows.", duration=4)
+            gr.Info("Searching for a learning rate.", duration=4)
 
     def use() -> dict[Any, Any]:
         about = studio.rates.about()
         path = studio.rates.folder / str(about.get("out", "")) / "find-lr.json"
         with toasts():
             if not path.is_file():
-                raise RunError("No learning rate was found yet.")
+                raise RunError("No learning rate has been found yet.")
             found = json.loads(path.read_text(encoding="utf-8"))
             widget = form.optimizer.forms[found["optimizer"]].widgets["lr"]
-            gr.Info(f"The learning rate is {found['suggestion']:g} now.", duration=4)
+            gr.Info(f"The learning rate is now {found['suggestion']:g}.", duration=4)
             return {form.optimizer.choice: found["optimizer"], widget: f"{found['suggestion']:g}"}
 
     def act(event: gr.EventData) -> None:
@@ -315,13 +315,13 @@ def start_rates(studio: Studio, config: RunConfig) -> None:
     """Start the search for a learning rate with the settings of the form.
 
     Raises:
-        ConfigError: the optimizer finds its rate itself.
+        ConfigError: the optimizer finds its learning rate itself.
     """
     entries = resolve(config)
     if entries.optimizer.effective_lr is not None:
         raise ConfigError(
-            f"{entries.optimizer.label} finds its learning rate itself; there is nothing to find. "
-            "Choose another optimizer, or let a race tune it."
+            f"{entries.optimizer.label} finds its learning rate itself, so no search is needed. "
+            "Choose another optimizer, or tune it in a race."
         )
     errand = studio.rates
     numbers = [int(path.name) for path in errand.folder.glob("*") if path.name.isdigit()]
@@ -339,7 +339,7 @@ def _wire_measure(part: TrialsPart, studio: Studio, fields: set[Any], read: Read
     def press(values: Values) -> None:
         with toasts():
             start_measuring(studio, read(values), float(values[part.minutes] or 10))
-            gr.Info("Measuring; every row appears when it is done.", duration=4)
+            gr.Info("Benchmark started. Each row appears when it is done.", duration=4)
 
     def act(event: gr.EventData) -> None:
         if event_detail(event, "action") == "stop":
@@ -352,13 +352,13 @@ def _wire_measure(part: TrialsPart, studio: Studio, fields: set[Any], read: Read
 
 
 def start_measuring(studio: Studio, config: RunConfig, minutes: float) -> None:
-    """Start to measure what the boxes bring for the settings of the form."""
+    """Start a benchmark of the optimizations with the settings of the form."""
     errand = studio.measuring
     path = write_config(config, errand.folder / "config.json")
     data = config.data
     words = ["measure", f"--config={path}", f"--family={config.family.name}", "--lines"]
     words += [f"--minutes={min(max(minutes, 0.5), 120):g}"]
-    # Named besides the file, because without clips `measure` makes its own.
+    # Passed in addition to the file, because without them `measure` uses synthetic clips.
     given = {"base": config.base, "train-csv": data.train_csv, "train-data": data.train_data}
     words += [f"--{name}={value}" for name, value in given.items() if value]
     errand.start(words, {"family": config.family.name})
