@@ -38,13 +38,13 @@ SAID_BY_PYTHON = (
 )
 NOT_SAID = {
     # Parts of sentences that the dictionaries hold whole.
-    ", {} s a step, {} for {} steps", ", {}x as fast", "Saved {} rows as {}.{}", "{} Hz",
+    ", {} s per step, {} for {} steps", ", {}x as fast", "Saved {} rows as {}.{}", "{} Hz",
     "No rows{}.", "Rows {} to {} of {}{}, page {} of {}.",
     "The largest step takes about {} of {} GB", "Open {}", "First sound after {}",
     "{} GB free on the runs disk{}", "{} {} at {}, {}", "text changed", "texts changed",
     "row excluded", "rows excluded", "{}Text as the model sees it",
-    "The learning rate {} is far {} what suits {} with {}, about {}. 'Find learning rate' below "
-    "tests it.",
+    "The learning rate {} is far {} the usual rate of {} with {}, about {}. Use 'Find learning "
+    "rate' below to test it.",
     "Unparsable lines were dropped: {}.", "Not saved yet: {}. Training uses the saved list.",
     "{} shortest clip is {} s.", "{} longest clip is {} s.",
     # For machines, or said before there is a page to translate.

@@ -143,7 +143,7 @@ def test_the_settings_of_a_run_are_copied_to_the_form(
     assert page.input_value("#optimizer-lion-lr input, #optimizer-lion-lr textarea") == "3e-05"
     assert page.input_value("#training-batch_size input") == "3"
     assert page.input_value("#run-name input, #run-name textarea") == "model"
-    assert page.is_checked("#dataset input[value='The recordings under Data']")
+    assert page.is_checked("#dataset input[value='My recordings (Data tab)']")
 
 
 def test_runs_are_found_compared_and_drawn(context: BrowserContext, server: PageServer) -> None:

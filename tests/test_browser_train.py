@@ -145,7 +145,7 @@ def test_a_wrong_field_is_marked_as_it_is_edited_and_opened_when_training_is_ref
     page.click("#start-training")
     page.wait_for_function("document.activeElement.closest('#training-keep_last')")
     page.fill("#training-keep_last input", "3")
-    page.check("#dataset input[value='The recordings under Data']")
+    page.check("#dataset input[value='My recordings (Data tab)']")
     page.click("#start-training")
     page.wait_for_function("document.activeElement.closest('#data-train_csv')")
     nothing = page.inner_text("#data-train_csv .field-problem")

@@ -1,7 +1,7 @@
-/* Problems beside the fields they are about: marked for eyes and ears, opened when a press is refused.
+/* Form validation: shows problems next to their fields, and announces them to screen readers.
 
-   Edited fields are checked on the server once the person pauses; the marks it answers with replace
-   all earlier ones. Gradio builds a field when its tab or fold is first opened, so marks wait. */
+   Edited fields are checked on the server after a pause in typing; the marks in its answer replace
+   all earlier ones. Gradio builds a field when its tab or accordion is first opened, so marks wait. */
 (function () {
   "use strict";
   const t = window.timbre;
@@ -17,13 +17,13 @@
     document.body.append(said);
   };
 
-  /* Let the server check the whole form now. */
+  /* Ask the server to check the whole form now. */
   t.checkForm = function () {
     clearTimeout(pause);
     ask();
   };
 
-  /* Show the marks of an answer: JSON of `marks` and of whether a press was refused. */
+  /* Show the marks of an answer: JSON with `marks`, and `pressed` if a button was refused. */
   t.markFields = function (text) {
     const told = text ? JSON.parse(text) : { marks: [] };
     const news = told.marks.filter((mark) => (marks.get(mark.field) || {}).words !== mark.words);
@@ -33,13 +33,13 @@
     if (told.pressed && told.marks.length) reveal(nearest(told.marks), TRIES);
   };
 
-  /* The first marked field of the tab that is open, else the first of all. */
+  /* The first marked field on the open tab, else the first of all. */
   function nearest(found) {
     const open = document.querySelector("#tabs [role=tab][aria-selected=true]");
     return found.find((mark) => open && mark.tab === open.dataset.tabId) || found[0];
   }
 
-  /* Open the tab and the folds a field lies in, one after the other as Gradio builds them. */
+  /* Open the tab and the accordions around a field, one after another as Gradio builds them. */
   function reveal(mark, tries) {
     const open = document.querySelector("#tabs [role=tab][aria-selected=true]");
     if (mark.tab && (!open || open.dataset.tabId !== mark.tab)) t.openTab(mark.tab);
@@ -90,7 +90,7 @@
   document.addEventListener("input", (event) => {
     const field = event.target.closest && event.target.closest("[id^=race-], " + CHECKED);
     if (!field) return;
-    // A choice in a list tells the server itself; what is typed there only looks for one.
+    // A dropdown has its own event for a choice; text typed into it only filters the choices.
     if (event.target.matches("[role=combobox]")) return;
     if (marks.delete(field.id)) unmark(field.id);
     if (field.id.startsWith("race-")) return;

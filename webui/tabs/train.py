@@ -1,4 +1,4 @@
-"""Train: a preset, the few settings that matter, everything else folded; then Start."""
+"""Build the Train tab: presets, the run form, the plan of the run and the Start button."""
 
 import json
 import math
@@ -40,15 +40,15 @@ from webui.tabs.start import show_run
 from webui.tabs.trials import TrialsPart
 
 _FAR = 10.0
-"""How many times the usual rate is still within what people use."""
+"""Rates further than this factor from the usual one get a warning; chosen by hand."""
 
-_DEMO, _OWN = "The demo voice", "The recordings under Data"
+_DEMO, _OWN = "Demo voice", "My recordings (Data tab)"
 
 _START = "Start training"
 _OWN_SETTINGS = "own"
 _FURTHER_PRESETS = (
     ("Defaults: 30 passes over the clips, at least 300 steps.", DEFAULTS),
-    ("Own settings: as the fields below are now.", _OWN_SETTINGS),
+    ("Custom: the current values of the fields below.", _OWN_SETTINGS),
 )
 
 
@@ -79,15 +79,15 @@ class TrainTab:
 
     @property
     def components(self) -> set[Any]:
-        """Everything that decides what Start does."""
+        """All inputs of the run."""
         return {self.dataset, self.name} | self.form.components
 
 
 def read_config_of(tab: TrainTab, data_form: DataForm, studio: Studio, values: Values) -> RunConfig:
-    """Return the checked RunConfig that the page shows, with absolute paths.
+    """Return the validated RunConfig that the page shows, with absolute paths.
 
     Raises:
-        ConfigError: a field, a combination or a missing dataset; every problem is named.
+        ConfigError: lists every invalid field, conflict between fields and missing file.
     """
     is_demo = values[tab.dataset] == _DEMO
     data = demo_data() if is_demo else data_form.config(values)
@@ -99,7 +99,7 @@ def read_config_of(tab: TrainTab, data_form: DataForm, studio: Studio, values: V
 
 
 def problems_in(tab: TrainTab, data_form: DataForm, studio: Studio, values: Values) -> list[str]:
-    """Return every problem of the settings, and of the data that a demo would not read."""
+    """Return all problems of the settings, including the Data tab's even for a demo run."""
     found: list[str] = []
     try:
         read_config_of(tab, data_form, studio, values)
@@ -114,10 +114,10 @@ def problems_in(tab: TrainTab, data_form: DataForm, studio: Studio, values: Valu
 
 
 def refuse_without_clips(studio: Studio, config: RunConfig) -> None:
-    """Refuse to start on lists that cannot be read or hold nothing to train on.
+    """Check that the lists can be read and contain clips to train on.
 
     Raises:
-        ConfigError: they do not; it knows the field that names the list.
+        ConfigError: they cannot, or contain none; linked to the field that names the list.
     """
     try:
         manifest = studio.read_manifest(config.data)
@@ -126,12 +126,12 @@ def refuse_without_clips(studio: Studio, config: RunConfig) -> None:
     if not manifest.train:
         first = f"The first: {manifest.problems[0]}" if manifest.problems else "The list is empty."
         count = len(manifest.problems)
-        error = DataError(f"No clip is left to train on: {count} rows have problems. {first}")
+        error = DataError(f"No usable clips to train on: {count} rows have problems. {first}")
         raise ConfigError(about_lists(error, config.data))
 
 
 def plan(studio: Studio, config: RunConfig) -> tuple[Entries, int, int]:
-    """Return the entries, the steps of an epoch (0 if the data cannot be read) and of the run."""
+    """Return the entries, the steps per epoch (0 if the data cannot be read) and per run."""
     entries = resolve(config)
     training = config.training
     batch = training.batch_size * training.accumulate * training.num_processes
@@ -144,14 +144,14 @@ def plan(studio: Studio, config: RunConfig) -> tuple[Entries, int, int]:
 
 
 def describe_start(steps: int, s_per_step: float | None) -> str:
-    """Return what the Start button says: the steps, and the time where that is known."""
+    """Return the label of the Start button: the steps, and the time if it is known."""
     if s_per_step is None:
         return f"Start: {steps:,} steps"
     return f"Start: {steps:,} steps, about {duration_text(steps * s_per_step)}"
 
 
 def describe_plan(studio: Studio, config: RunConfig) -> dict[str, str]:
-    """Return what Start does, the effective batch, the learning-rate curve and its warnings."""
+    """Return the Start label, the effective batch, the learning-rate curve and warnings."""
     entries, per_epoch, total = plan(studio, config)
     training = config.training
     batch = training.batch_size * training.accumulate * training.num_processes
@@ -161,9 +161,9 @@ def describe_plan(studio: Studio, config: RunConfig) -> dict[str, str]:
     )
     if per_epoch:
         epochs = total / per_epoch
-        words += f"{per_epoch} steps an epoch; **{total}** steps = {epochs:.1f} epochs."
+        words += f"{per_epoch} steps per epoch; **{total}** steps = {epochs:.1f} epochs."
     else:
-        words += f"About **{total}** steps; check the data to see the epochs."
+        words += f"About **{total}** steps; check the data to see epochs."
     schedule, options = entries.schedule, entries.schedule_options
     rate = find_base_lr(entries)
     found = [*warnings_for(schedule, options, total), *warn_of_rate(config, entries)]
@@ -177,17 +177,17 @@ def describe_plan(studio: Studio, config: RunConfig) -> dict[str, str]:
 
 
 def with_preset(config: RunConfig, name: str) -> RunConfig:
-    """Return a configuration with a choice of the preset list laid over it."""
+    """Return a configuration with an entry of the preset list applied."""
     if name == DEFAULTS:
         return RunConfig(data=config.data, base=config.base, family=config.family)
     return apply_preset(config, name) if name in PRESETS else config
 
 
 def preset_shown(form: RunForm, config: RunConfig, chosen: str) -> str:
-    """Return the choice of the preset list that the form shows.
+    """Return the entry of the preset list that matches the form.
 
-    The chosen one holds as long as the fields it fills stay as it left them; any other one only
-    where nothing else was changed either.
+    The chosen preset is kept while the fields that it sets are unchanged. Another preset matches
+    only if all other fields have their defaults.
     """
     shown = form.fill(config)
     if chosen in PRESETS and form.fill(apply_preset(config, chosen)) == shown:
@@ -200,18 +200,18 @@ def preset_shown(form: RunForm, config: RunConfig, chosen: str) -> str:
 
 
 def warn_of_rate(config: RunConfig, entries: Entries) -> list[str]:
-    """Say that the peak rate is far from what the family usually gets, if it is."""
+    """Return a warning if the peak learning rate is far from the family's usual one."""
     optimizer = entries.optimizer
     usual = find_usual_lr(entries.family, optimizer)
     rate = find_base_lr(entries)
-    # Adapters of LoRA start at zero and bear rates that would ruin whole weights.
+    # LoRA adapters start at zero and tolerate rates that would destroy full weights.
     is_known = usual > 0 and "lora" not in config.optimizations
     if not is_known or usual / _FAR <= rate <= usual * _FAR:
         return []
     side = "above" if rate > usual else "below"
     return [
-        f"The learning rate {rate:g} is far {side} what suits {optimizer.label} with "
-        f"{entries.family.label}, about {usual:g}. 'Find learning rate' below tests it."
+        f"The learning rate {rate:g} is far {side} the usual rate of {optimizer.label} with "
+        f"{entries.family.label}, about {usual:g}. Use 'Find learning rate' below to test it."
     ]
 
 
@@ -229,7 +229,8 @@ def build(watch: FieldWatch) -> TrainTab:
             )
         preset = gr.Dropdown(
             presets, value=DEFAULTS, label="Preset",
-            info="Fills the form; change anything after it.", interactive=True, elem_id="preset",
+            info="Fills the form; you can change anything afterwards.", interactive=True,
+            elem_id="preset",
         )  # fmt: skip
         form = RunForm(demo_base())
         preset_values = build_preset_values(form, DEFAULTS)
@@ -242,13 +243,13 @@ def build(watch: FieldWatch) -> TrainTab:
             start = gr.Button(_START, variant="primary", size="lg", elem_id="start-training")
             queue = gr.Button("Add to queue", size="lg", elem_id="add-to-queue")
             race = gr.Button(
-                "Race optimizers from these settings", size="lg", elem_id="race-from-train"
+                "Race optimizers with these settings", size="lg", elem_id="race-from-train"
             )
             preview_command = gr.Button("Preview command", elem_id="preview-command")
             save = gr.Button("Save settings")
             load = gr.UploadButton("Load settings", file_types=[".json"])
         command = gr.Textbox(
-            label="The same run on the command line", interactive=False, visible=False, lines=2,
+            label="Command line for this run", interactive=False, visible=False, lines=2,
             buttons=["copy"], elem_id="command",
         )  # fmt: skip
         saved = gr.File(label="Settings", visible=False)
@@ -261,13 +262,13 @@ def build(watch: FieldWatch) -> TrainTab:
 def wire(
     tab: TrainTab, data_form: DataForm, studio: Studio, shown: gr.Textbox, tabs: gr.Tabs
 ) -> None:
-    """Connect the buttons and everything that follows from the fields."""
+    """Connect the buttons and everything that depends on the fields."""
     fields: set[Any] = tab.components | set(data_form.widgets.values())
 
     told = [tab.problem, tab.watch.marks]
 
     def refuse(error: TimbreError) -> dict[Any, Any]:
-        gr.Warning("The settings cannot be used; see above the Start button.")
+        gr.Warning("The settings are invalid; see the errors above the Start button.")
         problems = problems_of(error)
         return {
             tab.problem: gr.Markdown(as_list(problems), visible=True),
@@ -294,7 +295,7 @@ def wire(
             run = studio.library.enqueue(values[tab.name] or "run", read_to_start(values))
         except TimbreError as error:
             return refuse(error)
-        gr.Info(as_shown(f"{run.name} waits in the queue, which is on the Runs tab."), duration=4)
+        gr.Info(as_shown(f"{run.name} was added to the queue on the Runs tab."), duration=4)
         return settled()
 
     tab.watch.show_after(show_run(tab.start, press_start, shown, tabs, fields, told))
@@ -356,12 +357,12 @@ def _wire_plan(tab: TrainTab, data_form: DataForm, studio: Studio, fields: set[A
         None, tab.watch.marks, [tab.preset, tab.start], js="(text) => timbre.takePlan(text)",
         **quiet,
     )  # fmt: skip
-    # The plan of the settings before must not stand on the button while others are typed.
+    # The button must not show the plan of earlier settings while new ones are typed.
     tab.plan.change(None, None, tab.start, js=f"() => [{json.dumps(_START)}]", **quiet)
 
 
 def _wire_dataset(tab: TrainTab, data_form: DataForm) -> None:
-    """Choose the recordings that were checked last: who checks their own means to train on them."""
+    """Select the dataset that was checked last, as it is most likely the one to train on."""
     choices = json.dumps([demo_data().train_csv, _DEMO, _OWN])
     if data_form.report is not None:
         data_form.report.change(
@@ -389,7 +390,7 @@ def _wire_settings(tab: TrainTab, data_form: DataForm, studio: Studio, fields: s
     def load_settings(file: str | None) -> dict[Any, Any]:
         with toasts():
             if not file:
-                raise ConfigError("No file came. Choose one that Save settings wrote.")
+                raise ConfigError("No file was uploaded. Choose a file from Save settings.")
             return show_settings(tab, data_form, read_config(Path(file)))
 
     quiet: dict[str, Any] = {"concurrency_limit": None, "api_visibility": "private"}
@@ -402,10 +403,10 @@ def _wire_settings(tab: TrainTab, data_form: DataForm, studio: Studio, fields: s
 
 
 def show_settings(tab: TrainTab, data_form: DataForm, config: RunConfig) -> dict[Any, Any]:
-    """Return the update that shows the settings of a RunConfig.
+    """Return the updates that show the settings of a RunConfig.
 
     Raises:
-        ConfigError: it names something that no catalog holds.
+        ConfigError: it names an unknown family, optimizer, schedule or optimization.
     """
     resolve(config)
     is_demo = config.data.train_csv == demo_data().train_csv
@@ -416,13 +417,13 @@ def show_settings(tab: TrainTab, data_form: DataForm, config: RunConfig) -> dict
 def wire_copy(
     tab: TrainTab, data_form: DataForm, studio: Studio, table: gr.HTML, tabs: gr.Tabs
 ) -> None:
-    """Let a button of the run table show a run's settings here, ready to be changed."""
+    """Connect the button of the run table that copies a run's settings to the form."""
 
     def copy(event: gr.EventData) -> dict[Any, Any]:
         name = event_detail(event, "run")
         with toasts():
             updates = show_settings(tab, data_form, studio.library.get(name).config)
-        gr.Info(as_shown(f"These are the settings of {name}."), duration=4)
+        gr.Info(as_shown(f"Copied the settings of {name}."), duration=4)
         return updates | {tab.name: name, tabs: gr.Tabs(selected="train")}
 
     filled = [*tab.components, *data_form.widgets.values()]
@@ -432,7 +433,7 @@ def wire_copy(
 def wire_race(
     tab: TrainTab, other: race_tab.RaceTab, data_form: DataForm, studio: Studio, tabs: gr.Tabs
 ) -> None:
-    """Let a race take the clips and settings of the form, from either tab."""
+    """Connect the race buttons of both tabs to the clips and settings of this form."""
     fields = tab.components | set(data_form.widgets.values())
 
     def read(values: Values) -> RunConfig:

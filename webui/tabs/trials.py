@@ -32,7 +32,7 @@ _QUIET: dict[str, Any] = {
     "concurrency_limit": None,
     "api_visibility": "private",
 }
-_ESTIMATE_S = 600.0  # Chosen by hand; an estimate of a large model takes about a minute on a CPU.
+_ESTIMATE_S = 600.0  # Chosen by hand.
 _TOO_LONG = "Timed out after ten minutes."
 _RATE_STEPS = 100
 
@@ -123,8 +123,8 @@ def describe_estimate(found: dict[str, Any], steps: int, device: Device) -> str:
     else:
         seconds = found["s_per_step"]
         words += (
-            f", <b>{seconds:.3g} s</b> per step, {duration_text(seconds * steps)} for {steps} steps "
-            f"<span class='quiet'>({safe(found['s_per_step_from'])})</span>."
+            f", <b>{seconds:.3g} s</b> per step, {duration_text(seconds * steps)} for {steps} "
+            f"steps <span class='quiet'>({safe(found['s_per_step_from'])})</span>."
         )
     if found["left_out"]:
         words += f" Not included: {safe(', '.join(found['left_out']))}."
