@@ -66,7 +66,7 @@ def test_a_found_rate_is_taken_over_and_measurements_are_shown(
     page.wait_for_function("document.querySelector('#optimizer-adamw-lr input, "
                            "#optimizer-adamw-lr textarea').value === '0.0005'")  # fmt: skip
     page.wait_for_selector("#measure-rows >> text=SDPA alone")
-    page.click("text=What this machine should tick")
+    page.click("text=Recommended for this machine")
     page.wait_for_selector("#advice >> text=2.00x as fast, memory -25 %")
     page.wait_for_selector("#estimate >> text=The largest step takes about")
 
@@ -136,11 +136,11 @@ def test_a_wrong_field_is_marked_as_it_is_edited_and_opened_when_training_is_ref
     described = page.evaluate(DESCRIBED)
     page.fill("#training-steps input, #training-steps textarea", "20")
     page.wait_for_selector("#training-steps .field-problem", state="detached")
-    page.click("text=Validation, previews, checkpoints and more")
+    page.click("text=More options: validation, previews, checkpoints")
     page.click("#training-more > button")
     page.fill("#training-keep_last input", "0")
     page.wait_for_selector("#training-keep_last .field-problem")
-    page.click("text=Validation, previews, checkpoints and more")
+    page.click("text=More options: validation, previews, checkpoints")
     page.wait_for_selector("#training-keep_last", state="hidden")
     page.click("#start-training")
     page.wait_for_function("document.activeElement.closest('#training-keep_last')")

@@ -352,7 +352,7 @@ def test_an_estimate_that_does_not_fit_names_what_helps() -> None:
 
     assert "60 s for 120 steps" in text
     assert "batch size 4 x 2 (9.0 GB)" in text
-    assert "Nothing here makes it fit" in hopeless
+    assert "No setting makes it fit" in hopeless
 
 
 @pytest.mark.parametrize(("rate", "said"), [(0.5, "far above"), (1e-6, "far below"), (1e-3, "")])
