@@ -1,4 +1,4 @@
-"""Launch: prepares the environment, the working folder and the port, then serves the page."""
+"""Prepare the environment, the working folder and the port, then serve the page."""
 
 import argparse
 import ipaddress
@@ -17,7 +17,7 @@ import psutil
 
 from trainer.version import __version__
 
-_STALE_S = 86400
+_STALE_S = 86400  # A day: chosen by hand; longer than anyone waits for a download.
 _INTERRUPTED = 130
 """Exit code of a program that Ctrl+C ended before it was ready: 128 + SIGINT, as in shells."""
 
@@ -39,11 +39,11 @@ def _serve(args: argparse.Namespace) -> None:
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     cache = _clean_cache(page_folder / "cache")
     os.environ["GRADIO_TEMP_DIR"] = str(cache)
-    # Gradio may serve what lies in the temporary folder: not what other programs keep there.
+    # Gradio may serve any file in the temporary folder, so it must not be the shared /tmp.
     tempfile.tempdir = str(cache)
     work = _working_folder(page_folder)
     os.chdir(work)
-    from webui.server import serve  # only now: Gradio reads the environment when imported
+    from webui.server import serve  # imported late: Gradio reads the environment at import
 
     try:
         serve(args, work, home, _free_port(args.host, args.port))
@@ -68,7 +68,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _clean_cache(cache: Path) -> Path:
-    """Make the folder of files on their way to and from browsers, without what is a day old."""
+    """Create the folder for uploads and downloads, and delete files older than a day."""
     cache.mkdir(mode=0o700, exist_ok=True)
     for path in cache.rglob("*"):
         with suppress(OSError):
@@ -78,7 +78,7 @@ def _clean_cache(cache: Path) -> Path:
 
 
 def _working_folder(page_folder: Path) -> Path:
-    """Make an empty folder to stand in, as Gradio may serve what lies in the working folder."""
+    """Create an empty working folder, because Gradio may serve files from the working folder."""
     for left in page_folder.glob("work-*"):
         pid = left.name.removeprefix("work-")
         if pid.isdigit() and (int(pid) == os.getpid() or not psutil.pid_exists(int(pid))):
@@ -97,20 +97,22 @@ def build_parser(epilog: str = "") -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"Timbre {__version__}")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1]")
-    parser.add_argument("--port", type=int, default=7860, help="port, or the next free one [7860]")
+    parser.add_argument("--port", type=int, default=7860, help="port, or the next free port [7860]")
     parser.add_argument(
         "--auth",
         metavar="USER:PASSWORD",
-        help="login, also as $TIMBRE_AUTH; needed beyond this machine",
+        help="login; also read from $TIMBRE_AUTH; required to serve other machines",
     )
-    parser.add_argument("--runs", default="runs", help="folder that holds the runs [runs]")
+    parser.add_argument("--runs", default="runs", help="folder for the runs [runs]")
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME",
-                        help="further name it answers to, as behind a proxy")  # fmt: skip
+                        help="extra host name to accept, e.g. behind a proxy")  # fmt: skip
     parser.add_argument("--no-token", dest="token", action="store_false",
-                        help="do not ask this machine's users for the printed token")  # fmt: skip
+                        help="let any user of this machine in without a token")  # fmt: skip
     parser.add_argument("--max-upload", type=float, default=4.0, metavar="GB",
-                        help="largest upload from a browser [4]")  # fmt: skip
-    parser.add_argument("--no-browser", dest="open", action="store_false", help="open no browser")
+                        help="largest browser upload [4]")  # fmt: skip
+    parser.add_argument(
+        "--no-browser", dest="open", action="store_false", help="do not open a browser"
+    )
     return parser
 
 
@@ -119,11 +121,13 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     args.auth = args.auth or os.environ.pop("TIMBRE_AUTH", "")
     if not _is_loopback(args.host) and not args.auth:
-        parser.error(f"--host {args.host} is reachable from other machines: give --auth as well")
+        parser.error(
+            f"--host {args.host} is reachable from other machines; add --auth USER:PASSWORD"
+        )
     if args.max_upload <= 0:
-        parser.error("--max-upload is not a number of gigabytes above 0")
+        parser.error("--max-upload must be a number of gigabytes above 0")
     if args.auth and not all(args.auth.partition(":")):
-        parser.error("--auth is not of the form USER:PASSWORD")
+        parser.error("--auth must have the form USER:PASSWORD")
     return args
 
 
@@ -143,7 +147,7 @@ def _free_port(host: str, first: int) -> int:
             except OSError:
                 continue
             return port
-    raise SystemExit(f"No free port between {first} and {first + 99}. Give another --port.")
+    raise SystemExit(f"No free port between {first} and {first + 99}. Choose another with --port.")
 
 
 if __name__ == "__main__":
