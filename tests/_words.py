@@ -26,6 +26,8 @@ from webui.page import build_page
 
 PROJECT = Path(__file__).resolve().parent.parent
 WORDS = PROJECT / "assets" / "page" / "words"
+SAID_IN_TERMINALS = ("cli.py", "launch.py")
+"""What starts the page speaks to a terminal, in English."""
 SAID_BY_PYTHON = (
     "webui/**/*.py",
     "trainer/alerts.py",
@@ -203,6 +205,8 @@ def python_words() -> Iterator[str]:
     """Yield the sentences that the page's Python says, and those that alerts tell."""
     paths = [path for pattern in SAID_BY_PYTHON for path in sorted(PROJECT.glob(pattern))]
     for path in paths:
+        if path.name in SAID_IN_TERMINALS:
+            continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         skipped = set(_silent(tree))
         for node in ast.walk(tree):

@@ -174,7 +174,7 @@ def test_contradictions_between_fields_are_refused(run_form: RunForm) -> None:
     values[run_form.main.widgets["steps"]] = "10"
     values[run_form.main.widgets["epochs"]] = "2"
 
-    with pytest.raises(ConfigError, match="Give one") as caught:
+    with pytest.raises(ConfigError, match="Set one") as caught:
         run_form.config(values, DataConfig())
 
     told = json.loads(marks(caught.value.problems, run_form.components))

@@ -44,5 +44,5 @@ def test_an_old_run_opens_resumes_and_exports(run: Run, tmp_path: Path) -> None:
     after = run.status()
     assert (after.state, after.step, after.total_steps) == ("finished", 8, 8)
     assert run.series().last_step == 8
-    assert [path.name for path in run.checkpoints()] == ["step-00000008"]
+    assert [each.folder.name for each in run.checkpoints()] == ["step-00000008"]
     assert [path for path in voice.iterdir() if path.suffix in (".pth", ".safetensors")]

@@ -91,7 +91,7 @@ def _working_folder(page_folder: Path) -> Path:
 def build_parser(epilog: str = "") -> argparse.ArgumentParser:
     """Return the parser of the page's options; `epilog` follows them in the help."""
     parser = argparse.ArgumentParser(
-        description="Start Timbre's page in the browser.",
+        description="Start Timbre and open it in the browser.",
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
