@@ -16,9 +16,10 @@ from torch import Tensor
 from tests._toy import make_setup
 from trainer import adapting, shortage
 from trainer.__main__ import join_memory
-from trainer.adapting import Fitting, MemoryInPieces, OutOfMemory, take_up_adaptation
+from trainer.adapting import Fitting, OutOfMemory, take_up_adaptation
 from trainer.checkpoints import newest_step
 from trainer.device import Device, Holder, list_holders
+from trainer.errors import MemoryInPieces
 from trainer.events import CheckpointSaved, Event, Notice, RunAdapted, StepDone
 from trainer.loop import train
 from trainer.restarts import RESTARTABLE, Ending

@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 
 from trainer.catalog import find
-from trainer.errors import TimbreError
+from trainer.errors import MemoryInPieces, TimbreError
 from trainer.events import Event, Notice, RunAdapted
 from trainer.options import build_options
 from trainer.probe import probe
@@ -31,20 +31,6 @@ class OutOfMemory(TimbreError):
     """Not even a single clip fits in memory; the user has to change something."""
 
     exit_code = 20  # the supervisor does not restart a run that ends with this code
-
-
-class MemoryInPieces(TimbreError):
-    """Reserved memory is too fragmented to use; a new process starts with unfragmented memory.
-
-    `step`: the last finished step, to be saved before this process ends; None if an update was
-    lost.
-    """
-
-    exit_code = 30  # the supervisor restarts the run
-
-    def __init__(self, text: str, step: int | None) -> None:
-        self.step = step
-        super().__init__(text)
 
 
 class StartAgain(Exception):

@@ -110,3 +110,17 @@ class RunOwned(RunError):
     """Another process is training the run."""
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h; a caller can attach to the run instead
+
+
+class MemoryInPieces(TimbreError):
+    """Reserved memory is too fragmented to use; a new process starts with unfragmented memory.
+
+    `step`: the last finished step, to be saved before this process ends; None if an update was
+    lost.
+    """
+
+    exit_code = 30  # the supervisor restarts the run
+
+    def __init__(self, text: str, step: int | None) -> None:
+        self.step = step
+        super().__init__(text)

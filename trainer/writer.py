@@ -12,7 +12,6 @@ from typing import Self
 import torch
 from safetensors import SafetensorError
 
-from trainer.adapting import MemoryInPieces
 from trainer.checkpoints import (
     Snapshot,
     newest_step,
@@ -20,7 +19,7 @@ from trainer.checkpoints import (
     take_snapshot,
     write_snapshot,
 )
-from trainer.errors import CheckpointError, TimbreError
+from trainer.errors import CheckpointError, MemoryInPieces, TimbreError
 from trainer.events import Event, Notice
 from trainer.setup import Setup
 from trainer.staging import Staging
