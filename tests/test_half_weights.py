@@ -19,7 +19,7 @@ from trainer.catalog import discover
 from trainer.checkpoints import restore_checkpoint, save_checkpoint
 from trainer.config import RunConfig
 from trainer.errors import ConfigError
-from trainer.evaluate import validate, weights_for_evaluation
+from trainer.evaluate import validate
 from trainer.events import RunAdapted
 from trainer.loop import train_step
 from trainer.optimizations import _half_weights as half_weights
@@ -27,7 +27,7 @@ from trainer.optimizations._half_weights import round_by_chance_
 from trainer.optimizers._groups import param_groups
 from trainer.options import build_options
 from trainer.probe import probe
-from trainer.setup import Setup
+from trainer.setup import Setup, weights_for_evaluation
 from trainer.specs import Optimization, OptimizerSpec, State
 
 CATALOG = discover("trainer.optimizations", Optimization)

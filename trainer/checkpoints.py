@@ -23,10 +23,9 @@ from trainer.averaging import start_average
 from trainer.config import WRITTEN_BY
 from trainer.durable import sync
 from trainer.errors import CheckpointError
-from trainer.evaluate import has_other_weights, weights_for_evaluation
 from trainer.events import CheckpointSaved
 from trainer.scope import describe_scope
-from trainer.setup import Setup
+from trainer.setup import Setup, has_other_weights, weights_for_evaluation
 from trainer.staging import Staging
 from trainer.version import __version__
 

@@ -1,7 +1,6 @@
 """Compute validation losses and previews with the weights that an export would hold."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -11,52 +10,11 @@ from trainer.data.audio import write_wav
 from trainer.distributed import sum_values
 from trainer.errors import CheckpointError, DataError
 from trainer.events import Event, Notice, PreviewMade
-from trainer.setup import Setup
+from trainer.setup import Setup, weights_for_evaluation
 
 # Val batches in a picture: enough to see the trend, without the cost of a second validation.
 # Chosen by hand.
 _SHOWN_BATCHES = 8
-
-
-def has_other_weights(setup: Setup) -> bool:
-    """Whether evaluation uses other weights than training: EMA, Schedule-Free's or merged LoRA."""
-    has_mode = setup.optimizer_spec.set_mode is not None
-    return setup.average is not None or has_mode or setup.has_parts
-
-
-@contextmanager
-def weights_for_evaluation(setup: Setup) -> Iterator[None]:
-    """Switch the model to evaluation mode and evaluation weights, and back bit for bit."""
-    with setup.in_full():
-        was_training = setup.model.training
-        setup.model.eval()
-        try:
-            with _other_weights(setup):
-                yield
-        finally:
-            setup.model.train(was_training)
-
-
-@contextmanager
-def _other_weights(setup: Setup) -> Iterator[None]:
-    if not has_other_weights(setup):
-        yield
-        return
-    named = setup.model.named_parameters()
-    parameters = {name: value for name, value in named if value.requires_grad}
-    # Copied, because Schedule-Free's own way back is an interpolation that loses precision.
-    kept = {name: value.detach().clone() for name, value in parameters.items()}
-    if setup.optimizer_spec.set_mode is not None:
-        setup.optimizer_spec.set_mode(setup.optimizer, False)
-    if setup.average is not None:
-        _copy_into(parameters, setup.average)
-    try:
-        with setup.folded():
-            yield
-    finally:
-        if setup.optimizer_spec.set_mode is not None:
-            setup.optimizer_spec.set_mode(setup.optimizer, True)
-        _copy_into(parameters, kept)
 
 
 @torch.no_grad()
@@ -140,9 +98,3 @@ def make_preview(setup: Setup, step: int) -> PreviewMade:
     path = Path("previews") / f"step-{step:08d}.wav"
     write_wav(setup.folder / path, speech.wave, speech.sample_rate)
     return PreviewMade(step, str(path), text, speaker)
-
-
-def _copy_into(parameters: dict[str, torch.nn.Parameter], values: dict[str, Tensor]) -> None:
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(values[name])

@@ -11,8 +11,7 @@ import psutil
 
 from trainer.device import free_disk_gib
 from trainer.errors import RunError
-from trainer.evaluate import has_other_weights
-from trainer.setup import Setup
+from trainer.setup import Setup, has_other_weights
 
 _GIB = 2**30
 _MARGIN = 1.1  # chosen by hand: logs, previews and other programs need some disk space too

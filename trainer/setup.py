@@ -1,14 +1,14 @@
 """The state of an assembled run: everything that is decided before the first step."""
 
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
 from trainer.averaging import start_average
@@ -189,3 +189,50 @@ class Setup:
             for name, value in self.model.named_parameters()
             if value.requires_grad
         }
+
+
+def has_other_weights(setup: Setup) -> bool:
+    """Whether evaluation uses other weights than training: EMA, Schedule-Free's or merged LoRA."""
+    has_mode = setup.optimizer_spec.set_mode is not None
+    return setup.average is not None or has_mode or setup.has_parts
+
+
+@contextmanager
+def weights_for_evaluation(setup: Setup) -> Iterator[None]:
+    """Switch the model to evaluation mode and evaluation weights, and back bit for bit."""
+    with setup.in_full():
+        was_training = setup.model.training
+        setup.model.eval()
+        try:
+            with _other_weights(setup):
+                yield
+        finally:
+            setup.model.train(was_training)
+
+
+@contextmanager
+def _other_weights(setup: Setup) -> Iterator[None]:
+    if not has_other_weights(setup):
+        yield
+        return
+    named = setup.model.named_parameters()
+    parameters = {name: value for name, value in named if value.requires_grad}
+    # Copied, because Schedule-Free's own way back is an interpolation that loses precision.
+    kept = {name: value.detach().clone() for name, value in parameters.items()}
+    if setup.optimizer_spec.set_mode is not None:
+        setup.optimizer_spec.set_mode(setup.optimizer, False)
+    if setup.average is not None:
+        _copy_into(parameters, setup.average)
+    try:
+        with setup.folded():
+            yield
+    finally:
+        if setup.optimizer_spec.set_mode is not None:
+            setup.optimizer_spec.set_mode(setup.optimizer, True)
+        _copy_into(parameters, kept)
+
+
+def _copy_into(parameters: dict[str, torch.nn.Parameter], values: dict[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(values[name])

@@ -29,14 +29,13 @@ from trainer.dataset import Dataset, prepare_dataset
 from trainer.entries import Entries, resolve
 from trainer.errors import TimbreError
 from trainer.estimate import GIB, count_step
-from trainer.evaluate import weights_for_evaluation
 from trainer.events import Event, Notice
 from trainer.loop import train_step
 from trainer.measure.memory import peak_on_cpu
 from trainer.measurements import Row
 from trainer.probe import probe
 from trainer.rehearsal import imagine, make_up_clips, rehearsal_of, spread_lengths
-from trainer.setup import Setup, World
+from trainer.setup import Setup, World, weights_for_evaluation
 from trainer.stopwatch import Stopwatch
 
 _BATCHES = 4
