@@ -25,7 +25,8 @@ from trainer.events import (
 )
 from trainer.runs import Run, RunStatus
 from webui.guard import Guard
-from webui.routes import build_routes, is_logged_in
+from webui.login import is_logged_in
+from webui.routes import build_routes
 from webui.scripts import bundle, mount
 from webui.status import actions, describe, duration_text
 from webui.studio import Studio

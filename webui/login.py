@@ -4,8 +4,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from webui.routes import is_logged_in
-
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Timbre</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="stylesheet" href="studio/page/page.css"></head><body class="login-page">
@@ -34,3 +32,13 @@ class LoginPage:
                 await answer(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+def is_logged_in(request: Request) -> bool:
+    """Tell whether the page needs no login or the request has Gradio's login cookie."""
+    app = request.app
+    if not getattr(app, "auth", None):
+        return True
+    names = (f"access-token-{app.cookie_id}", f"access-token-unsecure-{app.cookie_id}")
+    tokens = [request.cookies.get(name) for name in names]
+    return any(token is not None and token in app.tokens for token in tokens)

@@ -16,6 +16,7 @@ from trainer.errors import RunNotFound, TimbreError
 from trainer.series import RunSeries
 from webui import listening
 from webui.listening import read_clips
+from webui.login import is_logged_in
 from webui.scripts import bundle
 from webui.status import describe
 from webui.streaming import Speeches
@@ -68,16 +69,6 @@ def page_file(request: Request) -> Response:
         words = ASSETS / "page" / "words" / request.path_params["file"]
         return FileResponse(words, media_type="application/json", headers=headers)
     return _json({"error": "File not found."}, 404)
-
-
-def is_logged_in(request: Request) -> bool:
-    """Tell whether the page needs no login or the request has Gradio's login cookie."""
-    app = request.app
-    if not getattr(app, "auth", None):
-        return True
-    names = (f"access-token-{app.cookie_id}", f"access-token-unsecure-{app.cookie_id}")
-    tokens = [request.cookies.get(name) for name in names]
-    return any(token is not None and token in app.tokens for token in tokens)
 
 
 def metrics_table(series: RunSeries) -> pandas.DataFrame:
