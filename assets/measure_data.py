@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from assets.make_base import describe_machine
-from trainer.config import DataConfig, RunConfig
+from trainer.core.run_config import DataConfig, RunConfig
+from trainer.core.specs import ModelFamily
+from trainer.core.types import Clip, Features
 from trainer.data.batching import BatchPlan, ClipBatches
 from trainer.data.cache import FeatureCache
-from trainer.data.types import Clip, Features
 from trainer.dataset import Dataset, prepare_dataset
 from trainer.entries import find_family
-from trainer.specs import ModelFamily
 
 _DEMO = Path(__file__).parent / "demo"
 Counts = Callable[[Features], dict[str, float]]

@@ -24,10 +24,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from assets.make_base import describe_machine
 from assets.make_demo import ASSETS
-from trainer.catalog import discover
-from trainer.errors import MissingDependency
-from trainer.options import build_options
-from trainer.specs import OptimizerSpec
+from trainer.core.errors import MissingDependency
+from trainer.core.options import build_options
+from trainer.core.registry import discover
+from trainer.core.specs import OptimizerSpec
 
 WIDTH, LAYERS = 384, 18
 NUM_TEXT_TOKENS, NUM_AUDIO_TOKENS = 6681, 1026

@@ -24,7 +24,7 @@ import psutil
 
 from assets.make_base import describe_machine
 from trainer import Run, RunConfig
-from trainer.config import DataConfig, TrainingConfig
+from trainer.core.run_config import DataConfig, TrainingConfig
 
 ASSETS = Path(__file__).parent
 PROJECT = ASSETS.parent

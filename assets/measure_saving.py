@@ -19,17 +19,17 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from trainer.catalog import find
 from trainer.checkpoints import take_snapshot, write_snapshot
-from trainer.config import RunConfig, TrainingConfig
-from trainer.data.types import Batch
-from trainer.device import Device
-from trainer.events import CheckpointSaved, Event
+from trainer.core.device import Device
+from trainer.core.events import CheckpointSaved, Event
+from trainer.core.options import build_options
+from trainer.core.registry import find
+from trainer.core.run_config import RunConfig, TrainingConfig
+from trainer.core.specs import Corpus, ModelFamily, OptimizerSpec, Speech
+from trainer.core.train_state import Setup
+from trainer.core.types import Batch
 from trainer.loop import train_step
 from trainer.optimizers._groups import param_groups
-from trainer.options import build_options
-from trainer.setup import Setup
-from trainer.specs import Corpus, ModelFamily, OptimizerSpec, Speech
 from trainer.staging import Staging
 from trainer.writer import CheckpointWriter
 

@@ -13,7 +13,7 @@ from _page_server import PageServer, start_page
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from trainer import Run, RunConfig
-from trainer.config import TrainingConfig
+from trainer.core.run_config import TrainingConfig
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(

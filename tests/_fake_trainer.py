@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from trainer import Run
-from trainer.events import (
+from trainer.core.events import (
     CheckpointSaved,
     Notice,
     PhaseChanged,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainer.config import DataConfig
+    from trainer.core.run_config import DataConfig
 
 PROJECT = Path(__file__).resolve().parent.parent
 DEMO_STEPS = 40
@@ -93,7 +93,7 @@ def _any_port() -> int:
 
 def _serve() -> None:
     import app
-    from trainer.config import RunConfig
+    from trainer.core.run_config import RunConfig
     from trainer.runs import Run
     from webui import speaking, studio
     from webui.studio import demo_config

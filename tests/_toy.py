@@ -10,15 +10,15 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from trainer.averaging import start_average
-from trainer.catalog import discover, find
-from trainer.config import Choice, RunConfig, TrainingConfig
-from trainer.data.types import Batch
-from trainer.device import Device
+from trainer.core.device import Device
+from trainer.core.ema import start_average
+from trainer.core.options import build_options
+from trainer.core.registry import discover, find
+from trainer.core.run_config import Choice, RunConfig, TrainingConfig
+from trainer.core.specs import Corpus, ModelFamily, OptimizerSpec, Speech
+from trainer.core.train_state import Cadence, Setup
+from trainer.core.types import Batch
 from trainer.optimizers._groups import param_groups
-from trainer.options import build_options
-from trainer.setup import Cadence, Setup
-from trainer.specs import Corpus, ModelFamily, OptimizerSpec, Speech
 
 _OPTIONAL = {"adamw_8bit": "bitsandbytes"}
 OPTIMIZERS = [

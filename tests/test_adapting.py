@@ -10,10 +10,10 @@ from torch import Tensor
 
 from tests._toy import make_setup
 from trainer.adapting import Fitting, OutOfMemory, StartAgain, take_up_adaptation
-from trainer.events import Event, EventLog, Notice, PreviewMade, RunAdapted
+from trainer.core.events import Event, EventLog, Notice, PreviewMade, RunAdapted
+from trainer.core.train_state import Cadence, Setup
 from trainer.loop import train, train_step
 from trainer.series import RunSeries
-from trainer.setup import Cadence, Setup
 from trainer.updates import is_out_of_memory
 
 

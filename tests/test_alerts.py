@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainer.alerts import Alerts
-from trainer.events import CheckpointSaved, Event, Notice, StepDone, ValidationDone
+from trainer.core.events import CheckpointSaved, Event, Notice, StepDone, ValidationDone
 
 
 def _told(

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from trainer.catalog import discover
-from trainer.config import Choice, RunConfig
+from trainer.core.registry import discover
+from trainer.core.run_config import Choice, RunConfig
+from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
 from trainer.entries import find_optimizer
 from trainer.flags import config_flags
 from trainer.schedules import SCHEDULES
-from trainer.specs import ModelFamily, Optimization, OptimizerSpec
 
 ROOT = Path(__file__).parent.parent
 
@@ -74,7 +74,7 @@ FLOORS = {
     "trainer.presets": 3.0,
     "trainer.rehearsal": 3.1,
     "trainer.measurements": 3.0,
-    "trainer.averaging": 1.1,
+    "trainer.core.ema": 1.1,
     "trainer.cuda_like": 2.2,
     "trainer.live_memory": 2.1,
     "trainer.garbage": 2.1,
@@ -84,30 +84,30 @@ FLOORS = {
     "trainer.models": 2.1,
     "trainer.optimizations": 2.15,
     "trainer.optimizers": 2.1,
-    "trainer.probe": 2.05,
+    "trainer.core.probe": 2.05,
     "trainer.schedules": 2.1,
     "trainer.series": 2.1,
     "trainer.data": 2.0,
     "trainer.foreign": 2.0,
-    "trainer.setup": 1.2,
-    "trainer.specs": 1.1,
-    "trainer.config": 1.0,
-    "trainer.data.types": 1.0,
-    "trainer.device": 1.0,
-    "trainer.events": 1.0,
+    "trainer.core.train_state": 1.2,
+    "trainer.core.specs": 1.1,
+    "trainer.core.run_config": 1.0,
+    "trainer.core.types": 1.0,
+    "trainer.core.device": 1.0,
+    "trainer.core.events": 1.0,
     "trainer.heartbeat": 1.05,
     "trainer.logs": 1.0,
     "trainer.ownership": 1.0,
     "trainer.restarts": 1.05,
     "trainer.supervisor": 1.1,
     "trainer.requests": 1.0,
-    "trainer.catalog": 0.2,
-    "trainer.options": 0.1,
-    "trainer.durable": 0.0,
-    "trainer.errors": 0.0,
+    "trainer.core.registry": 0.2,
+    "trainer.core.options": 0.1,
+    "trainer.core.atomic_io": 0.0,
+    "trainer.core.errors": 0.0,
     "trainer.companion": 0.0,
-    "trainer.paths": 0.0,
-    "trainer.version": 0.0,
+    "trainer.core.paths": 0.0,
+    "trainer.core.version": 0.0,
     "trainer.usage": 0.1,
 }
 

@@ -9,8 +9,8 @@ import pytest
 import soundfile
 
 from tests._clips import make_tone, write_tone
+from trainer.core.errors import DataError
 from trainer.data.audio import audio_facts, load_audio, resample, trim_silence, write_wav
-from trainer.errors import DataError
 
 
 def find_pitch(wave: np.ndarray, sample_rate: int) -> float:

@@ -16,7 +16,7 @@ from _page_server import DEMO_CLIPS, DEMO_STEPS, PageServer
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from trainer import Run, RunConfig
-from trainer.config import TrainingConfig
+from trainer.core.run_config import TrainingConfig
 from trainer.library import RunLibrary
 
 pytestmark = needs_chromium

@@ -10,8 +10,8 @@ from _page_server import PageServer, start_page
 from playwright.sync_api import Browser, Page
 
 from trainer import Run, RunConfig
-from trainer.config import TrainingConfig
-from trainer.events import RunStarted, StepDone
+from trainer.core.events import RunStarted, StepDone
+from trainer.core.run_config import TrainingConfig
 
 pytestmark = needs_chromium
 HEARD = "window.timbre && timbre.answeredAt > 0"

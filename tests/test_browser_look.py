@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Route
 
 from trainer import Run, RunConfig
 from trainer.alerts import Alerts
-from trainer.events import (
+from trainer.core.events import (
     CheckpointSaved,
     Notice,
     PreviewMade,

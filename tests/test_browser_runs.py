@@ -5,8 +5,8 @@ from _page_server import PageServer
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from trainer import Run, RunConfig
-from trainer.config import Choice, DataConfig, TrainingConfig
-from trainer.events import CheckpointSaved, RunFinished, RunStarted, StepDone, ValidationDone
+from trainer.core.events import CheckpointSaved, RunFinished, RunStarted, StepDone, ValidationDone
+from trainer.core.run_config import Choice, DataConfig, TrainingConfig
 from trainer.library import RunLibrary
 
 pytestmark = needs_chromium

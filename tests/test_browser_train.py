@@ -10,8 +10,8 @@ from playwright.sync_api import BrowserContext, Page
 from test_trials import CONFIG, finished_race
 
 from trainer import Run
-from trainer.device import list_devices
-from trainer.events import Notice, RunStarted, StepDone
+from trainer.core.device import list_devices
+from trainer.core.events import Notice, RunStarted, StepDone
 from trainer.measurements import Measurement, Row, keep
 from trainer.race.command import publish
 

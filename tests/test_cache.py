@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from tests._clips import write_tone
+from trainer.core.errors import DataError
+from trainer.core.specs import Corpus
+from trainer.core.types import Clip, Features
 from trainer.data import cache as cache_module
 from trainer.data.audio import load_audio
 from trainer.data.cache import FeatureCache, content_hash, default_cache_folder
 from trainer.data.packs import DamagedFeatures
-from trainer.data.types import Clip, Features
-from trainer.errors import DataError
-from trainer.specs import Corpus
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from trainer.catalog import discover, find
-from trainer.errors import UnknownEntry
-from trainer.specs import OptimizerSpec, Schedule
+from trainer.core.errors import UnknownEntry
+from trainer.core.registry import discover, find
+from trainer.core.specs import OptimizerSpec, Schedule
 
-ENTRY = "from trainer.specs import Schedule\nSPEC = Schedule('{}', 'A', 'b', object, min)\n"
+ENTRY = "from trainer.core.specs import Schedule\nSPEC = Schedule('{}', 'A', 'b', object, min)\n"
 MakePackage = Callable[[dict[str, str]], str]
 _numbers = itertools.count()
 

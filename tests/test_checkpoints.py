@@ -19,9 +19,9 @@ from trainer.checkpoints import (
     set_damaged_aside,
     verify_checkpoint,
 )
-from trainer.errors import CheckpointError
+from trainer.core.errors import CheckpointError
+from trainer.core.train_state import weights_for_evaluation
 from trainer.loop import train_step
-from trainer.setup import weights_for_evaluation
 
 
 def test_a_checkpoint_holds_weights_settings_state_and_a_manifest(tmp_path: Path) -> None:

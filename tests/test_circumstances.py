@@ -13,12 +13,12 @@ from _toy import ToyBatches, make_setup
 
 from trainer import Run, RunConfig
 from trainer.checkpoints import newest_checkpoint, prune, save_checkpoint
-from trainer.data.types import Batch
+from trainer.core.errors import StopRequested
+from trainer.core.events import Event, Notice, RunStarted, StepDone, ValidationDone
+from trainer.core.train_state import Cadence, World
+from trainer.core.types import Batch
 from trainer.dataset import _reporter
-from trainer.errors import StopRequested
-from trainer.events import Event, Notice, RunStarted, StepDone, ValidationDone
 from trainer.loop import train
-from trainer.setup import Cadence, World
 from trainer.telling import Teller
 from webui import launch as app
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from trainer.config import (
+from trainer.core.errors import ConfigError
+from trainer.core.run_config import (
     Choice,
     DataConfig,
     Interval,
@@ -16,7 +17,6 @@ from trainer.config import (
     parse_interval,
     read_config,
 )
-from trainer.errors import ConfigError
 
 
 def _problems(values: dict[str, Any]) -> list[str]:

@@ -24,15 +24,15 @@ from trainer.checkpoints import (
     set_damaged_aside,
     verify_checkpoint,
 )
-from trainer.config import DataConfig, RunConfig
+from trainer.core.errors import CheckpointError, RunExists
+from trainer.core.events import Event, EventLog
+from trainer.core.run_config import DataConfig, RunConfig
+from trainer.core.train_state import Setup
+from trainer.core.types import Clip, Features
 from trainer.data.cache import FeatureCache
-from trainer.data.types import Clip, Features
 from trainer.dataset import choose_clips
-from trainer.errors import CheckpointError, RunExists
-from trainer.events import Event, EventLog
 from trainer.loop import train, train_step
 from trainer.runs import Run
-from trainer.setup import Setup
 
 
 def _moments(folder: Path, album: Path, deed: Callable[[], object]) -> list[Path]:

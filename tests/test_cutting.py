@@ -13,12 +13,12 @@ import pytest
 import soundfile
 
 from trainer.cli import main
-from trainer.config import DataConfig
+from trainer.core.errors import CheckpointError, DataError, MissingDependency, RunExists
+from trainer.core.run_config import DataConfig
 from trainer.cutting import cut_recordings
 from trainer.data.manifest import read_manifest
 from trainer.data.recordings import Recording, find_recordings, measure_levels
 from trainer.data.slicing import FRAME_S, Cutting, find_clips, find_speech
-from trainer.errors import CheckpointError, DataError, MissingDependency, RunExists
 from trainer.transcription import open_transcriber
 
 RATE = 16_000

@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainer.assemble import _tell_unseen_gpu, take_device
-from trainer.device import (
+from trainer.core.device import (
     Device,
     DeviceUse,
     describe_cpu,

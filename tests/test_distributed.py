@@ -13,13 +13,13 @@ from safetensors.torch import load_file
 from tests._toy import ToyBatches, make_setup
 from trainer import Run, RunConfig
 from trainer.checkpoints import newest_checkpoint, restore_checkpoint
-from trainer.config import TrainingConfig
+from trainer.core.errors import RunError
+from trainer.core.events import Event
+from trainer.core.run_config import TrainingConfig
+from trainer.core.train_state import Cadence, Setup, World
 from trainer.distributed import agree, join_world, sum_values
-from trainer.errors import RunError
-from trainer.events import Event
 from trainer.loop import train
 from trainer.restarts import RestartPolicy
-from trainer.setup import Cadence, Setup, World
 from trainer.supervisor import Supervisor
 
 _RANK = """

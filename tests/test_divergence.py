@@ -13,10 +13,10 @@ from torch.amp.grad_scaler import GradScaler
 from tests._toy import OPTIMIZERS, make_setup
 from trainer.adapting import StartAgain, take_up_adaptation
 from trainer.checkpoints import newest_checkpoint, restore_checkpoint
+from trainer.core.events import CheckpointSaved, Event, Notice, RunAdapted, StepDone
+from trainer.core.train_state import Cadence, Precision, Setup
 from trainer.divergence import MOST_AMONG, Divergence, LossNotFinite
-from trainer.events import CheckpointSaved, Event, Notice, RunAdapted, StepDone
 from trainer.loop import train, train_step
-from trainer.setup import Cadence, Precision, Setup
 
 
 def _poison(setup: Setup, *steps: int, gradient_only: bool = False) -> None:

@@ -6,9 +6,9 @@ import pytest
 from _clips import write_list, write_tone
 from _page import make_studio
 
-from trainer.config import DataConfig
+from trainer.core.errors import DataError
+from trainer.core.run_config import DataConfig
 from trainer.data.manifest import read_manifest
-from trainer.errors import DataError
 from webui.drafts import Draft, save_draft
 from webui.studio import demo_data
 

@@ -10,20 +10,20 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from trainer.assemble import build_setup, choose_device
-from trainer.catalog import discover
-from trainer.config import Choice, RunConfig, TrainingConfig
+from trainer.core.device import Device
+from trainer.core.errors import ConfigError
+from trainer.core.registry import discover
+from trainer.core.run_config import Choice, RunConfig, TrainingConfig
+from trainer.core.specs import OptimizerSpec
+from trainer.core.train_state import Setup, World
+from trainer.core.types import Batch
 from trainer.cuda_like import CudaLike
-from trainer.data.types import Batch
-from trainer.device import Device
 from trainer.entries import resolve
-from trainer.errors import ConfigError
 from trainer.estimate import count_step, estimate
 from trainer.live_memory import FlopCount, LiveMemory
 from trainer.loop import train_step
 from trainer.presets import USABLE_SHARE, apply_preset
 from trainer.rehearsal import imagine, largest_batches, longest_clips, make_up_clips
-from trainer.setup import Setup, World
-from trainer.specs import OptimizerSpec
 
 CPU = choose_device("cpu")
 GPU = Device("cuda", 0, "a GPU of another machine", 24.0, (9, 0))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.events import (
+from trainer.core.events import (
     EVENT_TYPES,
     CheckpointSaved,
     Event,

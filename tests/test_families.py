@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import load_file
 from torch.utils.checkpoint import checkpoint
 
-from trainer.catalog import discover
-from trainer.data.types import Batch, Clip
-from trainer.errors import DataError
-from trainer.options import describe
+from trainer.core.errors import DataError
+from trainer.core.options import describe
+from trainer.core.registry import discover
+from trainer.core.specs import Corpus, ModelFamily
+from trainer.core.types import Batch, Clip
 from trainer.speaking import speak_pieces
-from trainer.specs import Corpus, ModelFamily
 
 FAMILIES = list(discover("trainer.models", ModelFamily).values())
 TEXTS = [

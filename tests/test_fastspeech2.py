@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from parity.tiny_fastspeech2 import EXPECTED_LOSSES, tiny_batch, tiny_network
 from safetensors.torch import load_file, save_file
 
+from trainer.core.errors import CheckpointError, DataError
+from trainer.core.types import Batch, Clip, Features
 from trainer.data.sentences import split_sentences
-from trainer.data.types import Batch, Clip, Features
-from trainer.errors import CheckpointError, DataError
 from trainer.models._layers.attention import SelfAttention
 from trainer.models._layers.mel import MelSettings
 from trainer.models.fastspeech2 import Options, checkpoint, tokens

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from trainer.errors import CheckpointError
+from trainer.core.errors import CheckpointError
 from trainer.foreign import (
     ALL,
     CLASS,

@@ -9,15 +9,15 @@ import pytest
 from _clips import write_list, write_tone
 from _page import in_blocks, make_studio
 
-from trainer.catalog import discover
-from trainer.config import Choice, DataConfig, RunConfig, TrainingConfig
+from trainer.core.errors import ConfigError, DataError, FieldProblem
+from trainer.core.options import build_options, describe, to_values
+from trainer.core.registry import discover
+from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
+from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
 from trainer.data.manifest import read_manifest
 from trainer.entries import mismatches, missing_files, resolve
-from trainer.errors import ConfigError, DataError, FieldProblem
-from trainer.options import build_options, describe, to_values
 from trainer.presets import PRESETS, apply_preset
 from trainer.schedules import SCHEDULES
-from trainer.specs import ModelFamily, Optimization, OptimizerSpec
 from webui.curve import draw_lr_curve
 from webui.form import OptionsForm
 from webui.ledger import Look, ledger_page, report
@@ -323,7 +323,7 @@ def test_an_uploaded_list_finds_clips_on_the_server(clips_csv: Path, studio: Stu
 
 
 def test_the_machine_is_described(studio: Studio) -> None:
-    from trainer.device import Device
+    from trainer.core.device import Device
 
     facts = machine_facts(studio, [Device("cuda", 0, "T4", 16.0, (7, 5))])
 

@@ -11,9 +11,9 @@ import torch
 
 from tests._toy import make_setup
 from trainer import loop
-from trainer.events import StepDone, ValidationDone
+from trainer.core.events import StepDone, ValidationDone
+from trainer.core.train_state import Cadence
 from trainer.garbage import collection_by_hand, sweep
-from trainer.setup import Cadence
 
 
 class Cycle:

@@ -16,12 +16,12 @@ from torch import Tensor
 from tests._no_reads import NoReads, copies_to_the_host
 from tests._toy import make_setup
 from tests.parity import optimizer_problem as problem
-from trainer.catalog import discover
+from trainer.core.options import build_options, describe
+from trainer.core.registry import discover
+from trainer.core.specs import OptimizerSpec
 from trainer.loop import train_step
 from trainer.optimizers import _gate, _prodigy, _tables
 from trainer.optimizers._tables import TableOptimizer
-from trainer.options import build_options, describe
-from trainer.specs import OptimizerSpec
 
 CPU = torch.device("cpu")
 SPECS = discover("trainer.optimizers", OptimizerSpec)

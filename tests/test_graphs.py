@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from tests._toy import make_setup
-from trainer.config import TrainingConfig
-from trainer.data.types import Batch
-from trainer.events import Event, Notice
+from trainer.core.events import Event, Notice
+from trainer.core.probe import probe
+from trainer.core.run_config import TrainingConfig
+from trainer.core.train_state import Setup
+from trainer.core.types import Batch
 from trainer.loop import train_step
 from trainer.models._layers.gpt2 import Gpt2Trunk
 from trainer.optimizations import _graphs, _program
 from trainer.optimizations import compile as box
 from trainer.optimizations.compile import OPTIMIZATION, Options
-from trainer.probe import probe
-from trainer.setup import Setup
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),

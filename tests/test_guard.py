@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from tests._toy import make_setup
-from trainer.config import Choice, DataConfig, RunConfig
+from trainer.core.events import CheckpointSaved, Event, Notice, StepDone
+from trainer.core.run_config import Choice, DataConfig, RunConfig
 from trainer.divergence import LossNotFinite
-from trainer.events import CheckpointSaved, Event, Notice, StepDone
 from trainer.guard import FIRST_STEPS, Guard, find_trouble, has_risen, rescue_config
 from trainer.loop import train
 

@@ -14,21 +14,21 @@ from torch.utils._pytree import tree_leaves
 
 from tests._toy import OPTIMIZERS, make_setup
 from trainer.adapting import take_up_adaptation
-from trainer.averaging import start_average
-from trainer.catalog import discover
 from trainer.checkpoints import restore_checkpoint, save_checkpoint
-from trainer.config import RunConfig
-from trainer.errors import ConfigError
+from trainer.core.ema import start_average
+from trainer.core.errors import ConfigError
+from trainer.core.events import RunAdapted
+from trainer.core.options import build_options
+from trainer.core.probe import probe
+from trainer.core.registry import discover
+from trainer.core.run_config import RunConfig
+from trainer.core.specs import Optimization, OptimizerSpec, State
+from trainer.core.train_state import Setup, weights_for_evaluation
 from trainer.evaluate import validate
-from trainer.events import RunAdapted
 from trainer.loop import train_step
 from trainer.optimizations import _half_weights as half_weights
 from trainer.optimizations._half_weights import round_by_chance_
 from trainer.optimizers._groups import param_groups
-from trainer.options import build_options
-from trainer.probe import probe
-from trainer.setup import Setup, weights_for_evaluation
-from trainer.specs import Optimization, OptimizerSpec, State
 
 CATALOG = discover("trainer.optimizations", Optimization)
 SPECS = discover("trainer.optimizers", OptimizerSpec)

@@ -10,11 +10,11 @@ import pytest
 from _clips import write_tone
 from _page import make_studio
 
-from trainer.config import DataConfig
+from trainer.core.errors import DataError
+from trainer.core.run_config import DataConfig
 from trainer.data import archives
 from trainer.data.archives import Limits, unpack
 from trainer.data.manifest import read_manifest
-from trainer.errors import DataError
 from webui.tabs.data import store_upload
 
 ROW = "audio_file|text\nwavs/a.wav|one\n"

@@ -19,7 +19,9 @@ from starlette.testclient import TestClient
 
 from trainer import RunConfig
 from trainer.cli import main
-from trainer.config import DataConfig
+from trainer.core.errors import DataError
+from trainer.core.events import StepDone
+from trainer.core.run_config import DataConfig
 from trainer.data import manifest as manifest_module
 from trainer.data.audio import AudioError, load_audio
 from trainer.data.dialect import is_header
@@ -29,8 +31,6 @@ from trainer.data.listing import read_listing
 from trainer.data.manifest import Manifest, read_manifest
 from trainer.data.patience import read_patiently
 from trainer.data.rows import split_rows
-from trainer.errors import DataError
-from trainer.events import StepDone
 from trainer.library import free_name
 from trainer.runs import Run
 from webui.routes import build_routes

@@ -14,8 +14,7 @@ from _page_server import PROJECT, PageServer
 from playwright.sync_api import BrowserContext, Page
 
 from trainer import Run, RunConfig
-from trainer.config import Choice, DataConfig, TrainingConfig
-from trainer.events import (
+from trainer.core.events import (
     CheckpointSaved,
     Notice,
     PreviewMade,
@@ -24,6 +23,7 @@ from trainer.events import (
     StepDone,
     ValidationDone,
 )
+from trainer.core.run_config import Choice, DataConfig, TrainingConfig
 
 EVIL = "<img src=canary onerror=window.__x=1>"
 """Markup that runs a script, or at least leaves an element, wherever it is taken as markup."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer.errors import CheckpointError, DataError
+from trainer.core.errors import CheckpointError, DataError
 from trainer.models.indextts2.checkpoint import load, terms
 from trainer.models.indextts2.options import Options
 from trainer.models.indextts2.original import _FILES, Original

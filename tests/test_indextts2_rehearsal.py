@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.config import Choice, RunConfig
-from trainer.data.types import Batch, Features
-from trainer.device import Device
+from trainer.core.device import Device
+from trainer.core.run_config import Choice, RunConfig
+from trainer.core.types import Batch, Features
 from trainer.estimate import estimate
 from trainer.models.indextts2 import FAMILY
 from trainer.models.indextts2.options import Options

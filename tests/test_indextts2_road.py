@@ -23,9 +23,8 @@ from _indextts2 import (
 from safetensors.torch import load_file
 
 from trainer.assemble import assemble
-from trainer.config import Choice, DataConfig, RunConfig, TrainingConfig
-from trainer.errors import CheckpointError, DataError
-from trainer.events import (
+from trainer.core.errors import CheckpointError, DataError
+from trainer.core.events import (
     Event,
     Notice,
     PreviewMade,
@@ -34,6 +33,8 @@ from trainer.events import (
     StepDone,
     ValidationDone,
 )
+from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
+from trainer.core.train_state import Setup, World
 from trainer.foreign import Job
 from trainer.foreign.child import convert
 from trainer.loop import train
@@ -47,7 +48,6 @@ from trainer.race import Race
 from trainer.race.choices import RaceChoices, plan_race
 from trainer.race.report import make_report
 from trainer.runs import Run
-from trainer.setup import Setup, World
 from trainer.speaking import export_voice, speak
 
 DEMO = Path(__file__).parent.parent / "assets" / "demo"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from _indextts2 import make_bpe
 
-from trainer.errors import CheckpointError, MissingDependency
+from trainer.core.errors import CheckpointError, MissingDependency
 from trainer.models.indextts2.checkpoint import map_rows
 from trainer.models.indextts2.tokenizer import (
     ByteTokenizer,

@@ -8,9 +8,9 @@ import pytest
 from _clips import write_tone
 from _indextts2 import pair, write_arrays, write_manifest
 
-from trainer.config import DataConfig
+from trainer.core.errors import DataError
+from trainer.core.run_config import DataConfig
 from trainer.data.manifest import Manifest, read_manifest
-from trainer.errors import DataError
 
 
 def read(path: Path) -> Manifest:

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from trainer import judge
+from trainer.core.errors import DataError, MissingDependency
+from trainer.core.specs import Speech
 from trainer.data.audio import load_audio
-from trainer.errors import DataError, MissingDependency
-from trainer.specs import Speech
 
 CLIPS = Path(__file__).parent.parent / "assets" / "demo" / "clips"
 

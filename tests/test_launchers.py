@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from trainer import Run, RunConfig
-from trainer.catalog import discover
-from trainer.config import DataConfig
-from trainer.errors import ConfigError, RunError, RunNotFound
-from trainer.events import StepDone
+from trainer.core.errors import ConfigError, RunError, RunNotFound
+from trainer.core.events import StepDone
+from trainer.core.registry import discover
+from trainer.core.run_config import DataConfig
 from trainer.launchers import local, slurm
 from trainer.launchers._command import launch_command
 from trainer.launchers._launcher import Launcher, Resources, read_handle

@@ -17,11 +17,11 @@ from starlette.testclient import TestClient
 
 from trainer import Run, RunConfig
 from trainer.cli import main
-from trainer.config import DataConfig
-from trainer.device import Device, DeviceUse
-from trainer.errors import CheckpointError, ConfigError, DataError, RunError
+from trainer.core.device import Device, DeviceUse
+from trainer.core.errors import CheckpointError, ConfigError, DataError, RunError
+from trainer.core.run_config import DataConfig
+from trainer.core.specs import Speech
 from trainer.speaking import choose_place, open_export, open_voice, speak, speak_takes
-from trainer.specs import Speech
 from webui import listening, speaking
 from webui.listening import make_takes, read_clips, read_takes, standings, take_path, vote
 from webui.routes import build_routes

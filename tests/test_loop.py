@@ -11,9 +11,7 @@ import torch
 from tests._toy import OPTIMIZERS, make_setup
 from trainer.assemble import seed_everything
 from trainer.checkpoints import newest_checkpoint, restore_checkpoint
-from trainer.data.types import Batch
-from trainer.divergence import LossNotFinite
-from trainer.events import (
+from trainer.core.events import (
     CheckpointSaved,
     Event,
     Notice,
@@ -21,8 +19,10 @@ from trainer.events import (
     StepDone,
     ValidationDone,
 )
+from trainer.core.train_state import Cadence, Setup, World
+from trainer.core.types import Batch
+from trainer.divergence import LossNotFinite
 from trainer.loop import seed_step, train
-from trainer.setup import Cadence, Setup, World
 
 
 def _train(setup: Setup) -> tuple[str, list[Event]]:

@@ -11,18 +11,18 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tests._toy import ToyModel, make_setup
-from trainer.catalog import find
 from trainer.checkpoints import newest_checkpoint, restore_checkpoint, save_checkpoint
-from trainer.errors import ConfigError
+from trainer.core.errors import ConfigError
+from trainer.core.options import build_options
+from trainer.core.probe import probe
+from trainer.core.registry import find
+from trainer.core.specs import OptimizerSpec
+from trainer.core.train_state import Setup, weights_for_evaluation
 from trainer.evaluate import validate
 from trainer.loop import train, train_step
 from trainer.models._layers.gpt2 import Gpt2Trunk
 from trainer.optimizations.lora import OPTIMIZATION, Options, apply, folded
 from trainer.optimizers._groups import param_groups
-from trainer.options import build_options
-from trainer.probe import probe
-from trainer.setup import Setup, weights_for_evaluation
-from trainer.specs import OptimizerSpec
 
 STEPS = 12
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests._clips import write_tone
-from trainer.config import DataConfig
+from trainer.core.run_config import DataConfig
 from trainer.data.findings import find_odd
 from trainer.data.manifest import Manifest, read_manifest
 from trainer.data.peek import peek_at

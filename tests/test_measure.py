@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from trainer.assemble import choose_device
-from trainer.catalog import discover
-from trainer.config import Choice, RunConfig, TrainingConfig
-from trainer.device import Device
-from trainer.errors import ConfigError
+from trainer.core.device import Device
+from trainer.core.errors import ConfigError
+from trainer.core.registry import discover
+from trainer.core.run_config import Choice, RunConfig, TrainingConfig
+from trainer.core.specs import Optimization
 from trainer.estimate import estimate
 from trainer.measure import ladder as ladder_module
 from trainer.measure import plan as plan_module
@@ -36,7 +37,6 @@ from trainer.measurements import (
     s_per_step_of,
 )
 from trainer.rehearsal import make_up_clips
-from trainer.specs import Optimization
 
 CPU = choose_device("cpu")
 GPU = Device("cuda", 0, "NVIDIA H200", 139.8, (9, 0))

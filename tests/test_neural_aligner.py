@@ -6,8 +6,8 @@ import torch
 from scipy.stats import betabinom
 from test_aligner import make_clips
 
-from trainer.data.types import Clip
-from trainer.errors import StopRequested
+from trainer.core.errors import StopRequested
+from trainer.core.types import Clip
 from trainer.models.fastspeech2 import Options
 from trainer.models.fastspeech2.neural_aligner import AlignerNetwork, align_clips, log_prior
 from trainer.models.fastspeech2.survey import survey

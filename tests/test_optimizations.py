@@ -13,18 +13,18 @@ from torch import Tensor, nn
 
 from tests._toy import TOY, make_setup
 from trainer.assemble import check_before_start
-from trainer.catalog import discover
-from trainer.config import RunConfig, TrainingConfig
-from trainer.data.types import Batch
-from trainer.device import Device
-from trainer.errors import ConfigError
+from trainer.core.device import Device
+from trainer.core.errors import ConfigError
+from trainer.core.options import build_options
+from trainer.core.probe import probe
+from trainer.core.registry import discover
+from trainer.core.run_config import RunConfig, TrainingConfig
+from trainer.core.specs import Optimization, State
+from trainer.core.train_state import STAGES, Precision, Setup
+from trainer.core.types import Batch
 from trainer.loop import train_step
 from trainer.models._layers.attention import SelfAttention
 from trainer.optimizations import _program
-from trainer.options import build_options
-from trainer.probe import probe
-from trainer.setup import STAGES, Precision, Setup
-from trainer.specs import Optimization, State
 
 # The compiler's own look at the gradients of what goes into a block.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")

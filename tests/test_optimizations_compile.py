@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from tests._toy import make_setup
-from trainer.data.types import Batch
-from trainer.device import Device
-from trainer.events import Event, Notice, PhaseChanged
+from trainer.core.device import Device
+from trainer.core.events import Event, Notice, PhaseChanged
+from trainer.core.probe import probe
+from trainer.core.specs import State
+from trainer.core.train_state import Setup
+from trainer.core.types import Batch
 from trainer.loop import train_step
 from trainer.optimizations import _program
 from trainer.optimizations import compile as box
 from trainer.optimizations.compile import OPTIMIZATION, Gain, Options, apply, foresee, settle
-from trainer.probe import probe
-from trainer.setup import Setup
-from trainer.specs import State
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 CPU = Device("cpu", 0, "some CPU", 8.0)

@@ -14,8 +14,12 @@ from torch import nn
 from torch._dynamo.backends.debugging import aot_eager
 
 from tests._toy import make_setup
-from trainer.catalog import discover
-from trainer.data.types import Batch, Features
+from trainer.core.options import build_options
+from trainer.core.probe import probe
+from trainer.core.registry import discover
+from trainer.core.specs import Optimization, State
+from trainer.core.train_state import Setup
+from trainer.core.types import Batch, Features
 from trainer.loop import train_step
 from trainer.models.fastspeech2 import FAMILY as FASTSPEECH2
 from trainer.models.xtts import FAMILY as XTTS
@@ -23,10 +27,6 @@ from trainer.models.xtts.batches import counts, make_collate
 from trainer.models.xtts.network import XttsGpt
 from trainer.models.xtts.sizes import TINY
 from trainer.optimizations import _program
-from trainer.options import build_options
-from trainer.probe import probe
-from trainer.setup import Setup
-from trainer.specs import Optimization, State
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 CATALOG = discover("trainer.optimizations", Optimization)

@@ -13,18 +13,18 @@ from torch import Tensor, nn
 from tests._no_reads import NoReads
 from tests._toy import OPTIMIZERS, make_setup
 from tests.parity import optimizer_problem as problem
-from trainer.catalog import discover
 from trainer.cli import main
-from trainer.errors import ConfigError
-from trainer.events import Event, StepDone
+from trainer.core.errors import ConfigError
+from trainer.core.events import Event, StepDone
+from trainer.core.options import build_options, describe
+from trainer.core.registry import discover
+from trainer.core.specs import OptimizerSpec
 from trainer.loop import train
 from trainer.optimizers import _native, _tables
 from trainer.optimizers._groups import param_groups
 from trainer.optimizers._mars import VECTOR_BETAS
 from trainer.optimizers._ramp import ramped
 from trainer.optimizers.muon import count_projections, is_hidden
-from trainer.options import build_options, describe
-from trainer.specs import OptimizerSpec
 
 CPU = torch.device("cpu")
 SPECS = discover("trainer.optimizers", OptimizerSpec)

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from tests._no_reads import NoReads
 from tests.parity import optimizer_problem as problem
-from trainer.catalog import discover
+from trainer.core.options import build_options
+from trainer.core.registry import discover
+from trainer.core.specs import OptimizerSpec
 from trainer.optimizers import _elementwise, _prodigy, kron
-from trainer.options import build_options
-from trainer.specs import OptimizerSpec
 
 SPECS = discover("trainer.optimizers", OptimizerSpec)
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "optimizers.json").read_text())

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from trainer.errors import ConfigError
-from trainer.options import OptionInfo, build_options, describe, option, parse_value, to_values
-from trainer.options import unknown_name as say_unknown
+from trainer.core.errors import ConfigError
+from trainer.core.options import OptionInfo, build_options, describe, option, parse_value, to_values
+from trainer.core.options import unknown_name as say_unknown
 
 
 @dataclass(frozen=True)

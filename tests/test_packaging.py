@@ -21,13 +21,13 @@ from safetensors import safe_open
 
 import trainer
 from tests._toy import make_setup
-from trainer import paths
 from trainer.checkpoints import save_checkpoint, verify_checkpoint
-from trainer.config import WRITTEN_BY, RunConfig
+from trainer.core import paths
+from trainer.core.run_config import WRITTEN_BY, RunConfig
+from trainer.core.version import __version__
 from trainer.foreign import write_tensors
 from trainer.models._weights import write_own
 from trainer.runs import Run
-from trainer.version import __version__
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -248,7 +248,7 @@ def test_measurements_and_scripts_stay_out_of_the_wheel(installed: Path) -> None
 
 
 def test_an_installed_timbre_finds_its_assets(installed: Path, elsewhere: Path) -> None:
-    source = "from trainer.paths import ASSETS, PROJECT; print(ASSETS); print(PROJECT)"
+    source = "from trainer.core.paths import ASSETS, PROJECT; print(ASSETS); print(PROJECT)"
 
     said = subprocess.run(
         [sys.executable, "-P", "-c", source],

@@ -19,8 +19,8 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 
 from trainer import RunConfig
-from trainer.config import DataConfig, TrainingConfig
-from trainer.errors import DataError, RunError
+from trainer.core.errors import DataError, RunError
+from trainer.core.run_config import DataConfig, TrainingConfig
 from trainer.runs import Run
 from webui import speaking
 from webui import studio as studio_module

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from _page import in_blocks
 
-from trainer.config import Choice, DataConfig, RunConfig
+from trainer.core.run_config import Choice, DataConfig, RunConfig
 from trainer.presets import PRESETS
 from webui.preset_values import DEFAULTS, PresetValues
 from webui.run_form import RunForm

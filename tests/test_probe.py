@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from tests._toy import TOY, make_setup
-from trainer.data.types import Batch
-from trainer.probe import probe
-from trainer.setup import Precision, Setup
+from trainer.core.probe import probe
+from trainer.core.train_state import Precision, Setup
+from trainer.core.types import Batch
 
 
 class _Block(nn.Module):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from trainer import Run, RunConfig
-from trainer.errors import RunError, RunOwned
-from trainer.events import RunStarted, StepDone
+from trainer.core.errors import RunError, RunOwned
+from trainer.core.events import RunStarted, StepDone
 from trainer.library import RunLibrary
 from trainer.ownership import is_locked
 from trainer.queue import RunQueue

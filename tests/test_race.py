@@ -18,11 +18,12 @@ import torch
 
 from tests._holding import hold
 from tests._toy import ToyModel, make_setup
-from trainer.config import Choice, DataConfig, RunConfig, TrainingConfig
+from trainer.core.errors import ConfigError, RunExists, RunOwned, TimbreError
+from trainer.core.events import Event, RunFinished, RunStarted, StepDone, ValidationDone
+from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
+from trainer.core.train_state import Cadence
 from trainer.divergence import LossNotFinite
 from trainer.entries import find_optimizer
-from trainer.errors import ConfigError, RunExists, RunOwned, TimbreError
-from trainer.events import Event, RunFinished, RunStarted, StepDone, ValidationDone
 from trainer.loop import train
 from trainer.ownership import take_lock
 from trainer.race import Entrant, Race, RacePlan
@@ -33,7 +34,6 @@ from trainer.race.report import make_report, to_csv, to_json, to_markdown
 from trainer.race.result import Result, read_result
 from trainer.race.verdict import compare, noise_between_seeds
 from trainer.runs import Run
-from trainer.setup import Cadence
 
 DEMO = Path(__file__).parent.parent / "assets" / "demo"
 CONFIG = RunConfig(data=DataConfig(train_csv="a.csv"))

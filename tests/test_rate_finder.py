@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests._toy import make_setup
-from trainer.config import Choice, DataConfig, RunConfig, TrainingConfig
-from trainer.errors import ConfigError
+from trainer.core.errors import ConfigError
+from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.rate_finder import (
     RateFinding,
     find_rate,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from trainer.catalog import discover
 from trainer.cli import COMMANDS
+from trainer.core.registry import discover
+from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
 from trainer.presets import PRESETS
 from trainer.schedules import SCHEDULES
-from trainer.specs import ModelFamily, Optimization, OptimizerSpec
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

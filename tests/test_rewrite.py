@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from _clips import write_list, write_tone
 
-from trainer.config import DataConfig
+from trainer.core.errors import DataError
+from trainer.core.run_config import DataConfig
 from trainer.data.manifest import Manifest, read_manifest
 from trainer.data.rewrite import rewrite_list
-from trainer.errors import DataError
 
 
 def _manifest(folder: Path, *rows: str, columns: str = "", name: str = "train.csv") -> Manifest:

@@ -13,9 +13,9 @@ from _toy import make_setup
 
 from trainer import Run, RunConfig, preflight
 from trainer.checkpoints import save_checkpoint
-from trainer.events import MOST_WAITING, Event, EventLog, Notice, StepDone
+from trainer.core.events import MOST_WAITING, Event, EventLog, Notice, StepDone
+from trainer.core.train_state import Cadence, World
 from trainer.preflight import NoRoom, checkpoint_bytes, refuse_without_room
-from trainer.setup import Cadence, World
 from trainer.telling import Teller
 
 

@@ -14,8 +14,7 @@ from starlette.middleware import Middleware
 from starlette.testclient import TestClient
 
 from trainer import RunConfig
-from trainer.config import TrainingConfig
-from trainer.events import (
+from trainer.core.events import (
     CheckpointSaved,
     PhaseChanged,
     RunFinished,
@@ -23,6 +22,7 @@ from trainer.events import (
     StepDone,
     ValidationDone,
 )
+from trainer.core.run_config import TrainingConfig
 from trainer.runs import Run, RunStatus
 from webui.guard import Guard
 from webui.login import is_logged_in

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from trainer import Run, RunConfig, ownership, restarts, runs
-from trainer.errors import RunError, RunExists, RunNotFound, RunOwned
-from trainer.events import RunFinished, RunStarted, StepDone
+from trainer.core.errors import RunError, RunExists, RunNotFound, RunOwned
+from trainer.core.events import RunFinished, RunStarted, StepDone
 from trainer.library import RunLibrary, TrainerThread, free_name
 from trainer.ownership import take_lock
 from trainer.restarts import SUPERVISOR_LOCK, explain_exit
@@ -236,7 +236,7 @@ def test_a_process_killed_by_a_signal_is_named_so() -> None:
 @pytest.mark.fault("A9")
 def test_five_owners_at_once_leave_one(run: Run) -> None:
     source = (
-        "import sys\nfrom trainer import Run\nfrom trainer.errors import RunOwned\n"
+        "import sys\nfrom trainer import Run\nfrom trainer.core.errors import RunOwned\n"
         "try:\n    lock = Run.open(sys.argv[1]).take()\n    print('owned', flush=True)\n"
         "except RunOwned:\n    print('refused', flush=True)\nsys.stdin.readline()\n"
     )

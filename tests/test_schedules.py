@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from trainer.errors import ConfigError
-from trainer.options import build_options, describe
+from trainer.core.errors import ConfigError
+from trainer.core.options import build_options, describe
 from trainer.schedules import SCHEDULES, find_warmup_steps, lr_curve, parse_milestones, warnings_for
 
 LENGTHS = (1, 2, 3, 19, 300, 5000)

@@ -8,7 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainer.events import CheckpointSaved, EventLog, Notice, RunStarted, StepDone, ValidationDone
+from trainer.core.events import (
+    CheckpointSaved,
+    EventLog,
+    Notice,
+    RunStarted,
+    StepDone,
+    ValidationDone,
+)
 from trainer.series import RunSeries, thin
 
 

@@ -18,12 +18,12 @@ from trainer import adapting, shortage
 from trainer.__main__ import join_memory
 from trainer.adapting import Fitting, OutOfMemory, take_up_adaptation
 from trainer.checkpoints import newest_step
-from trainer.device import Device, Holder, list_holders
-from trainer.errors import MemoryInPieces
-from trainer.events import CheckpointSaved, Event, Notice, RunAdapted, StepDone
+from trainer.core.device import Device, Holder, list_holders
+from trainer.core.errors import MemoryInPieces
+from trainer.core.events import CheckpointSaved, Event, Notice, RunAdapted, StepDone
+from trainer.core.train_state import Setup
 from trainer.loop import train
 from trainer.restarts import RESTARTABLE, Ending
-from trainer.setup import Setup
 from trainer.shortage import Shortage
 
 GPU = Device("cuda", 0, "A GPU", 24.0, (8, 9))

@@ -20,10 +20,11 @@ from torch.utils._pytree import tree_leaves
 
 from tests._no_reads import copies_to_the_host
 from trainer.assemble import assemble
-from trainer.config import Choice, DataConfig, RunConfig, TrainingConfig
+from trainer.core.events import EventLog, StepDone
+from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
+from trainer.core.train_state import Setup, World
+from trainer.core.types import Batch
 from trainer.data.batching import BatchPlan, ClipBatches
-from trainer.data.types import Batch
-from trainer.events import EventLog, StepDone
 from trainer.loop import train_step
 from trainer.meter import Meter
 from trainer.models._layers.attention import SelfAttention
@@ -32,7 +33,6 @@ from trainer.models.xtts.losses import losses
 from trainer.models.xtts.network import XttsGpt
 from trainer.models.xtts.sizes import CODE_STRIDE, SAMPLE_RATE, GptSizes
 from trainer.runs import Run
-from trainer.setup import Setup, World
 
 DEMO = Path(__file__).parent.parent / "assets" / "demo"
 NUM_CLIPS, BATCH_SIZE = 12, 4

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from trainer import Run, RunConfig
-from trainer.events import Notice, RunFinished, RunStarted, StepDone
+from trainer.core.events import Notice, RunFinished, RunStarted, StepDone
 from trainer.heartbeat import Heartbeat, end_orphans, read_pulses
 from trainer.logs import cap_log
 from trainer.ownership import Identity, boot_id, kill_tree
@@ -438,7 +438,7 @@ _SET_UP = """
 import ctypes, sys
 from trainer.process import set_up_process, take_signals
 from trainer.runs import Run
-from trainer.setup import World
+from trainer.core.train_state import World
 run = Run.open(sys.argv[1])
 set_up_process(run, World())
 print("ready", flush=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from trainer import Run, RunConfig
-from trainer.errors import RunNotFound, RunOwned
-from trainer.events import RunFinished, StepDone
+from trainer.core.errors import RunNotFound, RunOwned
+from trainer.core.events import RunFinished, StepDone
 from trainer.library import RunLibrary
 
 _OBEDIENT = """

@@ -8,7 +8,7 @@ import torch
 from torch.nn.utils.parametrizations import weight_norm
 from torchaudio.functional import melscale_fbanks
 
-from trainer.errors import CheckpointError
+from trainer.core.errors import CheckpointError
 from trainer.models._layers.hifigan import Hifigan, HifiganSettings, fold_weight_norm
 from trainer.models._layers.mel import (
     MelSettings,

@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 from tests._toy import make_setup
 from trainer import checkpoints, writer
 from trainer.checkpoints import newest_checkpoint, save_checkpoint
-from trainer.errors import CheckpointError
-from trainer.events import CheckpointSaved, Event, Notice
+from trainer.core.errors import CheckpointError
+from trainer.core.events import CheckpointSaved, Event, Notice
+from trainer.core.train_state import Setup
 from trainer.loop import train, train_step
-from trainer.setup import Setup
 from trainer.staging import Staging
 from trainer.writer import CheckpointWriter
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from assets.make_xtts import main, make_folder
-from trainer.errors import CheckpointError
+from trainer.core.errors import CheckpointError
 from trainer.models import _converted as converted
 from trainer.models.xtts import folder as folder_module
 from trainer.models.xtts.folder import PUBLISHED_LICENCE, Base, open_base

@@ -12,8 +12,8 @@ from torch.nn.utils.parametrizations import weight_norm
 from torchaudio.functional import melscale_fbanks
 from torchaudio.transforms import MelSpectrogram
 
+from trainer.core.errors import CheckpointError, DataError
 from trainer.data.audio import load_audio
-from trainer.errors import CheckpointError, DataError
 from trainer.models.xtts.dvae import dvae_sizes, load_dvae, random_dvae_state
 from trainer.models.xtts.mels import conditioning_mel, dvae_mel
 from trainer.models.xtts.sizes import TINY, DvaeSizes, SpeakerSizes, VocoderSizes

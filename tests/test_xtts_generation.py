@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.errors import ConfigError, DataError
+from trainer.core.errors import ConfigError, DataError
 from trainer.models._layers.gpt2 import Gpt2Trunk, KeyValueCache
 from trainer.models.xtts.batches import make_collate
 from trainer.models.xtts.generation import Sampling, adjust, choose, draw, generate, stream

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainer.data.types import Batch, Features
-from trainer.errors import DataError
+from trainer.core.errors import DataError
+from trainer.core.types import Batch, Features
 from trainer.models._layers.attention import SelfAttention
 from trainer.models._layers.dropout import Dropout
 from trainer.models._layers.gpt2 import Gpt2Trunk, InputMajorLinear

@@ -15,16 +15,16 @@ import torch
 from safetensors.torch import load_file
 
 from trainer.assemble import assemble
-from trainer.config import Choice, DataConfig, RunConfig, TrainingConfig
-from trainer.errors import CheckpointError, ConfigError, DataError
-from trainer.events import Event, Notice, PreviewMade, StepDone, ValidationDone
+from trainer.core.errors import CheckpointError, ConfigError, DataError
+from trainer.core.events import Event, Notice, PreviewMade, StepDone, ValidationDone
+from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
+from trainer.core.train_state import Setup, World
 from trainer.loop import train, train_step
 from trainer.models.xtts.folder import open_base
 from trainer.models.xtts.synthesis import _encode, checks
 from trainer.models.xtts.tokenizer import XttsTokenizer
 from trainer.models.xtts.voice import SpeakingGpt, own_model
 from trainer.runs import Run
-from trainer.setup import Setup, World
 from trainer.speaking import export_voice, speak
 from trainer.train_gpt import Arguments, run_config, train_gpt
 

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainer.core.specs import Speech
 from trainer.data.audio import AudioError
 from trainer.data.live_wav import wav_header, write_live
 from trainer.models.fastspeech2 import FAMILY as FASTSPEECH2
@@ -20,7 +21,6 @@ from trainer.models.xtts.sizes import TINY, VocoderSizes
 from trainer.models.xtts.streaming import TO_MELS, TO_OUTPUT, decode_pieces, reach_of
 from trainer.models.xtts.vocoder import XttsVocoder, load_vocoder, random_vocoder_state
 from trainer.speaking import speak_pieces
-from trainer.specs import Speech
 
 SIZES = replace(TINY.vocoder, latent_width=16)
 

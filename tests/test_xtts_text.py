@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.errors import CheckpointError, DataError, MissingDependency
+from trainer.core.errors import CheckpointError, DataError, MissingDependency
 from trainer.models.xtts.cleaning import (
     PUBLISHED_LANGUAGES,
     amharic_g2p,

@@ -37,16 +37,16 @@ from torch import Tensor
 import trainer.loop
 import trainer.process
 from tests._toy import OPTIMIZERS
-from trainer.catalog import discover
 from trainer.checkpoints import newest_checkpoint, newest_step
-from trainer.config import Choice, DataConfig, RunConfig, TrainingConfig
+from trainer.core.events import CheckpointSaved, Notice, ResumeVerified, RunAdapted
+from trainer.core.registry import discover
+from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
+from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
+from trainer.core.train_state import Setup
 from trainer.entries import find_optimizer
-from trainer.events import CheckpointSaved, Notice, ResumeVerified, RunAdapted
 from trainer.library import RunLibrary
 from trainer.models._layers.dropout import Dropout
 from trainer.runs import Run
-from trainer.setup import Setup
-from trainer.specs import ModelFamily, Optimization, OptimizerSpec
 
 DEMO = Path(__file__).parent.parent / "assets" / "demo"
 STEPS, SAVE_EVERY, ACCUMULATE = 15, 3, 2

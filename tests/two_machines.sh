@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 import sys
 from pathlib import Path
 from trainer import Run, RunConfig
-from trainer.config import DataConfig, TrainingConfig
+from trainer.core.run_config import DataConfig, TrainingConfig
 demo = Path("assets/demo").absolute()
 data = DataConfig(train_csv=str(demo / "train.csv"), eval_csv=str(demo / "eval.csv"))
 training = TrainingConfig(

@@ -3,8 +3,8 @@
 Nothing in this package imports Gradio. The page uses the trainer, never the other way round.
 """
 
-from trainer.config import RunConfig
+from trainer.core.run_config import RunConfig
+from trainer.core.version import __version__
 from trainer.runs import Run
-from trainer.version import __version__
 
 __all__ = ["Run", "RunConfig", "__version__"]

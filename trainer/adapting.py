@@ -13,14 +13,14 @@ from typing import TypeVar
 
 import torch
 
-from trainer.catalog import find
-from trainer.errors import MemoryInPieces, TimbreError
-from trainer.events import Event, Notice, RunAdapted
-from trainer.options import build_options
-from trainer.probe import probe
-from trainer.setup import Precision, Probe, Setup
+from trainer.core.errors import MemoryInPieces, TimbreError
+from trainer.core.events import Event, Notice, RunAdapted
+from trainer.core.options import build_options
+from trainer.core.probe import probe
+from trainer.core.registry import find
+from trainer.core.specs import Optimization
+from trainer.core.train_state import Precision, Probe, Setup
 from trainer.shortage import Others, Shortage, read_shortage
-from trainer.specs import Optimization
 from trainer.updates import UpdateLost, is_out_of_memory
 
 Emit = Callable[[Event], None]

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from trainer.device import free_disk_gib
-from trainer.events import CheckpointSaved, Event, Notice, StepDone, ValidationDone
+from trainer.core.device import free_disk_gib
+from trainer.core.events import CheckpointSaved, Event, Notice, StepDone, ValidationDone
 
 Emit = Callable[[Event], None]
 _GIB = 2**30

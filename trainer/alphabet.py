@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.data.types import Clip
-from trainer.specs import ModelFamily
+from trainer.core.specs import ModelFamily
+from trainer.core.types import Clip
 
 # Both limits keep the answer small enough for the page to show; chosen by hand. A corpus in a
 # script that the model does not know at all can have thousands of unknown characters.

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from trainer.averaging import start_average
-from trainer.catalog import discover
 from trainer.checkpoints import (
     clean_leftovers,
     newest_checkpoint,
@@ -16,9 +14,16 @@ from trainer.checkpoints import (
     saved_scope,
     set_damaged_aside,
 )
-from trainer.config import RunConfig, parse_interval
+from trainer.core.device import Device, describe_cpu, list_devices
+from trainer.core.ema import start_average
+from trainer.core.errors import ConfigError
+from trainer.core.events import Notice, PhaseChanged, RunStarted
+from trainer.core.options import build_options, to_values
+from trainer.core.registry import discover
+from trainer.core.run_config import RunConfig, parse_interval
+from trainer.core.specs import Optimization
+from trainer.core.train_state import Cadence, Probe, Setup, World
 from trainer.dataset import Dataset, Emit, make_batches, prepare_dataset
-from trainer.device import Device, describe_cpu, list_devices
 from trainer.distributed import in_turn
 from trainer.entries import (
     Entries,
@@ -29,10 +34,7 @@ from trainer.entries import (
     missing_files,
     resolve,
 )
-from trainer.errors import ConfigError
-from trainer.events import Notice, PhaseChanged, RunStarted
 from trainer.optimizers._groups import param_groups
-from trainer.options import build_options, to_values
 from trainer.scope import (
     compare_scopes,
     describe_scope,
@@ -40,8 +42,6 @@ from trainer.scope import (
     refuse_differences,
     tell_differences,
 )
-from trainer.setup import Cadence, Probe, Setup, World
-from trainer.specs import Optimization
 
 
 def choose_device(wanted: str, local_rank: int = 0) -> Device:

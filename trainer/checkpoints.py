@@ -19,15 +19,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from trainer.averaging import start_average
-from trainer.config import WRITTEN_BY
-from trainer.durable import sync
-from trainer.errors import CheckpointError
-from trainer.events import CheckpointSaved
+from trainer.core.atomic_io import sync
+from trainer.core.ema import start_average
+from trainer.core.errors import CheckpointError
+from trainer.core.events import CheckpointSaved
+from trainer.core.run_config import WRITTEN_BY
+from trainer.core.train_state import Setup, has_other_weights, weights_for_evaluation
+from trainer.core.version import __version__
 from trainer.scope import describe_scope
-from trainer.setup import Setup, has_other_weights, weights_for_evaluation
 from trainer.staging import Staging
-from trainer.version import __version__
 
 FORMAT = 1  # raise it when an older Timbre could not read what this one writes
 

@@ -10,13 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trainer.config import absolute_path
+from trainer.core.errors import TimbreError, refusal_of_disk
+from trainer.core.events import Event, PhaseChanged, StepDone
+from trainer.core.paths import SAFE_PATH, child_environment
+from trainer.core.run_config import absolute_path
+from trainer.core.types import Clip
 from trainer.data.ledger import disarm
-from trainer.data.types import Clip
-from trainer.errors import TimbreError, refusal_of_disk
-from trainer.events import Event, PhaseChanged, StepDone
 from trainer.lines import describe_event, shown_progress
-from trainer.paths import SAFE_PATH, child_environment
 from trainer.runs import Run
 from trainer.series import merged_rows
 from trainer.usage import program, top_parser

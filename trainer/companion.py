@@ -47,7 +47,7 @@ def is_ours() -> bool:
     spec = found.__spec__ if found is not None else importlib.util.find_spec("trainer")
     if spec is None or spec.origin is None or Path(spec.origin).resolve() != _OURS:
         return False
-    return "from trainer.config import RunConfig" in _OURS.read_text(encoding="utf-8")
+    return "from trainer.core.run_config import RunConfig" in _OURS.read_text(encoding="utf-8")
 
 
 def _shares_our_folder(name: str) -> bool:

@@ -14,12 +14,12 @@ from typing import Any
 
 import soundfile
 
+from trainer.core.atomic_io import append_line, write_durably
+from trainer.core.errors import DataError, RunExists
 from trainer.data.headers import AudioError, audio_facts
 from trainer.data.recordings import Recording, cut_recording, find_recordings
 from trainer.data.rewrite import as_table
 from trainer.data.slicing import Cutting
-from trainer.durable import append_line, write_durably
-from trainer.errors import DataError, RunExists
 from trainer.transcription import Transcriber, open_transcriber
 
 LIST_FILE = "list.csv"

@@ -8,20 +8,20 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from trainer.config import RunConfig
+from trainer.core.atomic_io import write_durably
+from trainer.core.errors import DataError, StopRequested
+from trainer.core.events import Event, Notice, PhaseChanged
+from trainer.core.options import describe, to_values
+from trainer.core.run_config import RunConfig
+from trainer.core.specs import Corpus, ModelFamily
+from trainer.core.train_state import World
+from trainer.core.types import Clip
 from trainer.data.balance import count_repeats
 from trainer.data.batching import BatchPlan, ClipBatches
 from trainer.data.cache import FeatureCache, content_hash, default_cache_folder
 from trainer.data.ledger import mark_unusable
 from trainer.data.manifest import read_manifest
 from trainer.data.packs import DamagedFeatures
-from trainer.data.types import Clip
-from trainer.durable import write_durably
-from trainer.errors import DataError, StopRequested
-from trainer.events import Event, Notice, PhaseChanged
-from trainer.options import describe, to_values
-from trainer.setup import World
-from trainer.specs import Corpus, ModelFamily
 
 # Bytes. Smaller files of a base checkpoint are vocabularies and settings, which a survey depends
 # on; larger ones are weights, which it does not, and hashing gigabytes would delay every start.

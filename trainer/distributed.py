@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from trainer.setup import World
+from trainer.core.train_state import World
 
 Result = TypeVar("Result")
 # Values per all-reduce: 32 MiB in fp32, of the order of DDP's default bucket of 25 MiB. Few large

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from trainer.adapting import StartAgain
-from trainer.errors import TimbreError
-from trainer.events import Event, Notice
-from trainer.setup import Setup
+from trainer.core.errors import TimbreError
+from trainer.core.events import Event, Notice
+from trainer.core.train_state import Setup
 
 # Skipped steps before the run rolls back: 3 in a row, or 10 of the last 100. Chosen by hand: a
 # single bad clip comes back once per epoch, while weights that are beyond repair fail every step.

@@ -6,11 +6,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from trainer.core.errors import CheckpointError, DataError
+from trainer.core.events import Event, Notice, PreviewMade
+from trainer.core.train_state import Setup, weights_for_evaluation
 from trainer.data.audio import write_wav
 from trainer.distributed import sum_values
-from trainer.errors import CheckpointError, DataError
-from trainer.events import Event, Notice, PreviewMade
-from trainer.setup import Setup, weights_for_evaluation
 
 # Val batches in a picture: enough to see the trend, without the cost of a second validation.
 # Chosen by hand.

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-from trainer.events import Event, StepDone
+from trainer.core.events import Event, StepDone
 from trainer.ownership import Identity, kill_tree
 
 Emit = Callable[[Event], None]

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trainer.core.errors import DataError, MissingDependency
+from trainer.core.specs import Speech
 from trainer.data.audio import load_audio, resample, trim_silence
-from trainer.errors import DataError, MissingDependency
 from trainer.models._layers.mel import MelSettings, hann_window, mel_filters
-from trainer.specs import Speech
 
 if TYPE_CHECKING:
     from torch import nn

@@ -9,9 +9,9 @@ import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
-from trainer.config import RunConfig
-from trainer.errors import RunExists, RunNotFound, RunOwned, TimbreError
-from trainer.events import RunFinished
+from trainer.core.errors import RunExists, RunNotFound, RunOwned, TimbreError
+from trainer.core.events import RunFinished
+from trainer.core.run_config import RunConfig
 from trainer.queue import QueueKeeper, RunQueue, Waiting
 from trainer.restarts import explain_exit
 from trainer.runs import Run, RunStatus

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from trainer.events import (
+from trainer.core.events import (
     CheckpointSaved,
     Event,
     Notice,

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from trainer.adapting import Fitting
+from trainer.core.events import Event, Notice, ValidationDone
+from trainer.core.train_state import Setup
 from trainer.distributed import sum_gradients, sum_values
 from trainer.evaluate import make_previews, validate
-from trainer.events import Event, Notice, ValidationDone
 from trainer.garbage import collection_by_hand, sweep
 from trainer.meter import Meter
-from trainer.setup import Setup
 from trainer.timetable import Timetable, note_validation
 from trainer.updates import (
     is_finite,

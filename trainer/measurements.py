@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer.config import RunConfig
+from trainer.core.errors import ConfigError
+from trainer.core.run_config import RunConfig
 from trainer.data.cache import default_cache_folder
-from trainer.errors import ConfigError
 
 FORMAT = 1
 _ALIKE = 0.01

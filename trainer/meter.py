@@ -8,10 +8,10 @@ import psutil
 import torch
 from torch import Tensor
 
-from trainer.device import DeviceUse, glance_at
+from trainer.core.device import DeviceUse, glance_at
+from trainer.core.events import Event, StepDone
+from trainer.core.train_state import Setup
 from trainer.divergence import Divergence
-from trainer.events import Event, StepDone
-from trainer.setup import Setup
 from trainer.stopwatch import Lap, Splits, Stopwatch, seconds_by_part
 
 _GIB = 1024**3

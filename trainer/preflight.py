@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psutil
 
-from trainer.device import free_disk_gib
-from trainer.errors import RunError
-from trainer.setup import Setup, has_other_weights
+from trainer.core.device import free_disk_gib
+from trainer.core.errors import RunError
+from trainer.core.train_state import Setup, has_other_weights
 
 _GIB = 2**30
 _MARGIN = 1.1  # chosen by hand: logs, previews and other programs need some disk space too

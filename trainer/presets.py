@@ -6,9 +6,9 @@ Values without a source in a comment or docstring were chosen by hand as startin
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.config import RunConfig, merge_values
-from trainer.errors import UnknownEntry
-from trainer.options import unknown_name
+from trainer.core.errors import UnknownEntry
+from trainer.core.options import unknown_name
+from trainer.core.run_config import RunConfig, merge_values
 
 USABLE_SHARE = 0.9
 """Share of the device's memory that a plan may use (chosen by hand). The CUDA context, PyTorch's

@@ -16,9 +16,10 @@ import psutil
 from trainer.adapting import Fitting, StartAgain, take_up_adaptation
 from trainer.alerts import Alerts
 from trainer.assemble import assemble, choose_device, describe_start
+from trainer.core.errors import StopRequested, TimbreError
+from trainer.core.events import Event, RunFinished
+from trainer.core.train_state import Setup, World
 from trainer.distributed import join_world, leave_world
-from trainer.errors import StopRequested, TimbreError
-from trainer.events import Event, RunFinished
 from trainer.guard import FIRST_STEPS, Guard
 from trainer.heartbeat import Heartbeat, end_orphans
 from trainer.loop import train
@@ -40,7 +41,6 @@ from trainer.restarts import (
 )
 from trainer.runs import Run
 from trainer.series import RunSeries
-from trainer.setup import Setup, World
 from trainer.supervisor import die_with_parent
 from trainer.telling import Teller
 from trainer.verification import Verification

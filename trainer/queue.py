@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import RunError
+from trainer.core.errors import RunError
 from trainer.ownership import take_lock
 
 _LOG = logging.getLogger("timbre")

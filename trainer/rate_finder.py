@@ -19,13 +19,13 @@ import numpy as np
 import torch
 
 from trainer.assemble import assemble, check_before_start
-from trainer.config import RunConfig
+from trainer.core.errors import ConfigError, MissingDependency, RunExists
+from trainer.core.events import Event
+from trainer.core.run_config import RunConfig
+from trainer.core.train_state import Setup, World
 from trainer.entries import find_base_lr, resolve
-from trainer.errors import ConfigError, MissingDependency, RunExists
-from trainer.events import Event
 from trainer.flags import config_from_args, refuse_missing_data
 from trainer.loop import seed_step, train_step
-from trainer.setup import Setup, World
 
 Progress = Callable[[int, int], None]
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.config import RunConfig
+from trainer.core.errors import ConfigError
+from trainer.core.options import describe
+from trainer.core.run_config import RunConfig
+from trainer.core.specs import ModelFamily, Rehearsal
+from trainer.core.types import Batch, Clip
 from trainer.data.batching import BatchPlan, ClipBatches
-from trainer.data.types import Batch, Clip
 from trainer.dataset import Dataset
 from trainer.entries import Entries
-from trainer.errors import ConfigError
-from trainer.options import describe
-from trainer.specs import ModelFamily, Rehearsal
 
 _DRAWS = 32
 """Steps to search for the largest batch if a family draws lengths at random (chosen by hand)."""

@@ -13,18 +13,18 @@ from typing import Any
 import filelock
 import psutil
 
-from trainer.config import WRITTEN_BY, RunConfig, merge_values, read_config
-from trainer.device import free_disk_gib
-from trainer.durable import replace_text, sync, write_durably
-from trainer.errors import RunError, RunExists, RunNotFound, RunOwned
-from trainer.events import EventLog, LoggedEvent, OptionsChanged
+from trainer.core.atomic_io import replace_text, sync, write_durably
+from trainer.core.device import free_disk_gib
+from trainer.core.errors import RunError, RunExists, RunNotFound, RunOwned
+from trainer.core.events import EventLog, LoggedEvent, OptionsChanged
+from trainer.core.paths import child_environment, trainer_command
+from trainer.core.run_config import WRITTEN_BY, RunConfig, merge_values, read_config
+from trainer.core.version import __version__
 from trainer.heartbeat import read_pulses
 from trainer.ownership import Identity, is_locked, kill_tree, take_lock
-from trainer.paths import child_environment, trainer_command
 from trainer.requests import ask_for_steps, asked_steps, choose_processes, chosen_processes
 from trainer.restarts import RESUME, is_supervised, stays_supervised
 from trainer.series import RunSeries
-from trainer.version import __version__
 
 REQUESTS = ("stop", "kill", "save", "preview", "discard")
 ACTIVE = ("starting", "running", "stalled", "stopping")

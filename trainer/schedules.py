@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from trainer.errors import ConfigError, FieldProblem
-from trainer.options import option
-from trainer.specs import Schedule
+from trainer.core.errors import ConfigError, FieldProblem
+from trainer.core.options import option
+from trainer.core.specs import Schedule
 
 # Chosen by hand: 5 % suits short runs, and the cap keeps long ones from wasting steps. The
 # IndexTTS-2 community trainer warms up for 1,000 steps too.

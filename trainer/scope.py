@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from trainer.config import RunConfig, merge_values
-from trainer.errors import ConfigError
-from trainer.events import Notice
-from trainer.setup import Setup
+from trainer.core.errors import ConfigError
+from trainer.core.events import Notice
+from trainer.core.run_config import RunConfig, merge_values
+from trainer.core.train_state import Setup
 
 HARMLESS = "harmless"
 INEXACT = "allowed, not bit for bit"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.events import (
+from trainer.core.events import (
     CheckpointSaved,
     Event,
     EventLog,

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
-from trainer.device import Holder, list_holders
-from trainer.events import Event, Notice
-from trainer.setup import Setup
+from trainer.core.device import Holder, list_holders
+from trainer.core.events import Event, Notice
+from trainer.core.train_state import Setup
 
 WAITS_S = (5.0, 10.0, 30.0)
 """Seconds to wait for another program before each retry (chosen by hand)."""

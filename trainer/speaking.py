@@ -11,13 +11,13 @@ from torch import nn
 
 from trainer.assemble import choose_device
 from trainer.checkpoints import newest_checkpoint, verify_checkpoint
-from trainer.config import Choice, RunConfig
-from trainer.device import glance_at, list_devices
+from trainer.core.device import glance_at, list_devices
+from trainer.core.errors import CheckpointError, ConfigError, RunExists
+from trainer.core.options import build_options
+from trainer.core.run_config import Choice, RunConfig
+from trainer.core.specs import ModelFamily, Speech
 from trainer.entries import find_family
-from trainer.errors import CheckpointError, ConfigError, RunExists
-from trainer.options import build_options
 from trainer.runs import Run
-from trainer.specs import ModelFamily, Speech
 
 Said = TypeVar("Said")
 _SPARE_GIB = 3.0  # activations, the CUDA context and a margin for training (chosen by hand)

@@ -23,11 +23,11 @@ from typing import NoReturn
 import filelock
 import psutil
 
-from trainer.events import Event, EventLog, Notice, RunFinished, RunStarted, StepDone
+from trainer.core.events import Event, EventLog, Notice, RunFinished, RunStarted, StepDone
+from trainer.core.paths import child_environment, trainer_command
 from trainer.heartbeat import read_pulses
 from trainer.logs import cap_log
 from trainer.ownership import Identity, kill_tree, take_lock
-from trainer.paths import child_environment, trainer_command
 from trainer.restarts import (
     ASKED,
     FAILED,

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from trainer.checkpoints import prune
-from trainer.events import Event, Notice, PhaseChanged, StepDone
+from trainer.core.events import Event, Notice, PhaseChanged, StepDone
+from trainer.core.train_state import World
 from trainer.runs import Run
-from trainer.setup import World
 
 _LOG = logging.getLogger("timbre")
 _FREQUENT = (StepDone, PhaseChanged)  # too many for log.txt; events.jsonl has them

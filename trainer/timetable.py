@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from trainer.core.events import Event
+from trainer.core.train_state import Cadence, Setup
 from trainer.distributed import agree, share_number
-from trainer.events import Event
 from trainer.plan import take_up_change
-from trainer.setup import Cadence, Setup
 
 DEEDS = ("validate", "preview", "save", "stop", "plan")
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.assemble import check_before_start
-from trainer.config import Choice, DataConfig, RunConfig, TrainingConfig, absolute_path
-from trainer.errors import CheckpointError, ConfigError, RunError
+from trainer.core.errors import CheckpointError, ConfigError, RunError
+from trainer.core.options import build_options, option
+from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig, absolute_path
 from trainer.library import free_name
-from trainer.options import build_options, option
 from trainer.runs import Run
 from trainer.speaking import export_voice
 

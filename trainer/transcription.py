@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable
 from pathlib import Path
 
-from trainer.errors import CheckpointError, MissingDependency
+from trainer.core.errors import CheckpointError, MissingDependency
 
 Transcriber = Callable[[Path], str]
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer.averaging import update_average
-from trainer.setup import Setup
+from trainer.core.ema import update_average
+from trainer.core.train_state import Setup
 
 # torch raises its own exception class only for CUDA's caching allocator; these are the messages of
 # the CPU allocator, cuBLAS and cuDNN.

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainer.version import __version__
+from trainer.core.version import __version__
 
 
 def top_parser(commands: Mapping[str, str]) -> argparse.ArgumentParser:

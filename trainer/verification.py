@@ -7,7 +7,7 @@ reach the same loss and gradient norm, bit for bit.
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from trainer.events import Event, Notice, ResumeVerified, StepDone
+from trainer.core.events import Event, Notice, ResumeVerified, StepDone
 
 MOST_STEPS = 20  # chosen by hand: a real difference shows in the first steps
 _COMPARED = ("train/loss", "train/grad_norm")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.durable import append_line
+from trainer.core.atomic_io import append_line
 
 FIRST, SECOND, SAME = "first", "second", "same"
 WINNERS = (FIRST, SECOND, SAME)

@@ -19,9 +19,9 @@ from trainer.checkpoints import (
     take_snapshot,
     write_snapshot,
 )
-from trainer.errors import CheckpointError, MemoryInPieces, TimbreError
-from trainer.events import Event, Notice
-from trainer.setup import Setup
+from trainer.core.errors import CheckpointError, MemoryInPieces, TimbreError
+from trainer.core.events import Event, Notice
+from trainer.core.train_state import Setup
 from trainer.staging import Staging
 
 Emit = Callable[[Event], None]

@@ -5,7 +5,7 @@ from typing import Any
 
 import gradio as gr
 
-from trainer.errors import RunError, TimbreError
+from trainer.core.errors import RunError, TimbreError
 from webui.rescue import rescue
 from webui.studio import Studio
 

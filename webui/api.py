@@ -6,9 +6,9 @@ from typing import Any
 
 from gradio.events import api
 
-from trainer.config import DataConfig, RunConfig
+from trainer.core.errors import ConfigError
+from trainer.core.run_config import DataConfig, RunConfig
 from trainer.data.manifest import read_manifest
-from trainer.errors import ConfigError
 from webui import speaking
 from webui.actions import perform, toasts
 from webui.studio import Studio

@@ -5,10 +5,10 @@ import uuid
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trainer.config import DataConfig
+from trainer.core.errors import DataError
+from trainer.core.run_config import DataConfig
 from trainer.data.manifest import Manifest
 from trainer.data.rewrite import rewrite_list
-from trainer.errors import DataError
 from webui.studio import ASSETS, Studio
 
 Place = tuple[str, int]

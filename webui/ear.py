@@ -4,8 +4,8 @@ import os
 import threading
 from collections.abc import Sequence
 
+from trainer.core.types import Clip
 from trainer.data.quality import Quality, measure_files
-from trainer.data.types import Clip
 
 MOST = 3000
 """Most clips to analyze; beyond that, every n-th clip. Chosen by hand to keep the wait short."""

@@ -11,9 +11,9 @@ from typing import Any
 
 import psutil
 
-from trainer.config import RunConfig
-from trainer.errors import RunError
-from trainer.paths import PROJECT, child_environment
+from trainer.core.errors import RunError
+from trainer.core.paths import PROJECT, child_environment
+from trainer.core.run_config import RunConfig
 from webui.speaking import trainer_command
 
 

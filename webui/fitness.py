@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from trainer.config import DataConfig
-from trainer.options import describe
+from trainer.core.options import describe
+from trainer.core.run_config import DataConfig
 from webui.speaking import ask_trainer
 
 _TIMEOUT_S = 3600.0  # Computing the features of many hours of speech can take that long.

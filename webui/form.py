@@ -6,8 +6,8 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
-from trainer.errors import ConfigError, FieldProblem, within
-from trainer.options import OptionInfo, describe, parse_value
+from trainer.core.errors import ConfigError, FieldProblem, within
+from trainer.core.options import OptionInfo, describe, parse_value
 
 Values = Mapping[Component, Any]
 """What Gradio passes to a handler whose inputs are a set: the value of each widget."""

@@ -15,7 +15,7 @@ from types import FrameType
 
 import psutil
 
-from trainer.version import __version__
+from trainer.core.version import __version__
 
 _STALE_S = 86400  # A day: chosen by hand; longer than anyone waits for a download.
 _INTERRUPTED = 130

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainer.core.types import Problem
 from trainer.data.findings import KINDS, Finding, leak_notes
 from trainer.data.manifest import Manifest
 from trainer.data.peek import Peek
-from trainer.data.types import Problem
 from webui.drafts import Draft
 from webui.fitness import safe
 

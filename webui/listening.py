@@ -17,8 +17,8 @@ from typing import Any
 
 import soundfile
 
-from trainer.durable import append_line
-from trainer.errors import DataError, RunError
+from trainer.core.atomic_io import append_line
+from trainer.core.errors import DataError, RunError
 from trainer.runs import Run
 from trainer.votes import WINNERS, Vote, append_vote, rank, read_votes
 from webui import speaking

@@ -4,7 +4,7 @@ from html import escape
 
 import gradio as gr
 
-from trainer.device import list_devices
+from trainer.core.device import list_devices
 from webui.api import add_endpoints
 from webui.refusals import FieldWatch
 from webui.scripts import mount, queued

@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
-from trainer.config import RunConfig
+from trainer.core.run_config import RunConfig
 from trainer.presets import PRESETS
 from webui.form import ChoiceForm
 from webui.run_form import RunForm

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import RunError, RunNotFound
+from trainer.core.errors import RunError, RunNotFound
 from trainer.library import free_name
 from trainer.race.plan import RacePlan
 from trainer.race.queue import Race

@@ -7,8 +7,8 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
-from trainer.config import DataConfig
-from trainer.errors import ConfigError, DataError, FieldProblem, TimbreError
+from trainer.core.errors import ConfigError, DataError, FieldProblem, TimbreError
+from trainer.core.run_config import DataConfig
 from webui.actions import as_shown
 from webui.scripts import mount
 

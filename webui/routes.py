@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from trainer.core.errors import RunNotFound, TimbreError
 from trainer.data.ledger import disarm
-from trainer.errors import RunNotFound, TimbreError
 from trainer.series import RunSeries
 from webui import listening
 from webui.listening import read_clips

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from trainer import paths
-from trainer.errors import RunError
+from trainer.core import paths
+from trainer.core.errors import RunError
 from trainer.runs import Run
 
 _TIMEOUT_S = 300.0  # Chosen by hand: a long sentence on a slow CPU takes minutes, not hours.

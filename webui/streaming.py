@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from trainer.errors import DataError
+from trainer.core.errors import DataError
 from trainer.library import RunLibrary
 from webui.speaking import LiveSpeech, check_name
 

@@ -13,11 +13,11 @@ import torch
 from race_marks import Marks, Moment
 
 from trainer.assemble import assemble
-from trainer.config import Choice, DataConfig, RunConfig, TrainingConfig
-from trainer.events import CheckpointSaved, Event, Notice, PhaseChanged, RunStarted, StepDone
+from trainer.core.events import CheckpointSaved, Event, Notice, PhaseChanged, RunStarted, StepDone
+from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
+from trainer.core.train_state import World
 from trainer.process import continue_run
 from trainer.runs import Run
-from trainer.setup import World
 
 
 def main() -> int:

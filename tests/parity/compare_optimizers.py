@@ -32,9 +32,9 @@ import optimizer_problem as problem  # noqa: E402
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from trainer.catalog import discover  # noqa: E402
-from trainer.options import build_options  # noqa: E402
-from trainer.specs import OptimizerSpec  # noqa: E402
+from trainer.core.options import build_options  # noqa: E402
+from trainer.core.registry import discover  # noqa: E402
+from trainer.core.specs import OptimizerSpec  # noqa: E402
 
 COMMAND = "PYTHONPATH=. python tests/parity/compare_optimizers.py --upstream UP"
 GOLDEN = Path(__file__).parent.parent / "golden" / "optimizers.json"

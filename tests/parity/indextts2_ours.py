@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.data.types import Batch
+from trainer.core.types import Batch
 from trainer.models.indextts2.batches import collate, counts, layout_of
 from trainer.models.indextts2.codec import make_codec
 from trainer.models.indextts2.filterbank import filterbank

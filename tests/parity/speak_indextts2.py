@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from _indextts2 import make_bpe, write_arrays, write_manifest
 
-from trainer.events import EventLog, Notice, PreviewMade
+from trainer.core.events import EventLog, Notice, PreviewMade
 from trainer.models.indextts2.folder import config_of
 from trainer.models.indextts2.network import UnifiedVoice
 from trainer.models.indextts2.publish import write_published

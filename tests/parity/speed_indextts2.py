@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from assets.make_base import describe_machine
-from trainer.data.types import Batch
+from trainer.core.types import Batch
 from trainer.models.indextts2.batches import collate, counts, layout_of
 from trainer.models.indextts2.losses import losses
 from trainer.models.indextts2.network import UnifiedVoice

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from trainer.data.types import Batch
+from trainer.core.types import Batch
 from trainer.models.fastspeech2.network import FastSpeech2, Sizes
 
 SIZES = Sizes(

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.data.types import Batch
+from trainer.core.types import Batch
 from trainer.models.xtts.batches import counts, make_collate
 from trainer.models.xtts.dvae import DvaeEncoder, dvae_sizes, load_dvae
 from trainer.models.xtts.generation import Sampling, adjust, generate

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from trainer.core.errors import DataError
 from trainer.data.rows import AUDIO_EXTENSIONS
-from trainer.errors import DataError
 
 KEPT_ENDINGS = (
     *AUDIO_EXTENSIONS, ".csv", ".tsv", ".txt", ".list", ".jsonl", ".ndjson", ".json", ".npy",

@@ -4,7 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 
-from trainer.data.types import Clip
+from trainer.core.types import Clip
 
 
 def count_repeats(clips: Sequence[Clip], balance: float) -> dict[str, int]:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trainer.core.errors import DataError
+from trainer.core.types import Batch, Features
 from trainer.data.plans import Groups, cut_group, cut_step, deal, fill, pack_epoch, plan_epoch
-from trainer.data.types import Batch, Features
-from trainer.errors import DataError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from trainer.specs import Draw
+    from trainer.core.specs import Draw
 
 _TURN = "\0"
 """Separates a clip's id from its repeat number, for clips that occur several times per epoch."""

@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
+from trainer.core.errors import DataError
+from trainer.core.specs import Corpus, Featurizer, Progress
+from trainer.core.types import Clip, Features
 from trainer.data.packs import DamagedFile, Lenders, Pack, PackWriter
-from trainer.data.types import Clip, Features
 from trainer.data.workers import compute_in_workers
-from trainer.errors import DataError
-from trainer.specs import Corpus, Featurizer, Progress
 
 _FEW = 32  # Fewer clips are computed in this process: starting workers takes seconds.
 _FORMAT = "2"

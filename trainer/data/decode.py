@@ -9,7 +9,7 @@ import re
 import stat
 from pathlib import Path
 
-from trainer.errors import DataError
+from trainer.core.errors import DataError
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),

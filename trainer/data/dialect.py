@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from trainer.core.errors import DataError
 from trainer.data.rows import Row, Rows, looks_like_audio
-from trainer.errors import DataError
 
 _SYNONYMS = {
     "audio": (

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from trainer.core.types import Clip
 from trainer.data.quality import Quality
-from trainer.data.types import Clip
 
 KINDS = {
     "clipped": ("Clipped", "Record it at a lower level, or exclude it."),

@@ -4,8 +4,8 @@ import os
 from itertools import islice
 from pathlib import Path
 
+from trainer.core.errors import DataError
 from trainer.data.rows import AUDIO_EXTENSIONS
-from trainer.errors import DataError
 
 _PAIRS = (
     ("metadata_train.csv", ("metadata_eval.csv", "metadata_val.csv")),

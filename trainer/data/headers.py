@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import soundfile
 
-from trainer.errors import DataError
+from trainer.core.errors import DataError
 
 CONVERT = "Convert it to WAV, for example with: ffmpeg -i FILE out.wav"
 COPY_AGAIN = "Copy or download the file again."

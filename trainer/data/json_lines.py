@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from trainer.core.errors import DataError
+from trainer.core.types import Problem
 from trainer.data.decode import read_text
 from trainer.data.dialect import to_language_code
 from trainer.data.listing import (
@@ -30,8 +32,6 @@ from trainer.data.listing import (
     text_fault,
 )
 from trainer.data.locate import AudioFinder, Missing
-from trainer.data.types import Problem
-from trainer.errors import DataError
 
 ENDINGS = (".jsonl", ".ndjson", ".json")
 ARRAY_ENDING = ".npy"

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.core.types import Clip, Problem
 from trainer.data.listing import Source
-from trainer.data.types import Clip, Problem
 
 if TYPE_CHECKING:
     import pandas

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from trainer.core.errors import DataError
+from trainer.core.types import Problem
 from trainer.data.decode import is_damaged, read_text
 from trainer.data.dialect import Dialect, find_dialect, is_header, to_language_code
 from trainer.data.locate import AudioFinder, Missing
 from trainer.data.rows import Row, split_rows
-from trainer.data.types import Problem
-from trainer.errors import DataError
 
 DEFAULT_SPEAKER = "speaker"
 Progress = Callable[[str, int, int], None]

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import DataConfig
+from trainer.core.errors import DataError
+from trainer.core.run_config import DataConfig
+from trainer.core.types import Clip, Problem
 from trainer.data.folder import find_lists
 from trainer.data.headers import AudioError, AudioFacts, audio_facts
 from trainer.data.json_lines import ENDINGS, ArrayError, array_duration_s, read_json_lines
@@ -28,8 +30,6 @@ from trainer.data.listing import (
 )
 from trainer.data.patience import read_patiently
 from trainer.data.split import recording_of, split_clips
-from trainer.data.types import Clip, Problem
-from trainer.errors import DataError
 
 if TYPE_CHECKING:
     import pandas

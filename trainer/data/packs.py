@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer.data.types import Features
-from trainer.errors import DataError
+from trainer.core.errors import DataError
+from trainer.core.types import Features
 
 _MAGIC = b"TIMBRE02"
 _HEAD = struct.Struct("<8sQQQI28x")

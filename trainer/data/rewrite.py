@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.core.errors import DataError
 from trainer.data.decode import is_damaged, read_text
 from trainer.data.dialect import find_dialect, is_header
 from trainer.data.json_lines import ENDINGS
 from trainer.data.listing import Source, read_listing
 from trainer.data.locate import AudioFinder, Missing
 from trainer.data.rows import Row, split_rows
-from trainer.errors import DataError
 
 _COLUMNS = ("audio_file", "text", "speaker_name", "language")
 

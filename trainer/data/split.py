@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from trainer.data.types import Clip
+from trainer.core.types import Clip
 
 _SPAN = re.compile(r"[ _.\-]+\d+\.\d+[ _\-]+\d+\.\d+$|[ _.\-]+\d{5,}[_\-]\d{5,}$")
 _SEGMENT = re.compile(

@@ -6,7 +6,7 @@ import subprocess
 import unicodedata
 from collections.abc import Sequence
 
-from trainer.errors import DataError, MissingDependency
+from trainer.core.errors import DataError, MissingDependency
 
 _ALIKE = str.maketrans(
     {

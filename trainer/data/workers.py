@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 
-from trainer.data.types import Clip, Features
-from trainer.errors import DataError
-from trainer.specs import Featurizer
+from trainer.core.errors import DataError
+from trainer.core.specs import Featurizer
+from trainer.core.types import Clip, Features
 
 Result = Features | str
 _state: dict[str, Featurizer] = {}

@@ -14,7 +14,7 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
-from trainer.errors import CheckpointError
+from trainer.core.errors import CheckpointError
 from trainer.foreign.child import ALL, CLASS, DROPPED, TENSOR, Refused, Routes, split, write_tensors
 
 __all__ = [

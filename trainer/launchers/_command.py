@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trainer.assemble import check_before_start
-from trainer.catalog import discover, find
+from trainer.core.errors import ConfigError
+from trainer.core.registry import discover, find
 from trainer.entries import with_absolute_paths
-from trainer.errors import ConfigError
 from trainer.flags import config_from_args, refuse_missing_data
 from trainer.launchers._launcher import Launcher, Resources, read_handle
 from trainer.runs import Run

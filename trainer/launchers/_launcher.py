@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import ConfigError, RunNotFound
+from trainer.core.errors import ConfigError, RunNotFound
 from trainer.runs import Run
 
 _HANDLE = "launch.json"  # in the run's `control/` folder

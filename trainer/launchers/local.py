@@ -4,7 +4,7 @@ import threading
 import time
 from dataclasses import asdict
 
-from trainer.errors import ConfigError
+from trainer.core.errors import ConfigError
 from trainer.launchers._launcher import Handle, Launcher, Resources
 from trainer.ownership import Identity
 from trainer.runs import Run

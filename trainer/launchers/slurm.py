@@ -13,9 +13,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.errors import MissingDependency, RunError
+from trainer.core.errors import MissingDependency, RunError
+from trainer.core.paths import SAFE_PATH, child_environment, trainer_command
 from trainer.launchers._launcher import Handle, Launcher, Resources
-from trainer.paths import SAFE_PATH, child_environment, trainer_command
 from trainer.runs import Run
 
 _PORT = 29400  # torchrun's default port for the c10d rendezvous

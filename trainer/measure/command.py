@@ -11,15 +11,15 @@ from types import FrameType
 from typing import Any
 
 from trainer.assemble import choose_device
+from trainer.core.errors import ConfigError
+from trainer.core.specs import ModelFamily
 from trainer.entries import find_family, with_absolute_paths
-from trainer.errors import ConfigError
 from trainer.flags import config_from_args
 from trainer.measure.ladder import Ladder
 from trainer.measure.plan import FIRST, MeasurePlan
 from trainer.measure.report import line_of, to_markdown
 from trainer.measurements import Measurement, keep, list_kept, new_path, read_kept
 from trainer.rehearsal import without_size
-from trainer.specs import ModelFamily
 
 FINISHED, STOPPED = 0, 10
 _USUAL_STEPS = 1000

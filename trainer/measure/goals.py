@@ -6,7 +6,7 @@ The goals were set for an H200; they are evaluated on any device that was measur
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trainer.device import Device
+from trainer.core.device import Device
 from trainer.measure.plan import FIRST, GUIDE, available_boxes
 from trainer.measurements import Measurement, Row
 

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from trainer.core.train_state import Setup
 from trainer.live_memory import LiveMemory
 from trainer.loop import train_step
-from trainer.setup import Setup
 
 
 def peak_on_cpu(setup: Setup, step: int) -> int:

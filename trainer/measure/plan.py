@@ -5,13 +5,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainer.catalog import discover
-from trainer.config import RunConfig, merge_values
-from trainer.device import Device
+from trainer.core.device import Device
+from trainer.core.options import describe
+from trainer.core.registry import discover
+from trainer.core.run_config import RunConfig, merge_values
+from trainer.core.specs import Optimization
+from trainer.core.train_state import STAGES
 from trainer.measurements import Row
-from trainer.options import describe
-from trainer.setup import STAGES
-from trainer.specs import Optimization
 
 GUIDE = ("gradient_checkpointing", "sdpa", "mixed_precision")
 """The three optimizations of the guide this project grew from, in its order."""

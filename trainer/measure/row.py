@@ -23,19 +23,19 @@ from trainer.assemble import (
     seed_everything,
     take_device,
 )
-from trainer.config import RunConfig
-from trainer.data.types import Batch
+from trainer.core.errors import TimbreError
+from trainer.core.events import Event, Notice
+from trainer.core.probe import probe
+from trainer.core.run_config import RunConfig
+from trainer.core.train_state import Setup, World, weights_for_evaluation
+from trainer.core.types import Batch
 from trainer.dataset import Dataset, prepare_dataset
 from trainer.entries import Entries, resolve
-from trainer.errors import TimbreError
 from trainer.estimate import GIB, count_step
-from trainer.events import Event, Notice
 from trainer.loop import train_step
 from trainer.measure.memory import peak_on_cpu
 from trainer.measurements import Row
-from trainer.probe import probe
 from trainer.rehearsal import imagine, make_up_clips, rehearsal_of, spread_lengths
-from trainer.setup import Setup, World, weights_for_evaluation
 from trainer.stopwatch import Stopwatch
 
 _BATCHES = 4

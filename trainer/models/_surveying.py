@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from trainer.data.types import Clip, Features
-from trainer.errors import DataError
-from trainer.specs import Progress
+from trainer.core.errors import DataError
+from trainer.core.specs import Progress
+from trainer.core.types import Clip, Features
 
 
 def read_clips(

@@ -11,9 +11,9 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from trainer.config import WRITTEN_BY
-from trainer.errors import CheckpointError
-from trainer.version import __version__
+from trainer.core.errors import CheckpointError
+from trainer.core.run_config import WRITTEN_BY
+from trainer.core.version import __version__
 
 WEIGHTS_FILE, FACTS_FILE = "model.safetensors", "config.json"
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainer.core.train_state import Setup
 from trainer.models._layers.gpt2 import Gpt2Trunk
-from trainer.setup import Setup
 
 LENGTH_STEP = 32
 """Rows are padded to multiples of this: at most 14 lengths for 11.6 s of XTTS."""

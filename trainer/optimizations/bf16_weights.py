@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import torch
 
-from trainer.device import Device
-from trainer.errors import ConfigError
+from trainer.core.device import Device
+from trainer.core.errors import ConfigError
+from trainer.core.options import option
+from trainer.core.specs import Optimization, State
+from trainer.core.train_state import Precision, Probe, Setup
 from trainer.optimizations._half_weights import HalfWeights
-from trainer.options import option
-from trainer.setup import Precision, Probe, Setup
-from trainer.specs import Optimization, State
 
 MASTER, STOCHASTIC = "master", "stochastic"
 

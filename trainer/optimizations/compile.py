@@ -21,10 +21,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from trainer.core.device import Device
+from trainer.core.events import Event, Notice, PhaseChanged
+from trainer.core.options import option
+from trainer.core.probe import rehearse
+from trainer.core.specs import Optimization, State
+from trainer.core.train_state import Probe, Setup
+from trainer.core.types import Batch
 from trainer.data.cache import default_cache_folder
-from trainer.data.types import Batch
-from trainer.device import Device
-from trainer.events import Event, Notice, PhaseChanged
 from trainer.optimizations._blocks import compute_block
 from trainer.optimizations._graphs import (
     count_graphs,
@@ -32,10 +36,6 @@ from trainer.optimizations._graphs import (
     drop_graphs,
     prepare_graphs,
 )
-from trainer.options import option
-from trainer.probe import rehearse
-from trainer.setup import Probe, Setup
-from trainer.specs import Optimization, State
 
 if TYPE_CHECKING:
     from trainer.optimizations._program import SharedProgram

@@ -21,11 +21,11 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from trainer.device import Device
+from trainer.core.device import Device
+from trainer.core.options import option
+from trainer.core.specs import Optimization, State
+from trainer.core.train_state import Probe, Setup
 from trainer.optimizations._blocks import compute_block, is_compiled
-from trainer.options import option
-from trainer.setup import Probe, Setup
-from trainer.specs import Optimization, State
 
 
 @dataclass(frozen=True)

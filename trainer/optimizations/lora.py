@@ -17,13 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainer.device import Device
-from trainer.errors import ConfigError
+from trainer.core.device import Device
+from trainer.core.errors import ConfigError
+from trainer.core.options import option
+from trainer.core.specs import Optimization, State
+from trainer.core.train_state import Probe, Setup
 from trainer.models._layers.attention import SelfAttention
 from trainer.models._layers.gpt2 import InputMajorLinear
-from trainer.options import option
-from trainer.setup import Probe, Setup
-from trainer.specs import Optimization, State
 
 _ADAPTERS = ("lora_down", "lora_up")
 

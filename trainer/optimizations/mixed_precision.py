@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch.amp.grad_scaler import GradScaler
 
-from trainer.device import Device
-from trainer.options import option
-from trainer.setup import Precision, Probe, Setup
-from trainer.specs import Optimization, State
+from trainer.core.device import Device
+from trainer.core.options import option
+from trainer.core.specs import Optimization, State
+from trainer.core.train_state import Precision, Probe, Setup
 
 _HALF_TYPES = {"bfloat16": "bf16", "float16": "fp16"}
 

@@ -4,9 +4,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.device import Device
-from trainer.setup import Probe, Setup
-from trainer.specs import Optimization, State
+from trainer.core.device import Device
+from trainer.core.specs import Optimization, State
+from trainer.core.train_state import Probe, Setup
 
 _BACKENDS = {
     "flash_attention_for_cpu": "flash (CPU)",

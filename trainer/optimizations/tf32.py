@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
-from trainer.device import Device
-from trainer.setup import Probe, Setup
-from trainer.specs import Optimization, State
+from trainer.core.device import Device
+from trainer.core.specs import Optimization, State
+from trainer.core.train_state import Probe, Setup
 
 
 @dataclass(frozen=True)

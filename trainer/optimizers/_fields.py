@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trainer.options import option
+from trainer.core.options import option
 
 
 def lr_field(hint: str, *, max: float = 1.0) -> Any:  # noqa: A002 - as in `option`

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainer.core.options import option
 from trainer.optimizers import _lists as lists
 from trainer.optimizers._elementwise import apply_adamw, is_vector
 from trainer.optimizers._tables import Table, TableOptimizer, cut_rows
-from trainer.options import option
 
 VECTOR_BETAS = (0.9, 0.95)
 

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.errors import ConfigError
-from trainer.options import option
+from trainer.core.errors import ConfigError
+from trainer.core.options import option
 
 ROW = 4096
 """Entries of a row: the unit of sums and of the threads' work."""

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.errors import ConfigError
-from trainer.options import option
+from trainer.core.errors import ConfigError
+from trainer.core.options import option
 
 
 @dataclass(frozen=True)

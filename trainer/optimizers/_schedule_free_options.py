@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.options import option
+from trainer.core.options import option
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.errors import ConfigError
+from trainer.core.errors import ConfigError
 from trainer.optimizers import _lists as lists
 from trainer.optimizers._gate import OPEN, Gate
 from trainer.optimizers._native import NativeRule

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
+from trainer.core.options import option
+from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._fields import lr_field, weight_decay_field
-from trainer.options import option
-from trainer.specs import OptimizerSpec
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
+from trainer.core.options import option
+from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._adamw import CautiousAdamW
 from trainer.optimizers._fields import cautious_field
-from trainer.options import option
-from trainer.specs import OptimizerSpec
 
 _FUSED_DEVICES = ("cuda", "cpu")
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from trainer.errors import MissingDependency
+from trainer.core.errors import MissingDependency
+from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._fields import (
     beta1_field,
     beta2_field,
@@ -14,7 +15,6 @@ from trainer.optimizers._fields import (
     lr_field,
     weight_decay_field,
 )
-from trainer.specs import OptimizerSpec
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainer.core.options import option
+from trainer.core.specs import OptimizerSpec
 from trainer.optimizers import _lists as lists
 from trainer.optimizers._elementwise import adam_denominators, apply_updates
 from trainer.optimizers._fields import (
@@ -23,8 +25,6 @@ from trainer.optimizers._fields import (
 from trainer.optimizers._native import NativeRule, compiled_field
 from trainer.optimizers._ramp import ramped
 from trainer.optimizers._tables import Table, TableOptimizer
-from trainer.options import option
-from trainer.specs import OptimizerSpec
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainer.core.options import option
+from trainer.core.specs import OptimizerSpec
 from trainer.optimizers import _lists as lists
 from trainer.optimizers._elementwise import apply_updates
 from trainer.optimizers._fields import beta1_field, cautious_field, lr_field, weight_decay_field
 from trainer.optimizers._native import NativeRule, compiled_field
 from trainer.optimizers._tables import Table, TableOptimizer
-from trainer.options import option
-from trainer.specs import OptimizerSpec
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from trainer.core.specs import OptimizerSpec
 from trainer.optimizers import _lists as lists
 from trainer.optimizers._elementwise import (
     adam_denominators,
@@ -21,7 +22,6 @@ from trainer.optimizers._fields import (
 )
 from trainer.optimizers._mars import Mars, gamma_field
 from trainer.optimizers._tables import Table
-from trainer.specs import OptimizerSpec
 
 
 @dataclass(frozen=True)

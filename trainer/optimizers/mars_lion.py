@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
+from trainer.core.specs import OptimizerSpec
 from trainer.optimizers import _lists as lists
 from trainer.optimizers._fields import beta1_field, eps_field, lr_field, weight_decay_field
 from trainer.optimizers._mars import Mars, gamma_field
 from trainer.optimizers._tables import Table
-from trainer.specs import OptimizerSpec
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from trainer.core.options import option
+from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._fields import beta1_field, eps_field, lr_field, weight_decay_field
 from trainer.optimizers._mars import Mars, gamma_field
 from trainer.optimizers._newton_schulz import (
@@ -14,8 +16,6 @@ from trainer.optimizers._newton_schulz import (
     orthogonalize,
 )
 from trainer.optimizers._tables import Table
-from trainer.options import option
-from trainer.specs import OptimizerSpec
 
 
 @dataclass(frozen=True)

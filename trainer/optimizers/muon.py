@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainer.core.options import option
+from trainer.core.specs import OptimizerSpec
 from trainer.optimizers import _lists as lists
 from trainer.optimizers._elementwise import apply_adamw
 from trainer.optimizers._fields import (
@@ -26,8 +28,6 @@ from trainer.optimizers._newton_schulz import (
     orthogonalize,
 )
 from trainer.optimizers._tables import Table, TableOptimizer
-from trainer.options import option
-from trainer.specs import OptimizerSpec
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from trainer.core.options import option
+from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._native import compiled_field
 from trainer.optimizers._prodigy import RULE, Prodigy, read_estimate
 from trainer.optimizers._prodigy_options import ProdigyOptions, check_rates
-from trainer.options import option
-from trainer.specs import OptimizerSpec
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from trainer.errors import MissingDependency
+from trainer.core.errors import MissingDependency
+from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._prodigy_options import ProdigyOptions, check_rates
-from trainer.specs import OptimizerSpec
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainer.core.options import option
+from trainer.core.specs import OptimizerSpec
 from trainer.optimizers import _lists as lists
 from trainer.optimizers._fields import beta2_field, eps_field, weight_decay_field
 from trainer.optimizers._prodigy import (
@@ -27,8 +29,6 @@ from trainer.optimizers._prodigy_options import check_rates
 from trainer.optimizers._schedule_free import ScheduleFree
 from trainer.optimizers._schedule_free_options import set_mode
 from trainer.optimizers._tables import Table
-from trainer.options import option
-from trainer.specs import OptimizerSpec
 
 
 @dataclass(frozen=True)

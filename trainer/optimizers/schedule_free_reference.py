@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from trainer.errors import MissingDependency
+from trainer.core.errors import MissingDependency
+from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._schedule_free_options import ScheduleFreeOptions, set_mode
-from trainer.specs import OptimizerSpec
 
 
 class Options(ScheduleFreeOptions):

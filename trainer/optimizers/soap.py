@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainer.core.options import option
+from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._fields import (
     beta1_field,
     beta2_field,
@@ -15,8 +17,6 @@ from trainer.optimizers._fields import (
     weight_decay_field,
 )
 from trainer.optimizers._soap import Soap
-from trainer.options import option
-from trainer.specs import OptimizerSpec
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainer.core.options import option
+from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._fields import (
     beta1_field,
     beta2_field,
@@ -16,8 +18,6 @@ from trainer.optimizers._fields import (
 )
 from trainer.optimizers._ramp import ramped
 from trainer.optimizers._soap import Soap
-from trainer.options import option
-from trainer.specs import OptimizerSpec
 
 
 @dataclass(frozen=True)

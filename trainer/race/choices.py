@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainer.config import RunConfig
-from trainer.errors import ConfigError
-from trainer.options import option
+from trainer.core.errors import ConfigError
+from trainer.core.options import option
+from trainer.core.run_config import RunConfig
 from trainer.race.entry import read_entrants
 from trainer.race.plan import RacePlan
 from trainer.race.verdict import foretell

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from trainer.errors import ConfigError
+from trainer.core.errors import ConfigError
 from trainer.race.plan import FEWEST_STEPS, SWEEP_SHARE, Entrant, RacePlan
 from trainer.race.result import Result
 

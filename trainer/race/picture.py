@@ -5,7 +5,7 @@ from statistics import median
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from trainer.errors import MissingDependency
+from trainer.core.errors import MissingDependency
 from trainer.race.jobs import Results, find_steps, sweep_jobs
 from trainer.race.plan import RacePlan
 from trainer.race.report import Report, runs_of

@@ -3,10 +3,10 @@
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from trainer.config import Choice, RunConfig
+from trainer.core.errors import ConfigError
+from trainer.core.options import build_options
+from trainer.core.run_config import Choice, RunConfig
 from trainer.entries import find_schedule
-from trainer.errors import ConfigError
-from trainer.options import build_options
 from trainer.schedules import find_warmup_steps
 
 FORMAT = 1

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import ConfigError, RunError, RunExists, RunNotFound, RunOwned
+from trainer.core.errors import ConfigError, RunError, RunExists, RunNotFound, RunOwned
+from trainer.core.paths import child_environment, trainer_command
 from trainer.ownership import is_locked, take_lock
-from trainer.paths import child_environment, trainer_command
 from trainer.race.jobs import Job, known_jobs
 from trainer.race.plan import RacePlan
 from trainer.race.result import Result, read_result

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.events import RunFinished
+from trainer.core.events import RunFinished
 from trainer.guard import has_risen
 from trainer.runs import Run
 from trainer.series import RunSeries

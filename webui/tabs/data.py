@@ -9,12 +9,12 @@ from typing import Any
 
 import gradio as gr
 
-from trainer.catalog import discover
-from trainer.config import DataConfig
+from trainer.core.errors import DataError
+from trainer.core.registry import discover
+from trainer.core.run_config import DataConfig
+from trainer.core.specs import ModelFamily
 from trainer.data.archives import unpack
 from trainer.data.folder import find_dataset
-from trainer.errors import DataError
-from trainer.specs import ModelFamily
 from webui.actions import as_shown, toasts
 from webui.field_updates import fill_fields
 from webui.fitness import describe_fitness, judge_for

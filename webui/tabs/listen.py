@@ -6,7 +6,7 @@ from typing import Any
 import gradio as gr
 import soundfile
 
-from trainer.errors import DataError, TimbreError
+from trainer.core.errors import DataError, TimbreError
 from trainer.runs import Run
 from webui.actions import event_detail, toasts
 from webui.api import speak_with

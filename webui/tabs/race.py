@@ -6,11 +6,11 @@ from typing import Any
 
 import gradio as gr
 
-from trainer.catalog import discover
-from trainer.config import RunConfig
-from trainer.errors import RunError, TimbreError
+from trainer.core.errors import RunError, TimbreError
+from trainer.core.registry import discover
+from trainer.core.run_config import RunConfig
+from trainer.core.specs import OptimizerSpec
 from trainer.race.choices import RaceChoices, plan_race, promise_of
-from trainer.specs import OptimizerSpec
 from webui.actions import as_shown, event_detail, toasts
 from webui.form import OptionsForm, Values
 from webui.refusals import FieldWatch, as_list, marks, problems_of

@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
-from trainer.device import Device, free_disk_gib, list_devices
+from trainer.core.device import Device, free_disk_gib, list_devices
 from webui.actions import answer_buttons, toasts
 from webui.scripts import mount
 from webui.studio import Studio, demo_config

@@ -9,7 +9,8 @@ from typing import Any
 
 import gradio as gr
 
-from trainer.config import RunConfig, read_config
+from trainer.core.errors import ConfigError, DataError, TimbreError
+from trainer.core.run_config import RunConfig, read_config
 from trainer.entries import (
     Entries,
     count_steps,
@@ -19,7 +20,6 @@ from trainer.entries import (
     missing_files,
     resolve,
 )
-from trainer.errors import ConfigError, DataError, TimbreError
 from trainer.flags import command_line
 from trainer.library import free_name
 from trainer.presets import PRESETS, apply_preset

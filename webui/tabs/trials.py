@@ -10,10 +10,10 @@ from typing import Any
 import gradio as gr
 
 from trainer.advice import PURPOSES, advise, advise_preset
-from trainer.config import RunConfig
-from trainer.device import Device, glance_at, list_devices
+from trainer.core.device import Device, glance_at, list_devices
+from trainer.core.errors import ConfigError, RunError, TimbreError
+from trainer.core.run_config import RunConfig
 from trainer.entries import resolve
-from trainer.errors import ConfigError, RunError, TimbreError
 from trainer.presets import PRESETS, apply_preset
 from webui.actions import event_detail, toasts
 from webui.errands import write_config

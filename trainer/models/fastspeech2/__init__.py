@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from trainer.core.specs import Featurizer, ModelFamily
 from trainer.models._layers.mel import MelSettings
 from trainer.models.fastspeech2.batches import collate, counts
 from trainer.models.fastspeech2.checkpoint import export, load
@@ -12,7 +13,6 @@ from trainer.models.fastspeech2.reading import read_texts
 from trainer.models.fastspeech2.rehearsal import REHEARSAL
 from trainer.models.fastspeech2.survey import survey
 from trainer.models.fastspeech2.synthesis import stream, synthesize
-from trainer.specs import Featurizer, ModelFamily
 
 
 def make_featurizer(base: Path | None, options: Options) -> Featurizer:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.data.types import Features
+from trainer.core.types import Features
 from trainer.models.fastspeech2.network import length_mask
 
 

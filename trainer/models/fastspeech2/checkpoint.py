@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from trainer.errors import CheckpointError
+from trainer.core.errors import CheckpointError
 from trainer.foreign import read_pickle
 from trainer.models._weights import (
     FACTS_FILE,

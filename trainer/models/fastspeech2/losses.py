@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from trainer.data.types import Batch
+from trainer.core.types import Batch
 from trainer.models.fastspeech2.network import FastSpeech2, Prediction
 
 _TARGETS = ("durations", "pitch", "energy", "mel_mask")

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from trainer.errors import ConfigError, FieldProblem
-from trainer.options import option
+from trainer.core.errors import ConfigError, FieldProblem
+from trainer.core.options import option
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from trainer.data.types import Clip, Features
+from trainer.core.specs import Corpus, Rehearsal
+from trainer.core.types import Clip, Features
 from trainer.models._layers.mel import MelSettings
 from trainer.models.fastspeech2 import tokens
 from trainer.models.fastspeech2.checkpoint import load, read_base
 from trainer.models.fastspeech2.network import sizes_of
 from trainer.models.fastspeech2.options import Options
-from trainer.specs import Corpus, Rehearsal
 
 _SYMBOLS_A_SECOND = 14.0  # letters of fluent English; chosen by hand
 _NUM_SYMBOLS = 60  # about what a language with an alphabet needs; chosen by hand

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from trainer.data.types import Clip, Features
-from trainer.errors import DataError
+from trainer.core.errors import DataError
+from trainer.core.specs import Corpus, Progress
+from trainer.core.types import Clip, Features
 from trainer.models._layers.mel import MelSettings
 from trainer.models.fastspeech2 import aligner, ctc_aligner, neural_aligner, tokens
 from trainer.models.fastspeech2.checkpoint import FORMAT, read_base, require_same_shape
 from trainer.models.fastspeech2.network import Sizes, sizes_of
 from trainer.models.fastspeech2.options import Options
-from trainer.specs import Corpus, Progress
 
 _REGRESSION_FRAMES = 20_000  # plenty for 81 weights
 

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import nn
 
+from trainer.core.errors import CheckpointError, DataError
+from trainer.core.specs import Speech
 from trainer.data.sentences import split_sentences
-from trainer.errors import CheckpointError, DataError
 from trainer.models._layers.hifigan import Hifigan, HifiganSettings, fold_weight_norm
 from trainer.models._layers.mel import MelSettings
 from trainer.models.fastspeech2 import vocoder
 from trainer.models.fastspeech2.checkpoint import read_tensors
 from trainer.models.fastspeech2.network import FastSpeech2, Prediction
 from trainer.models.fastspeech2.tokens import encode_symbols, split_symbols
-from trainer.specs import Speech
 
 _PAUSE_S = 0.12  # between sentences, in addition to the pauses that the network predicts
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from trainer.core.specs import Featurizer, ModelFamily
 from trainer.models.indextts2.batches import collate, counts
 from trainer.models.indextts2.checkpoint import export, load, publish, terms
 from trainer.models.indextts2.featurizer import IndexFeaturizer
@@ -14,7 +15,6 @@ from trainer.models.indextts2.rehearsal import REHEARSAL
 from trainer.models.indextts2.start import open_start
 from trainer.models.indextts2.survey import survey
 from trainer.models.indextts2.synthesis import silence, synthesize
-from trainer.specs import Featurizer, ModelFamily
 
 
 def make_featurizer(base: Path | None, options: Options) -> Featurizer:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer.errors import CheckpointError
+from trainer.core.errors import CheckpointError
 from trainer.models._weights import describe_misfit, link, on_host, shapes_of, write_own
 from trainer.models.indextts2.codec import CODEC_LICENCE
 from trainer.models.indextts2.folder import Base

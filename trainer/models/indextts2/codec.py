@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from trainer.errors import CheckpointError
+from trainer.core.errors import CheckpointError
 from trainer.models._layers.hifigan import fold_weight_norm
 
 CODEC_LICENCE = (

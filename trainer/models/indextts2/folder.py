@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from trainer.core.errors import CheckpointError, MissingDependency
 from trainer.data.cache import default_cache_folder
-from trainer.errors import CheckpointError, MissingDependency
 from trainer.foreign import Job, Routes, convert_pickles, write_tensors
 from trainer.models._converted import convert_once, hash_text, remembered_hash
 from trainer.models.indextts2.codec import CodecEncoder, CodecSizes

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainer.data.types import Batch
+from trainer.core.types import Batch
 from trainer.models.indextts2.network import UnifiedVoice
 
 _INPUTS = ("text_ids", "audio_ids", "layout", "text_index", "audio_index")

@@ -10,7 +10,7 @@ the other 364 need no memory.
 import torch
 from torch import Tensor, nn
 
-from trainer.errors import DataError
+from trainer.core.errors import DataError
 from trainer.models._layers.gpt2 import Gpt2Trunk
 from trainer.models._layers.perceiver import Perceiver
 from trainer.models._layers.rows import arrange

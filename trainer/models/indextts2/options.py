@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from trainer.options import option
+from trainer.core.options import option
 
 
 @dataclass(frozen=True)

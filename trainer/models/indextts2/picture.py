@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from trainer.data.types import Batch
+from trainer.core.specs import Picture
+from trainer.core.types import Batch
 from trainer.models.indextts2.losses import predict
 from trainer.models.indextts2.network import UnifiedVoice
-from trainer.specs import Picture
 
 _SHOWN = 48
 """Number of the most frequent codes that get bars; one more pair shows all others."""

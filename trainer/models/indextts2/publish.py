@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.config import WRITTEN_BY
-from trainer.errors import CheckpointError
-from trainer.version import __version__
+from trainer.core.errors import CheckpointError
+from trainer.core.run_config import WRITTEN_BY
+from trainer.core.version import __version__
 
 LICENCE_FILE = "LICENSE-WEIGHTS.txt"
 

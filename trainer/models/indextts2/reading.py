@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainer.core.specs import Reading
 from trainer.models.indextts2.options import Options
 from trainer.models.indextts2.start import open_start
 from trainer.models.indextts2.survey import read_bpe
 from trainer.models.indextts2.tokenizer import make_tokenizer, split_characters
-from trainer.specs import Reading
 
 
 def read_texts(

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from trainer.data.types import Features
+from trainer.core.specs import Draw
+from trainer.core.types import Features
 from trainer.models.indextts2.batches import OWN_EMOTION
-from trainer.specs import Draw
 
 _VOICES = ("condition", "emotion", "reference")
 

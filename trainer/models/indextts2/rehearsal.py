@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.data.types import Clip, Features
+from trainer.core.specs import Corpus, Rehearsal
+from trainer.core.types import Clip, Features
 from trainer.models.indextts2.batches import layout_of
 from trainer.models.indextts2.checkpoint import network
 from trainer.models.indextts2.folder import RANDOM_LICENCE, config_of
@@ -25,7 +26,6 @@ from trainer.models.indextts2.sizes import (
 )
 from trainer.models.indextts2.start import FORMAT, open_start
 from trainer.models.indextts2.tokenizer import ByteTokenizer, make_tokenizer
-from trainer.specs import Corpus, Rehearsal
 
 TOKENS_A_SECOND = 9.0
 """Text tokens per second of fluent speech: about the syllables and spaces of Korean."""

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.errors import CheckpointError, MissingDependency
+from trainer.core.errors import CheckpointError, MissingDependency
 from trainer.models.indextts2.folder import Base
 
 LAYER = 17

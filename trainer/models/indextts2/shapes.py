@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.errors import CheckpointError
+from trainer.core.errors import CheckpointError
 from trainer.models._weights import describe_misfit, shapes_of
 from trainer.models.indextts2.network import CONDITIONING, UnifiedVoice
 from trainer.models.indextts2.sizes import ConformerSizes, Sizes

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.data.types import Clip, Features
-from trainer.errors import CheckpointError, DataError
+from trainer.core.errors import CheckpointError, DataError
+from trainer.core.specs import Corpus, Progress
+from trainer.core.types import Clip, Features
 from trainer.models._surveying import number_speakers, read_clips
 from trainer.models.indextts2.batches import layout_of
 from trainer.models.indextts2.codec import CODEC_LICENCE
@@ -17,7 +18,6 @@ from trainer.models.indextts2.options import Options
 from trainer.models.indextts2.sizes import OUTPUT_RATE, Sizes
 from trainer.models.indextts2.start import FORMAT, open_start
 from trainer.models.indextts2.tokenizer import UNKNOWN, make_tokenizer, related_rows
-from trainer.specs import Corpus, Progress
 
 
 def survey(

@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 from typing import Any, Protocol
 
-from trainer.errors import CheckpointError, MissingDependency
+from trainer.core.errors import CheckpointError, MissingDependency
 
 UNKNOWN = 2
 """The token for text that a model has no token for."""

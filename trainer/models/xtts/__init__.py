@@ -5,7 +5,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.data.types import Features
+from trainer.core.specs import Featurizer, ModelFamily
+from trainer.core.types import Features
 from trainer.models.xtts.batches import Collate, counts, make_collate
 from trainer.models.xtts.checkpoint import export, load, publish, terms
 from trainer.models.xtts.featurizer import XttsFeaturizer
@@ -18,7 +19,6 @@ from trainer.models.xtts.sizes import GptSizes
 from trainer.models.xtts.start import open_start
 from trainer.models.xtts.survey import survey
 from trainer.models.xtts.synthesis import checks, stream, synthesize
-from trainer.specs import Featurizer, ModelFamily
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.data.types import Features
-from trainer.errors import DataError
+from trainer.core.errors import DataError
+from trainer.core.types import Features
 from trainer.models._layers.rows import Rows, join_ids, pad_ids
 from trainer.models.xtts.sizes import CODE_STRIDE, HOP_LENGTH, GptSizes
 

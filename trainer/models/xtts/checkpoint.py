@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainer.core.errors import CheckpointError
 from trainer.data.audio import write_wav
-from trainer.errors import CheckpointError
 from trainer.models._weights import describe_misfit, link, on_host, shapes_of, write_own
 from trainer.models.xtts.generation import Sampling
 from trainer.models.xtts.options import Options

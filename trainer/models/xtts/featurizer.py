@@ -6,10 +6,10 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from trainer.core.errors import DataError
+from trainer.core.types import Clip, Features
 from trainer.data.audio import load_audio
 from trainer.data.cache import content_hash
-from trainer.data.types import Clip, Features
-from trainer.errors import DataError
 from trainer.models.xtts.dvae import DvaeEncoder, load_dvae
 from trainer.models.xtts.folder import Base
 from trainer.models.xtts.mels import conditioning_mel, dvae_mel

@@ -6,7 +6,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from trainer.errors import CheckpointError
+from trainer.core.errors import CheckpointError
 from trainer.models._weights import describe_misfit, shapes_of
 
 Network = TypeVar("Network", bound=nn.Module)

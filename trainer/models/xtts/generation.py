@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.errors import ConfigError
+from trainer.core.errors import ConfigError
 from trainer.models._layers.gpt2 import KeyValueCache
 from trainer.models.xtts.network import XttsGpt
 

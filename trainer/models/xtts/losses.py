@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainer.data.types import Batch
+from trainer.core.types import Batch
 from trainer.models.xtts.batches import IGNORED
 from trainer.models.xtts.network import XttsGpt
 

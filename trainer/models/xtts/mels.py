@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from trainer.errors import DataError
+from trainer.core.errors import DataError
 from trainer.models.xtts.sizes import HOP_LENGTH, SAMPLE_RATE
 
 # All as in coqui-tts; the networks were trained on these mels.

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainer.errors import DataError
+from trainer.core.errors import DataError
 from trainer.models._layers.attention import SelfAttention
 from trainer.models._layers.gpt2 import Gpt2Trunk
 from trainer.models._layers.perceiver import Perceiver

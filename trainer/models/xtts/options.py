@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from trainer.options import option
+from trainer.core.options import option
 
 LAYERS = {"small": 6, "medium": 15}
 """Trunk layers of a GPT that is trained from scratch, of the published 30; chosen by hand.

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.config import WRITTEN_BY
-from trainer.errors import CheckpointError
+from trainer.core.errors import CheckpointError
+from trainer.core.run_config import WRITTEN_BY
+from trainer.core.version import __version__
 from trainer.foreign import write_tensors
 from trainer.models.xtts.folder import LICENCE_FILE, MEL_STATS, Base
 from trainer.models.xtts.shapes import languages_of, token_ids
-from trainer.version import __version__
 
 State = dict[str, Tensor]
 

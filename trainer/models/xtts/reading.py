@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainer.core.specs import Reading
 from trainer.models.xtts.options import Options
 from trainer.models.xtts.start import open_start
 from trainer.models.xtts.tokenizer import UNKNOWN, XttsTokenizer
-from trainer.specs import Reading
 
 
 def read_texts(

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from trainer.data.types import Features
+from trainer.core.specs import Draw
+from trainer.core.types import Features
 from trainer.models.xtts.sizes import CODE_STRIDE, HOP_LENGTH, SAMPLE_RATE
-from trainer.specs import Draw
 
 # coqui-tts's recipe also conditions on 3 to 6 s.
 SHORTEST_FRAMES = round(3.0 * SAMPLE_RATE / HOP_LENGTH)

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from trainer.data.types import Clip, Features
-from trainer.errors import DataError
+from trainer.core.errors import DataError
+from trainer.core.specs import Corpus, Rehearsal
+from trainer.core.types import Clip, Features
 from trainer.models.xtts.checkpoint import configure
 from trainer.models.xtts.options import LAYERS, Options
 from trainer.models.xtts.random_base import blank_vocab, complete_sizes, config_of
@@ -27,7 +28,6 @@ from trainer.models.xtts.sizes import (
 from trainer.models.xtts.start import FORMAT, open_start
 from trainer.models.xtts.tokenizer import XttsTokenizer
 from trainer.models.xtts.voice import SpeakingGpt
-from trainer.specs import Corpus, Rehearsal
 
 TOKENS_A_SECOND = 13.0
 """Text tokens per second of fluent speech; a clip of 11.6 s then fills a row of 438 positions."""

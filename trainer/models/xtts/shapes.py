@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.errors import CheckpointError
+from trainer.core.errors import CheckpointError
 from trainer.models._layers.perceiver import HEAD_WIDTH
 from trainer.models._weights import describe_misfit, shapes_of
 from trainer.models.xtts.dvae import dvae_sizes, load_dvae

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainer.errors import DataError
+from trainer.core.errors import DataError
 from trainer.models.xtts.frozen import (
     below,
     count_modules,

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from trainer.data.types import Clip, Features
-from trainer.errors import DataError
+from trainer.core.errors import DataError
+from trainer.core.specs import Corpus, Progress
+from trainer.core.types import Clip, Features
 from trainer.models._surveying import number_speakers, read_clips
 from trainer.models.xtts.cleaning import plain_language
 from trainer.models.xtts.folder import Base
@@ -18,7 +19,6 @@ from trainer.models.xtts.sizes import CODE_STRIDE, OUTPUT_RATE, SAMPLE_RATE, Siz
 from trainer.models.xtts.start import FORMAT, open_start
 from trainer.models.xtts.tokenizer import XttsTokenizer
 from trainer.models.xtts.vocabulary import Extension, extend_vocabulary
-from trainer.specs import Corpus, Progress
 
 # Chosen by hand: 12 s are three chunks of the published 4 s. Checkpoints contain the references,
 # and each short text is spoken at every check, so there are few of both.

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from trainer.core.errors import DataError
+from trainer.core.specs import Speech
 from trainer.data.sentences import split_sentences
-from trainer.errors import DataError
 from trainer.models.xtts.generation import Generated, draw, generate
 from trainer.models.xtts.sizes import OUTPUT_RATE
 from trainer.models.xtts.tokenizer import UNKNOWN, XttsTokenizer
 from trainer.models.xtts.voice import SpeakingGpt, own_model
-from trainer.specs import Speech
 
 # All chosen by hand.
 _SEED = 1234  # always the same, so that previews of different steps can be compared

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from trainer.errors import CheckpointError, DataError, MissingDependency
+from trainer.core.errors import CheckpointError, DataError, MissingDependency
 from trainer.models.xtts.cleaning import clean, plain_language
 
 STOP, UNKNOWN, SPACE, START = "[STOP]", "[UNK]", "[SPACE]", "[START]"

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from trainer.errors import CheckpointError
+from trainer.core.errors import CheckpointError
 from trainer.models.xtts.cleaning import amharic_g2p as sounds_of
 from trainer.models.xtts.cleaning import plain_language
 from trainer.models.xtts.cleaning.korean import romanize_hangul

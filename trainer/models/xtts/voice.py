@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from trainer.core.errors import DataError
 from trainer.data.audio import load_audio
-from trainer.errors import DataError
 from trainer.models.xtts.folder import Base
 from trainer.models.xtts.generation import Sampling
 from trainer.models.xtts.mels import conditioning_mel

@@ -6,7 +6,7 @@ import string
 from functools import cache
 from pathlib import Path
 
-from trainer.errors import MissingDependency
+from trainer.core.errors import MissingDependency
 
 _WORDS = json.loads(Path(__file__).with_name("chinese.json").read_text(encoding="utf-8"))
 _DIGITS, _POINT, _YEAR, _MONTH = (_WORDS[key] for key in ("digits", "point", "year", "month"))

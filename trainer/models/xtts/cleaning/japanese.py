@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any
 
-from trainer.errors import MissingDependency
+from trainer.core.errors import MissingDependency
 
 
 def to_romaji(text: str) -> str:

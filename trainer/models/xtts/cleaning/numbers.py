@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from trainer.errors import MissingDependency
+from trainer.core.errors import MissingDependency
 from trainer.models.xtts.cleaning.rules import Rules, rules_of
 
 _NUMBER = re.compile("[0-9]+")

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
-from trainer.averaging import start_average
-from trainer.config import RunConfig
-from trainer.data.types import Batch
-from trainer.device import Device
-from trainer.events import RunAdapted
-from trainer.specs import Corpus, ModelFamily, OptimizerSpec
+from trainer.core.device import Device
+from trainer.core.ema import start_average
+from trainer.core.events import RunAdapted
+from trainer.core.run_config import RunConfig
+from trainer.core.specs import Corpus, ModelFamily, OptimizerSpec
+from trainer.core.types import Batch
 
 # The order in which optimizations are applied: what is compiled must already have its final modules
 # and dtypes.

@@ -8,7 +8,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.errors import ConfigError, FieldProblem
+from trainer.core.errors import ConfigError, FieldProblem
 
 _KEY = "timbre"
 

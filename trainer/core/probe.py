@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainer.data.types import Batch
-from trainer.setup import Probe, Setup
+from trainer.core.train_state import Probe, Setup
+from trainer.core.types import Batch
 
 _PRODUCTS = {
     "aten::mm": (0, 1),

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import ConfigError, FieldProblem, within
-from trainer.options import build_options, option, to_values, unknown_name
+from trainer.core.errors import ConfigError, FieldProblem, within
+from trainer.core.options import build_options, option, to_values, unknown_name
 
 FORMAT = 1  # of run.json; raise it when an older Timbre could not read a newer file
 WRITTEN_BY = "timbre_version"

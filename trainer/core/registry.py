@@ -9,8 +9,8 @@ import pkgutil
 from functools import cache
 from typing import Any, TypeVar
 
-from trainer.errors import UnknownEntry
-from trainer.options import unknown_name
+from trainer.core.errors import UnknownEntry
+from trainer.core.options import unknown_name
 
 Entry = TypeVar("Entry")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer.durable import line_end_if_torn
+from trainer.core.atomic_io import line_end_if_torn
 
 
 # Names and fields of events are stored in every run's events.jsonl. Renaming one makes old runs

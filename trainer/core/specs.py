@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from trainer.data.types import Batch, Clip, Features
-from trainer.device import Device
-from trainer.events import Event
+from trainer.core.device import Device
+from trainer.core.events import Event
+from trainer.core.types import Batch, Clip, Features
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from trainer.setup import Probe, Setup
+    from trainer.core.train_state import Probe, Setup
 
 Progress = Callable[[str, int, int], None]
 """Called as (phase, done, total) during long work before the first step."""
