@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from assets.make_base import describe_machine
+from trainer.config.resolve import find_family
 from trainer.core.run_config import DataConfig, RunConfig
 from trainer.core.specs import ModelFamily
 from trainer.core.types import Clip, Features
 from trainer.data.batching import BatchPlan, ClipBatches
 from trainer.data.cache import FeatureCache
 from trainer.dataset import Dataset, prepare_dataset
-from trainer.entries import find_family
 
 _DEMO = Path(__file__).parent / "demo"
 Counts = Callable[[Features], dict[str, float]]

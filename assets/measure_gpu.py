@@ -24,12 +24,12 @@ from typing import Any
 import torch
 
 from trainer.assemble import build_setup, seed_everything, take_device
+from trainer.config.resolve import resolve
 from trainer.core.errors import TimbreError
 from trainer.core.registry import discover
 from trainer.core.run_config import Choice, RunConfig, TrainingConfig
 from trainer.core.specs import OptimizerSpec
 from trainer.core.train_state import Setup, World
-from trainer.entries import resolve
 from trainer.loop import train_step
 from trainer.measure import Ladder, MeasurePlan
 from trainer.measure.goals import judge_goals

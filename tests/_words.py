@@ -15,12 +15,12 @@ from typing import Any
 
 from _page import make_studio
 
+from trainer.config.presets import PRESETS
+from trainer.config.schedules import SCHEDULES
 from trainer.core.options import describe
 from trainer.core.registry import discover
 from trainer.core.run_config import DataConfig, TrainingConfig
 from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
-from trainer.presets import PRESETS
-from trainer.schedules import SCHEDULES
 from webui.form import _describe
 from webui.page import build_page
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from trainer.config.cli_flags import config_flags
+from trainer.config.resolve import find_optimizer
+from trainer.config.schedules import SCHEDULES
 from trainer.core.registry import discover
 from trainer.core.run_config import Choice, RunConfig
 from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
-from trainer.entries import find_optimizer
-from trainer.flags import config_flags
-from trainer.schedules import SCHEDULES
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,7 +36,7 @@ FLOORS = {
     "trainer.measure": 5.15,
     "trainer.race": 5.15,
     "trainer.rate_finder": 5.15,
-    "trainer.flags": 5.1,
+    "trainer.config.cli_flags": 5.1,
     "trainer.process": 5.1,
     "trainer.telling": 5.05,
     "trainer.speaking": 5.1,
@@ -66,12 +66,12 @@ FLOORS = {
     "trainer.assemble": 3.2,
     "trainer.checkpoints": 3.1,
     "trainer.dataset": 3.0,
-    "trainer.entries": 3.0,
+    "trainer.config.resolve": 3.0,
     "trainer.evaluate": 3.0,
     "trainer.advice": 3.05,
     "trainer.alphabet": 3.0,
     "trainer.votes": 1.0,
-    "trainer.presets": 3.0,
+    "trainer.config.presets": 3.0,
     "trainer.rehearsal": 3.1,
     "trainer.measurements": 3.0,
     "trainer.core.ema": 1.1,
@@ -85,7 +85,7 @@ FLOORS = {
     "trainer.optimizations": 2.15,
     "trainer.optimizers": 2.1,
     "trainer.core.probe": 2.05,
-    "trainer.schedules": 2.1,
+    "trainer.config.schedules": 2.1,
     "trainer.series": 2.1,
     "trainer.data": 2.0,
     "trainer.foreign": 2.0,

@@ -12,11 +12,11 @@ from tests._clips import write_list, write_tone
 from trainer import Run, RunConfig, cli
 from trainer.__main__ import leave_a_core
 from trainer.cli import main
+from trainer.config.cli_flags import command_line, config_flags, config_from_args
+from trainer.config.presets import PRESETS, apply_preset
 from trainer.core.errors import ConfigError
 from trainer.core.events import RunFinished, RunStarted, StepDone, ValidationDone
 from trainer.core.run_config import Choice, DataConfig, TrainingConfig
-from trainer.flags import command_line, config_flags, config_from_args
-from trainer.presets import PRESETS, apply_preset
 from trainer.series import merged_rows
 
 

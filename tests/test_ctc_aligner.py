@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from trainer.assemble import check_before_start
+from trainer.config.resolve import with_absolute_paths
 from trainer.core.errors import CheckpointError, ConfigError, DataError, StopRequested
 from trainer.core.run_config import Choice, DataConfig, RunConfig
 from trainer.core.types import Clip
-from trainer.entries import with_absolute_paths
 from trainer.models._layers.mel import MelSettings
 from trainer.models.fastspeech2 import Options, tokens
 from trainer.models.fastspeech2.ctc_aligner import (

@@ -20,13 +20,13 @@ from torch.utils._pytree import tree_leaves
 from tests.parity import optimizer_problem as problem
 from tests.test_gate import VARIANTS
 from trainer.assemble import build_setup
+from trainer.config.resolve import resolve
 from trainer.core.device import describe_cpu
 from trainer.core.options import build_options
 from trainer.core.registry import discover
 from trainer.core.run_config import Choice, RunConfig, TrainingConfig
 from trainer.core.specs import OptimizerSpec
 from trainer.core.train_state import Setup, World
-from trainer.entries import resolve
 from trainer.loop import train_step
 from trainer.optimizers import _elementwise, _tables, kron
 from trainer.rehearsal import imagine, largest_batches, longest_clips, make_up_clips, rehearsal_of

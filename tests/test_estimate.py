@@ -10,6 +10,8 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from trainer.assemble import build_setup, choose_device
+from trainer.config.presets import USABLE_SHARE, apply_preset
+from trainer.config.resolve import resolve
 from trainer.core.device import Device
 from trainer.core.errors import ConfigError
 from trainer.core.registry import discover
@@ -18,11 +20,9 @@ from trainer.core.specs import OptimizerSpec
 from trainer.core.train_state import Setup, World
 from trainer.core.types import Batch
 from trainer.cuda_like import CudaLike
-from trainer.entries import resolve
 from trainer.estimate import count_step, estimate
 from trainer.live_memory import FlopCount, LiveMemory
 from trainer.loop import train_step
-from trainer.presets import USABLE_SHARE, apply_preset
 from trainer.rehearsal import imagine, largest_batches, longest_clips, make_up_clips
 
 CPU = choose_device("cpu")

@@ -9,15 +9,15 @@ import pytest
 from _clips import write_list, write_tone
 from _page import in_blocks, make_studio
 
+from trainer.config.presets import PRESETS, apply_preset
+from trainer.config.resolve import mismatches, missing_files, resolve
+from trainer.config.schedules import SCHEDULES
 from trainer.core.errors import ConfigError, DataError, FieldProblem
 from trainer.core.options import build_options, describe, to_values
 from trainer.core.registry import discover
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
 from trainer.data.manifest import read_manifest
-from trainer.entries import mismatches, missing_files, resolve
-from trainer.presets import PRESETS, apply_preset
-from trainer.schedules import SCHEDULES
 from webui.curve import draw_lr_curve
 from webui.form import OptionsForm
 from webui.ledger import Look, ledger_page, report

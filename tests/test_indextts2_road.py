@@ -23,6 +23,7 @@ from _indextts2 import (
 from safetensors.torch import load_file
 
 from trainer.assemble import assemble
+from trainer.config.presets import apply_preset
 from trainer.core.errors import CheckpointError, DataError
 from trainer.core.events import (
     Event,
@@ -43,7 +44,6 @@ from trainer.models.indextts2.folder import CONDITIONING_FILE, open_base
 from trainer.models.indextts2.references import draws
 from trainer.models.indextts2.shapes import check_state, is_conditioning, refuse_other_versions
 from trainer.models.indextts2.tokenizer import PieceTokenizer
-from trainer.presets import apply_preset
 from trainer.race import Race
 from trainer.race.choices import RaceChoices, plan_race
 from trainer.race.report import make_report

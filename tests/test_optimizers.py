@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from tests._toy import OPTIMIZERS
+from trainer.config.schedules import SCHEDULES
 from trainer.core.errors import ConfigError, MissingDependency
 from trainer.core.options import build_options, describe
 from trainer.core.registry import discover
 from trainer.core.specs import OptimizerSpec
 from trainer.optimizers import _prodigy_host
 from trainer.optimizers._groups import param_groups
-from trainer.schedules import SCHEDULES
 
 CPU = torch.device("cpu")
 SPECS = discover("trainer.optimizers", OptimizerSpec)

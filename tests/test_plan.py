@@ -7,12 +7,12 @@ import torch
 
 from tests._toy import make_setup
 from trainer.checkpoints import newest_checkpoint, restore_checkpoint
+from trainer.config.schedules import SCHEDULES, CosineOptions, LinearOptions, NoamOptions
 from trainer.core.events import Event, EventLog, PlanChanged, RunStarted, StepDone, ValidationDone
 from trainer.core.train_state import Setup
 from trainer.loop import train
 from trainer.plan import LEAST_SHARE, hold_rate, take_up_plan
 from trainer.requests import ask_for_steps, asked_steps, take_asked_steps
-from trainer.schedules import SCHEDULES, CosineOptions, LinearOptions, NoamOptions
 from trainer.series import RunSeries
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from _page import in_blocks
 
+from trainer.config.presets import PRESETS
 from trainer.core.run_config import Choice, DataConfig, RunConfig
-from trainer.presets import PRESETS
 from webui.preset_values import DEFAULTS, PresetValues
 from webui.run_form import RunForm
 from webui.tabs.train import with_preset

@@ -18,12 +18,12 @@ import torch
 
 from tests._holding import hold
 from tests._toy import ToyModel, make_setup
+from trainer.config.resolve import find_optimizer
 from trainer.core.errors import ConfigError, RunExists, RunOwned, TimbreError
 from trainer.core.events import Event, RunFinished, RunStarted, StepDone, ValidationDone
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.train_state import Cadence
 from trainer.divergence import LossNotFinite
-from trainer.entries import find_optimizer
 from trainer.loop import train
 from trainer.ownership import take_lock
 from trainer.race import Entrant, Race, RacePlan

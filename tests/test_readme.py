@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from trainer.cli import COMMANDS
+from trainer.config.presets import PRESETS
+from trainer.config.schedules import SCHEDULES
 from trainer.core.registry import discover
 from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
-from trainer.presets import PRESETS
-from trainer.schedules import SCHEDULES
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

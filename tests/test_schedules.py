@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 
+from trainer.config.schedules import (
+    SCHEDULES,
+    find_warmup_steps,
+    lr_curve,
+    parse_milestones,
+    warnings_for,
+)
 from trainer.core.errors import ConfigError
 from trainer.core.options import build_options, describe
-from trainer.schedules import SCHEDULES, find_warmup_steps, lr_curve, parse_milestones, warnings_for
 
 LENGTHS = (1, 2, 3, 19, 300, 5000)
 each_schedule = pytest.mark.parametrize("name", sorted(SCHEDULES))
@@ -221,7 +227,7 @@ def test_defaults_that_fit_any_run_bring_no_warning(name: str, total_steps: int)
 
 
 def test_schedules_are_read_without_torch() -> None:
-    program = "import sys, trainer.schedules; sys.exit('torch' in sys.modules)"
+    program = "import sys, trainer.config.schedules; sys.exit('torch' in sys.modules)"
 
     result = subprocess.run([sys.executable, "-c", program], check=False)
 

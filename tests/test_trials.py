@@ -15,6 +15,8 @@ from _page import in_blocks, make_studio
 from trainer.advice import advise, advise_preset
 from trainer.assemble import choose_device
 from trainer.cli import main
+from trainer.config.presets import apply_preset
+from trainer.config.resolve import resolve
 from trainer.core.device import Device
 from trainer.core.errors import ConfigError, DataError, RunError, RunNotFound
 from trainer.core.events import (
@@ -27,11 +29,9 @@ from trainer.core.events import (
 )
 from trainer.core.options import describe
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
-from trainer.entries import resolve
 from trainer.foresight import find_fix
 from trainer.measure.plan import plan_rows
 from trainer.measurements import Measurement, Row, keep, kept_folder
-from trainer.presets import apply_preset
 from trainer.race import Race
 from trainer.race.choices import RaceChoices, plan_race
 from trainer.race.command import publish

@@ -38,12 +38,12 @@ import trainer.loop
 import trainer.process
 from tests._toy import OPTIMIZERS
 from trainer.checkpoints import newest_checkpoint, newest_step
+from trainer.config.resolve import find_optimizer
 from trainer.core.events import CheckpointSaved, Notice, ResumeVerified, RunAdapted
 from trainer.core.registry import discover
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
 from trainer.core.train_state import Setup
-from trainer.entries import find_optimizer
 from trainer.library import RunLibrary
 from trainer.models._layers.dropout import Dropout
 from trainer.runs import Run

@@ -7,11 +7,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.config.presets import PRESETS
 from trainer.core.device import Device
 from trainer.core.registry import discover
 from trainer.core.specs import Optimization
 from trainer.measurements import Measurement, Row, list_kept
-from trainer.presets import PRESETS
 
 PURPOSES = ("quick", "balanced", "quality", "low-memory")
 """What a run is for; each is the name of a preset that works for every family."""

@@ -14,6 +14,15 @@ from trainer.checkpoints import (
     saved_scope,
     set_damaged_aside,
 )
+from trainer.config.resolve import (
+    Entries,
+    count_steps,
+    find_base_lr,
+    find_schedule,
+    mismatches,
+    missing_files,
+    resolve,
+)
 from trainer.core.device import Device, describe_cpu, list_devices
 from trainer.core.ema import start_average
 from trainer.core.errors import ConfigError
@@ -25,15 +34,6 @@ from trainer.core.specs import Optimization
 from trainer.core.train_state import Cadence, Probe, Setup, World
 from trainer.dataset import Dataset, Emit, make_batches, prepare_dataset
 from trainer.distributed import in_turn
-from trainer.entries import (
-    Entries,
-    count_steps,
-    find_base_lr,
-    find_schedule,
-    mismatches,
-    missing_files,
-    resolve,
-)
 from trainer.optimizers._groups import param_groups
 from trainer.scope import (
     compare_scopes,

@@ -77,8 +77,8 @@ def _run_parser(command: str, what: str = "the run folder") -> argparse.Argument
 
 
 def _check(argv: list[str]) -> int:  # imports inside commands: torch takes seconds to import
+    from trainer.config.cli_flags import data_from_args
     from trainer.data.manifest import read_manifest
-    from trainer.flags import data_from_args
 
     parser = _parser("check")
     parser.add_argument("--family", default="", help="also compute this family's features")
@@ -154,10 +154,10 @@ def _judge_for(
     family_name: str, base_name: str, clips: Sequence[Clip]
 ) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """Return why clips are unusable for a family, by clip id, and the costs of new languages."""
+    from trainer.config.resolve import find_family
     from trainer.data.cache import FeatureCache, default_cache_folder
     from trainer.data.listing import no_progress
     from trainer.dataset import loader_workers
-    from trainer.entries import find_family
 
     family = find_family(family_name)
     base = Path(absolute_path(base_name)) if base_name else None
@@ -175,7 +175,7 @@ def _judge_for(
 def _alphabet_for(family_name: str, base_name: str, clips: Sequence[Clip]) -> dict[str, Any]:
     """Return the characters that a family does not know; see `describe_alphabet`."""
     from trainer.alphabet import describe_alphabet
-    from trainer.entries import find_family
+    from trainer.config.resolve import find_family
 
     family = find_family(family_name)
     base = Path(absolute_path(base_name)) if base_name else None
@@ -184,8 +184,8 @@ def _alphabet_for(family_name: str, base_name: str, clips: Sequence[Clip]) -> di
 
 def _train(argv: list[str]) -> int:
     from trainer.assemble import check_before_start
-    from trainer.entries import with_absolute_paths
-    from trainer.flags import config_from_args, refuse_missing_data
+    from trainer.config.cli_flags import config_from_args, refuse_missing_data
+    from trainer.config.resolve import with_absolute_paths
 
     parser = _parser("train")
     parser.add_argument("--run", required=True, metavar="DIR", help="the new run folder")
@@ -220,7 +220,7 @@ def _resume(argv: list[str]) -> int:
 
 def _change_options(run: Run, words: Sequence[str]) -> None:
     """Apply options that change at a resume and print how much each of them matters."""
-    from trainer.entries import resolve
+    from trainer.config.resolve import resolve
     from trainer.scope import (
         changed_config,
         compare_configs,

@@ -15,13 +15,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import _engine_run_backward
 
 from trainer.assemble import build_setup, choose_device
+from trainer.config.resolve import Entries, resolve
 from trainer.core.device import Device
 from trainer.core.run_config import RunConfig
 from trainer.core.train_state import Setup, World
 from trainer.core.types import Batch, Clip
 from trainer.cuda_like import CudaLike
 from trainer.dataset import Dataset
-from trainer.entries import Entries, resolve
 from trainer.live_memory import FlopCount, LiveMemory, MadeUpScalars
 from trainer.rehearsal import imagine, largest_batches, longest_clips, make_up_clips, rehearsal_of
 

@@ -7,6 +7,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from trainer.assemble import choose_device
+from trainer.config.cli_flags import config_from_args
+from trainer.config.presets import USABLE_SHARE, apply_preset
+from trainer.config.resolve import find_family, with_absolute_paths
 from trainer.core.device import Device
 from trainer.core.options import describe
 from trainer.core.registry import discover
@@ -14,11 +17,8 @@ from trainer.core.run_config import RunConfig
 from trainer.core.specs import Optimization
 from trainer.core.types import Clip
 from trainer.data.manifest import read_manifest
-from trainer.entries import find_family, with_absolute_paths
 from trainer.estimate import GIB, estimate
-from trainer.flags import config_from_args
 from trainer.measurements import s_per_step_of
-from trainer.presets import USABLE_SHARE, apply_preset
 from trainer.rehearsal import without_size
 
 Tell = Callable[[str], None]

@@ -12,9 +12,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from trainer.config.resolve import find_base_lr, resolve
 from trainer.core.events import CheckpointSaved, Event, Notice, StepDone
 from trainer.core.run_config import Choice, RunConfig
-from trainer.entries import find_base_lr, resolve
 
 # All thresholds are chosen by hand. AdamW at its usual learning rate stays far inside all of them.
 FIRST_STEPS = 100  # later, the alerts about a diverging loss take over

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from trainer.config.resolve import Entries
 from trainer.core.errors import ConfigError
 from trainer.core.options import describe
 from trainer.core.run_config import RunConfig
@@ -13,7 +14,6 @@ from trainer.core.specs import ModelFamily, Rehearsal
 from trainer.core.types import Batch, Clip
 from trainer.data.batching import BatchPlan, ClipBatches
 from trainer.dataset import Dataset
-from trainer.entries import Entries
 
 _DRAWS = 32
 """Steps to search for the largest batch if a family draws lengths at random (chosen by hand)."""

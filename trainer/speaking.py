@@ -11,12 +11,12 @@ from torch import nn
 
 from trainer.assemble import choose_device
 from trainer.checkpoints import newest_checkpoint, verify_checkpoint
+from trainer.config.resolve import find_family
 from trainer.core.device import glance_at, list_devices
 from trainer.core.errors import CheckpointError, ConfigError, RunExists
 from trainer.core.options import build_options
 from trainer.core.run_config import Choice, RunConfig
 from trainer.core.specs import ModelFamily, Speech
-from trainer.entries import find_family
 from trainer.runs import Run
 
 Said = TypeVar("Said")

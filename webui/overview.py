@@ -7,9 +7,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from trainer.config.resolve import find_family
 from trainer.core.errors import RunNotFound, TimbreError
 from trainer.core.run_config import RunConfig
-from trainer.entries import find_family
 from trainer.library import RunLibrary
 from trainer.runs import Run, RunStatus
 from trainer.series import RunSeries

@@ -8,8 +8,8 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
+from trainer.config.presets import PRESETS
 from trainer.core.run_config import RunConfig
-from trainer.presets import PRESETS
 from webui.form import ChoiceForm
 from webui.run_form import RunForm
 

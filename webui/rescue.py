@@ -3,8 +3,8 @@
 import time
 from pathlib import Path
 
+from trainer.config.resolve import find_base_lr, resolve
 from trainer.core.errors import RunError
-from trainer.entries import find_base_lr, resolve
 from trainer.guard import are_sane, rescue_config
 from trainer.runs import Run
 from webui.studio import Studio

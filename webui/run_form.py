@@ -5,12 +5,12 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
+from trainer.config.schedules import SCHEDULES
 from trainer.core.device import Device, list_devices
 from trainer.core.errors import ConfigError
 from trainer.core.registry import discover
 from trainer.core.run_config import DataConfig, RunConfig, TrainingConfig
 from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
-from trainer.schedules import SCHEDULES
 from webui.form import ChoiceForm, OptionsForm, Values
 
 _DEFAULTS = RunConfig()

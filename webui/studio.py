@@ -6,15 +6,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from trainer.config.cli_flags import refuse_missing_data
+from trainer.config.presets import apply_preset
+from trainer.config.resolve import resolve, with_absolute_paths
 from trainer.core.errors import DataError, TimbreError
 from trainer.core.paths import ASSETS
 from trainer.core.run_config import DataConfig, RunConfig
 from trainer.data.manifest import Manifest, Progress, no_progress, read_manifest
-from trainer.entries import resolve, with_absolute_paths
-from trainer.flags import refuse_missing_data
 from trainer.library import RunLibrary
 from trainer.measurements import list_kept
-from trainer.presets import apply_preset
 from trainer.runs import Run
 from webui.errands import Errand
 from webui.overview import Overview

@@ -11,10 +11,10 @@ from types import FrameType
 from typing import Any
 
 from trainer.assemble import choose_device
+from trainer.config.cli_flags import config_from_args
+from trainer.config.resolve import find_family, with_absolute_paths
 from trainer.core.errors import ConfigError
 from trainer.core.specs import ModelFamily
-from trainer.entries import find_family, with_absolute_paths
-from trainer.flags import config_from_args
 from trainer.measure.ladder import Ladder
 from trainer.measure.plan import FIRST, MeasurePlan
 from trainer.measure.report import line_of, to_markdown

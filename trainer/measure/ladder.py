@@ -16,9 +16,9 @@ import psutil
 import torch
 
 from trainer.assemble import choose_device
+from trainer.config.resolve import resolve
 from trainer.core.device import Device
 from trainer.core.paths import child_environment, trainer_command
-from trainer.entries import resolve
 from trainer.measure.goals import plan_goals
 from trainer.measure.peaks import peak_flops
 from trainer.measure.plan import AGAIN, ALL, FIRST, MeasurePlan, plan_rows, row_of_all

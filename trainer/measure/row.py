@@ -23,6 +23,7 @@ from trainer.assemble import (
     seed_everything,
     take_device,
 )
+from trainer.config.resolve import Entries, resolve
 from trainer.core.errors import TimbreError
 from trainer.core.events import Event, Notice
 from trainer.core.probe import probe
@@ -30,7 +31,6 @@ from trainer.core.run_config import RunConfig
 from trainer.core.train_state import Setup, World, weights_for_evaluation
 from trainer.core.types import Batch
 from trainer.dataset import Dataset, prepare_dataset
-from trainer.entries import Entries, resolve
 from trainer.estimate import GIB, count_step
 from trainer.loop import train_step
 from trainer.measure.memory import peak_on_cpu

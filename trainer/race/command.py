@@ -7,10 +7,10 @@ from types import FrameType
 from typing import Any
 
 from trainer.assemble import check_before_start
+from trainer.config.cli_flags import config_from_args, refuse_missing_data
 from trainer.core.errors import ConfigError, MissingDependency
 from trainer.core.options import build_options, describe
 from trainer.core.run_config import RunConfig
-from trainer.flags import config_from_args, refuse_missing_data
 from trainer.race.choices import RaceChoices, plan_race
 from trainer.race.picture import draw_race
 from trainer.race.plan import RacePlan

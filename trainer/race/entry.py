@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
+from trainer.config.resolve import Entries, find_base_lr, find_optimizer, resolve
 from trainer.core.errors import ConfigError
 from trainer.core.options import OptionInfo, describe, to_values
 from trainer.core.run_config import Choice, RunConfig
-from trainer.entries import Entries, find_base_lr, find_optimizer, resolve
 from trainer.race.plan import PACED, Entrant
 
 _OCTAVES_APART = 1.5

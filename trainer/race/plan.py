@@ -3,11 +3,11 @@
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from trainer.config.resolve import find_schedule
+from trainer.config.schedules import find_warmup_steps
 from trainer.core.errors import ConfigError
 from trainer.core.options import build_options
 from trainer.core.run_config import Choice, RunConfig
-from trainer.entries import find_schedule
-from trainer.schedules import find_warmup_steps
 
 FORMAT = 1
 FEWEST_STEPS = 10

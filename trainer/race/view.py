@@ -3,8 +3,8 @@
 from dataclasses import asdict
 from typing import Any
 
+from trainer.config.resolve import find_optimizer
 from trainer.core.errors import ConfigError
-from trainer.entries import find_optimizer
 from trainer.race.jobs import (
     Job,
     Results,

@@ -9,9 +9,9 @@ from typing import Any
 
 import gradio as gr
 
-from trainer.core.errors import ConfigError, DataError, TimbreError
-from trainer.core.run_config import RunConfig, read_config
-from trainer.entries import (
+from trainer.config.cli_flags import command_line
+from trainer.config.presets import PRESETS, apply_preset
+from trainer.config.resolve import (
     Entries,
     count_steps,
     find_base_lr,
@@ -20,10 +20,10 @@ from trainer.entries import (
     missing_files,
     resolve,
 )
-from trainer.flags import command_line
+from trainer.config.schedules import lr_curve, warnings_for
+from trainer.core.errors import ConfigError, DataError, TimbreError
+from trainer.core.run_config import RunConfig, read_config
 from trainer.library import free_name
-from trainer.presets import PRESETS, apply_preset
-from trainer.schedules import lr_curve, warnings_for
 from webui.actions import as_shown, event_detail, toasts
 from webui.curve import draw_lr_curve
 from webui.field_updates import asking, fill_fields

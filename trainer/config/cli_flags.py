@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer.config.presets import PRESETS, apply_preset
+from trainer.config.resolve import find_family, find_optimizer, find_schedule
+from trainer.config.schedules import SCHEDULES
 from trainer.core.errors import ConfigError, FieldProblem
 from trainer.core.options import OptionInfo, build_options, describe, parse_value
 from trainer.core.registry import discover
 from trainer.core.run_config import DataConfig, RunConfig, TrainingConfig, merge_values, read_values
 from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
-from trainer.entries import find_family, find_optimizer, find_schedule
-from trainer.presets import PRESETS, apply_preset
-from trainer.schedules import SCHEDULES
 
 _GROUPS = {
     "data": "clips",

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trainer.config.schedules import SCHEDULES
 from trainer.core.errors import ConfigError, FieldProblem, UnknownEntry, within
 from trainer.core.options import OptionInfo, build_options, describe, unknown_name
 from trainer.core.registry import find
 from trainer.core.run_config import Choice, RunConfig, absolute_path
 from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec, Schedule
 from trainer.core.train_state import STAGES
-from trainer.schedules import SCHEDULES
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""From names and flags to a checked configuration."""
