@@ -17,7 +17,7 @@ from assets.make_base import describe_machine
 from assets.make_demo import ASSETS
 from trainer.core.run_config import DataConfig
 from trainer.core.specs import Corpus
-from trainer.data.manifest import read_manifest
+from trainer.data.lists.manifest import read_manifest
 from trainer.models._layers.mel import MelSettings
 from trainer.models.fastspeech2 import Options, tokens
 from trainer.models.fastspeech2.featurizer import SpeechFeaturizer

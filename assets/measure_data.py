@@ -21,9 +21,9 @@ from trainer.config.resolve import find_family
 from trainer.core.run_config import DataConfig, RunConfig
 from trainer.core.specs import ModelFamily
 from trainer.core.types import Clip, Features
-from trainer.data.batching import BatchPlan, ClipBatches
-from trainer.data.cache import FeatureCache
-from trainer.dataset import Dataset, prepare_dataset
+from trainer.data.features.cache import FeatureCache
+from trainer.data.features.dataset import Dataset, prepare_dataset
+from trainer.data.features.loader import BatchPlan, ClipBatches
 
 _DEMO = Path(__file__).parent / "demo"
 Counts = Callable[[Features], dict[str, float]]

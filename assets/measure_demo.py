@@ -25,7 +25,7 @@ from assets.make_base import describe_machine, last_losses, trainer_command
 from assets.make_demo import ASSETS
 from trainer.core.run_config import RunConfig
 from trainer.core.specs import Speech
-from trainer.data.audio import write_wav
+from trainer.data.audio.audio_io import write_wav
 from trainer.judge import Spoken, judge, mean_similarity
 from trainer.runs import Run
 from trainer.speaking import open_export, open_voice

@@ -33,10 +33,10 @@ SAID_BY_PYTHON = (
     "trainer/alerts.py",
     "trainer/guard.py",
     "trainer/divergence.py",
-    "trainer/data/findings.py",
-    "trainer/data/listing.py",
-    "trainer/data/audio.py",
-    "trainer/data/manifest.py",
+    "trainer/data/lists/findings.py",
+    "trainer/data/lists/listing.py",
+    "trainer/data/audio/audio_io.py",
+    "trainer/data/lists/manifest.py",
 )
 NOT_SAID = {
     # Parts of sentences that the dictionaries hold whole.

@@ -10,7 +10,7 @@ import soundfile
 
 from tests._clips import make_tone, write_tone
 from trainer.core.errors import DataError
-from trainer.data.audio import audio_facts, load_audio, resample, trim_silence, write_wav
+from trainer.data.audio.audio_io import audio_facts, load_audio, resample, trim_silence, write_wav
 
 
 def find_pitch(wave: np.ndarray, sample_rate: int) -> float:

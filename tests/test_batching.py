@@ -13,9 +13,9 @@ import torch
 from trainer.core.errors import DataError
 from trainer.core.train_state import StepBatches
 from trainer.core.types import Clip, Features
-from trainer.data.balance import count_repeats
-from trainer.data.batching import BatchPlan, ClipBatches
-from trainer.data.plans import count_packed, cut_step, deal, pack_epoch, plan_epoch
+from trainer.data.features.balance import count_repeats
+from trainer.data.features.loader import BatchPlan, ClipBatches
+from trainer.data.features.sampler import count_packed, cut_step, deal, pack_epoch, plan_epoch
 
 
 def make_lengths(count: int) -> dict[str, float]:

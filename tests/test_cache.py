@@ -15,10 +15,10 @@ from tests._clips import write_tone
 from trainer.core.errors import DataError
 from trainer.core.specs import Corpus
 from trainer.core.types import Clip, Features
-from trainer.data import cache as cache_module
-from trainer.data.audio import load_audio
-from trainer.data.cache import FeatureCache, content_hash, default_cache_folder
-from trainer.data.packs import DamagedFeatures
+from trainer.data.audio.audio_io import load_audio
+from trainer.data.features import cache as cache_module
+from trainer.data.features.array_file import DamagedFeatures
+from trainer.data.features.cache import FeatureCache, content_hash, default_cache_folder
 
 
 @dataclass(frozen=True)

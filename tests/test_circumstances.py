@@ -17,7 +17,7 @@ from trainer.core.errors import StopRequested
 from trainer.core.events import Event, Notice, RunStarted, StepDone, ValidationDone
 from trainer.core.train_state import Cadence, World
 from trainer.core.types import Batch
-from trainer.dataset import _reporter
+from trainer.data.features.dataset import _reporter
 from trainer.loop import train
 from trainer.telling import Teller
 from webui import launch as app

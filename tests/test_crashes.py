@@ -29,8 +29,8 @@ from trainer.core.events import Event, EventLog
 from trainer.core.run_config import DataConfig, RunConfig
 from trainer.core.train_state import Setup
 from trainer.core.types import Clip, Features
-from trainer.data.cache import FeatureCache
-from trainer.dataset import choose_clips
+from trainer.data.features.cache import FeatureCache
+from trainer.data.features.dataset import choose_clips
 from trainer.loop import train, train_step
 from trainer.runs import Run
 

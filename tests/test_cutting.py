@@ -16,9 +16,9 @@ from trainer.cli import main
 from trainer.core.errors import CheckpointError, DataError, MissingDependency, RunExists
 from trainer.core.run_config import DataConfig
 from trainer.cutting import cut_recordings
-from trainer.data.manifest import read_manifest
-from trainer.data.recordings import Recording, find_recordings, measure_levels
-from trainer.data.slicing import FRAME_S, Cutting, find_clips, find_speech
+from trainer.data.lists.manifest import read_manifest
+from trainer.data.recordings.segmentation import Recording, find_recordings, measure_levels
+from trainer.data.recordings.silence import FRAME_S, Cutting, find_clips, find_speech
 from trainer.transcription import open_transcriber
 
 RATE = 16_000
@@ -233,7 +233,7 @@ def test_a_disk_that_fills_up_keeps_what_is_cut(
 
     words = ["cut", "--audio", str(tmp_path / "raw"), "--out", str(tmp_path / "cut")]
     with monkeypatch.context() as patched:
-        patched.setattr("trainer.data.recordings.write_wav", refuse)
+        patched.setattr("trainer.data.recordings.segmentation.write_wav", refuse)
         assert main(words) == 1
     said = capsys.readouterr().err
 

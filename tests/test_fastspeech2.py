@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from trainer.core.errors import CheckpointError, DataError
 from trainer.core.types import Batch, Clip, Features
-from trainer.data.sentences import split_sentences
+from trainer.data.text.sentences import split_sentences
 from trainer.models._layers.attention import SelfAttention
 from trainer.models._layers.mel import MelSettings
 from trainer.models.fastspeech2 import Options, checkpoint, tokens

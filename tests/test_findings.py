@@ -8,8 +8,8 @@ import soundfile
 from _clips import make_tone
 
 from trainer.core.types import Clip
-from trainer.data.findings import find_odd, leak_notes
-from trainer.data.quality import Quality, measure_files, measure_wave
+from trainer.data.audio.quality import Quality, measure_files, measure_wave
+from trainer.data.lists.findings import find_odd, leak_notes
 
 RATE = 16_000
 SILENCE = np.zeros(RATE // 2, np.float32)

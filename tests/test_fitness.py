@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from trainer.alphabet import describe_alphabet
 from trainer.config.resolve import find_family
 from trainer.core.errors import RunError
 from trainer.core.run_config import DataConfig
-from trainer.data.manifest import read_manifest
+from trainer.data.lists.manifest import read_manifest
+from trainer.data.text.charset_coverage import describe_alphabet
 from webui.fitness import describe_fitness, judge_for
 
 DEMO = Path(__file__).parent.parent / "assets" / "demo"

@@ -17,7 +17,7 @@ from trainer.core.options import build_options, describe, to_values
 from trainer.core.registry import discover
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
-from trainer.data.manifest import read_manifest
+from trainer.data.lists.manifest import read_manifest
 from webui.curve import draw_lr_curve
 from webui.form import OptionsForm
 from webui.ledger import Look, ledger_page, report

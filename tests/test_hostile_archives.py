@@ -12,9 +12,9 @@ from _page import make_studio
 
 from trainer.core.errors import DataError
 from trainer.core.run_config import DataConfig
-from trainer.data import archives
-from trainer.data.archives import Limits, unpack
-from trainer.data.manifest import read_manifest
+from trainer.data.lists import archives
+from trainer.data.lists.archives import Limits, unpack
+from trainer.data.lists.manifest import read_manifest
 from webui.tabs.data import store_upload
 
 ROW = "audio_file|text\nwavs/a.wav|one\n"

@@ -22,15 +22,15 @@ from trainer.cli import main
 from trainer.core.errors import DataError
 from trainer.core.events import StepDone
 from trainer.core.run_config import DataConfig
-from trainer.data import manifest as manifest_module
-from trainer.data.audio import AudioError, load_audio
-from trainer.data.dialect import is_header
-from trainer.data.headers import AudioFacts
-from trainer.data.json_lines import read_json_lines
-from trainer.data.listing import read_listing
-from trainer.data.manifest import Manifest, read_manifest
-from trainer.data.patience import read_patiently
-from trainer.data.rows import split_rows
+from trainer.data.audio.audio_io import AudioError, load_audio
+from trainer.data.audio.headers import AudioFacts
+from trainer.data.audio.timeouts import read_patiently
+from trainer.data.lists import manifest as manifest_module
+from trainer.data.lists.dialect import is_header
+from trainer.data.lists.json_lines import read_json_lines
+from trainer.data.lists.listing import read_listing
+from trainer.data.lists.manifest import Manifest, read_manifest
+from trainer.data.lists.rows import split_rows
 from trainer.library import free_name
 from trainer.runs import Run
 from webui.routes import build_routes

@@ -10,7 +10,7 @@ from _indextts2 import pair, write_arrays, write_manifest
 
 from trainer.core.errors import DataError
 from trainer.core.run_config import DataConfig
-from trainer.data.manifest import Manifest, read_manifest
+from trainer.data.lists.manifest import Manifest, read_manifest
 
 
 def read(path: Path) -> Manifest:

@@ -18,7 +18,7 @@ import pytest
 from trainer import judge
 from trainer.core.errors import DataError, MissingDependency
 from trainer.core.specs import Speech
-from trainer.data.audio import load_audio
+from trainer.data.audio.audio_io import load_audio
 
 CLIPS = Path(__file__).parent.parent / "assets" / "demo" / "clips"
 

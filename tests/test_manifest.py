@@ -14,7 +14,7 @@ import soundfile
 from tests._clips import make_tone, write_list, write_tone
 from trainer.core.errors import DataError
 from trainer.core.run_config import DataConfig
-from trainer.data.manifest import Manifest, read_manifest
+from trainer.data.lists.manifest import Manifest, read_manifest
 
 HANGUL = "\uc548\ub155\ud558\uc138\uc694 \ubc18\uac11\uc2b5\ub2c8\ub2e4"
 
@@ -649,7 +649,7 @@ def test_reading_a_manifest_loads_no_tensor_library(tmp_path: Path) -> None:
     program = (
         "import sys\n"
         "from trainer.core.run_config import DataConfig\n"
-        "from trainer.data.manifest import read_manifest\n"
+        "from trainer.data.lists.manifest import read_manifest\n"
         "read_manifest(DataConfig(train_csv=sys.argv[1])).table()\n"
         "sys.exit('torch' in sys.modules)\n"
     )

@@ -8,9 +8,9 @@ import pytest
 
 from tests._clips import write_tone
 from trainer.core.run_config import DataConfig
-from trainer.data.findings import find_odd
-from trainer.data.manifest import Manifest, read_manifest
-from trainer.data.peek import peek_at
+from trainer.data.lists.findings import find_odd
+from trainer.data.lists.manifest import Manifest, read_manifest
+from trainer.data.lists.preview import peek_at
 from webui.actions import as_shown
 from webui.fitness import describe_alphabet, describe_fitness, safe
 from webui.ledger import describe_columns, report, what_to_look_at

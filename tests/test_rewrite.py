@@ -7,8 +7,8 @@ from _clips import write_list, write_tone
 
 from trainer.core.errors import DataError
 from trainer.core.run_config import DataConfig
-from trainer.data.manifest import Manifest, read_manifest
-from trainer.data.rewrite import rewrite_list
+from trainer.data.lists.manifest import Manifest, read_manifest
+from trainer.data.lists.rewrite import rewrite_list
 
 
 def _manifest(folder: Path, *rows: str, columns: str = "", name: str = "train.csv") -> Manifest:

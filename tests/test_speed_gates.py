@@ -24,7 +24,7 @@ from trainer.core.events import EventLog, StepDone
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.train_state import Setup, World
 from trainer.core.types import Batch
-from trainer.data.batching import BatchPlan, ClipBatches
+from trainer.data.features.loader import BatchPlan, ClipBatches
 from trainer.loop import train_step
 from trainer.meter import Meter
 from trainer.models._layers.attention import SelfAttention

@@ -6,7 +6,7 @@ import unicodedata
 import pytest
 
 from trainer.core.errors import DataError, MissingDependency
-from trainer.data.text import clean_text, text_to_phonemes
+from trainer.data.text.normalization import clean_text, text_to_phonemes
 
 needs_espeak = pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="no espeak-ng here")
 HANGUL = "\uc548\ub155\ud558\uc138\uc694"

@@ -13,7 +13,7 @@ from torchaudio.functional import melscale_fbanks
 from torchaudio.transforms import MelSpectrogram
 
 from trainer.core.errors import CheckpointError, DataError
-from trainer.data.audio import load_audio
+from trainer.data.audio.audio_io import load_audio
 from trainer.models.xtts.dvae import dvae_sizes, load_dvae, random_dvae_state
 from trainer.models.xtts.mels import conditioning_mel, dvae_mel
 from trainer.models.xtts.sizes import TINY, DvaeSizes, SpeakerSizes, VocoderSizes

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.core.specs import Speech
-from trainer.data.audio import AudioError
-from trainer.data.live_wav import wav_header, write_live
+from trainer.data.audio.audio_io import AudioError
+from trainer.data.audio.live_wav import wav_header, write_live
 from trainer.models.fastspeech2 import FAMILY as FASTSPEECH2
 from trainer.models.xtts.sizes import TINY, VocoderSizes
 from trainer.models.xtts.streaming import TO_MELS, TO_OUTPUT, decode_pieces, reach_of

@@ -32,7 +32,7 @@ from trainer.core.registry import discover
 from trainer.core.run_config import RunConfig, parse_interval
 from trainer.core.specs import Optimization
 from trainer.core.train_state import Cadence, Probe, Setup, World
-from trainer.dataset import Dataset, Emit, make_batches, prepare_dataset
+from trainer.data.features.dataset import Dataset, Emit, make_batches, prepare_dataset
 from trainer.distributed import in_turn
 from trainer.optimizers._groups import param_groups
 from trainer.scope import (

@@ -15,7 +15,7 @@ from trainer.core.events import Event, PhaseChanged, StepDone
 from trainer.core.paths import SAFE_PATH, child_environment
 from trainer.core.run_config import absolute_path
 from trainer.core.types import Clip
-from trainer.data.ledger import disarm
+from trainer.data.lists.ledger import disarm
 from trainer.lines import describe_event, shown_progress
 from trainer.runs import Run
 from trainer.series import merged_rows
@@ -78,7 +78,7 @@ def _run_parser(command: str, what: str = "the run folder") -> argparse.Argument
 
 def _check(argv: list[str]) -> int:  # imports inside commands: torch takes seconds to import
     from trainer.config.cli_flags import data_from_args
-    from trainer.data.manifest import read_manifest
+    from trainer.data.lists.manifest import read_manifest
 
     parser = _parser("check")
     parser.add_argument("--family", default="", help="also compute this family's features")
@@ -155,9 +155,9 @@ def _judge_for(
 ) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """Return why clips are unusable for a family, by clip id, and the costs of new languages."""
     from trainer.config.resolve import find_family
-    from trainer.data.cache import FeatureCache, default_cache_folder
-    from trainer.data.listing import no_progress
-    from trainer.dataset import loader_workers
+    from trainer.data.features.cache import FeatureCache, default_cache_folder
+    from trainer.data.features.dataset import loader_workers
+    from trainer.data.lists.listing import no_progress
 
     family = find_family(family_name)
     base = Path(absolute_path(base_name)) if base_name else None
@@ -174,8 +174,8 @@ def _judge_for(
 
 def _alphabet_for(family_name: str, base_name: str, clips: Sequence[Clip]) -> dict[str, Any]:
     """Return the characters that a family does not know; see `describe_alphabet`."""
-    from trainer.alphabet import describe_alphabet
     from trainer.config.resolve import find_family
+    from trainer.data.text.charset_coverage import describe_alphabet
 
     family = find_family(family_name)
     base = Path(absolute_path(base_name)) if base_name else None
@@ -350,7 +350,7 @@ def _synthesize(argv: list[str]) -> int:
     if not is_one:
         return _speak_takes(args)
     args.text = args.text[0]
-    from trainer.data.audio import write_wav
+    from trainer.data.audio.audio_io import write_wav
     from trainer.speaking import find_voice, speak
 
     if args.out == "-":
@@ -364,7 +364,7 @@ def _synthesize(argv: list[str]) -> int:
 
 def _speak_takes(args: argparse.Namespace) -> int:
     """Synthesize every text with every checkpoint into a folder: best-0.wav, best-1.wav, ..."""
-    from trainer.data.audio import write_wav
+    from trainer.data.audio.audio_io import write_wav
     from trainer.speaking import find_voice, speak_takes
 
     folder, checkpoints = Path(args.out), args.checkpoint.split(",")
@@ -380,7 +380,7 @@ def _speak_takes(args: argparse.Namespace) -> int:
 
 def _stream(args: argparse.Namespace, started: float) -> int:
     """Write speech as it is generated, and report on stderr how soon it started."""
-    from trainer.data.live_wav import write_live
+    from trainer.data.audio.live_wav import write_live
     from trainer.speaking import find_voice, open_voice, place_voice, speak_pieces
 
     family, model, facts, _ = open_voice(find_voice(args.run), args.checkpoint)

@@ -16,10 +16,10 @@ import soundfile
 
 from trainer.core.atomic_io import append_line, write_durably
 from trainer.core.errors import DataError, RunExists
-from trainer.data.headers import AudioError, audio_facts
-from trainer.data.recordings import Recording, cut_recording, find_recordings
-from trainer.data.rewrite import as_table
-from trainer.data.slicing import Cutting
+from trainer.data.audio.headers import AudioError, audio_facts
+from trainer.data.lists.rewrite import as_table
+from trainer.data.recordings.segmentation import Recording, cut_recording, find_recordings
+from trainer.data.recordings.silence import Cutting
 from trainer.transcription import Transcriber, open_transcriber
 
 LIST_FILE = "list.csv"

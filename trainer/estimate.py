@@ -21,7 +21,7 @@ from trainer.core.run_config import RunConfig
 from trainer.core.train_state import Setup, World
 from trainer.core.types import Batch, Clip
 from trainer.cuda_like import CudaLike
-from trainer.dataset import Dataset
+from trainer.data.features.dataset import Dataset
 from trainer.live_memory import FlopCount, LiveMemory, MadeUpScalars
 from trainer.rehearsal import imagine, largest_batches, longest_clips, make_up_clips, rehearsal_of
 

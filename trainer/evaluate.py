@@ -9,7 +9,7 @@ from torch import Tensor
 from trainer.core.errors import CheckpointError, DataError
 from trainer.core.events import Event, Notice, PreviewMade
 from trainer.core.train_state import Setup, weights_for_evaluation
-from trainer.data.audio import write_wav
+from trainer.data.audio.audio_io import write_wav
 from trainer.distributed import sum_values
 
 # Val batches in a picture: enough to see the trend, without the cost of a second validation.

@@ -16,7 +16,7 @@ from trainer.core.registry import discover
 from trainer.core.run_config import RunConfig
 from trainer.core.specs import Optimization
 from trainer.core.types import Clip
-from trainer.data.manifest import read_manifest
+from trainer.data.lists.manifest import read_manifest
 from trainer.estimate import GIB, estimate
 from trainer.measurements import s_per_step_of
 from trainer.rehearsal import without_size

@@ -19,7 +19,7 @@ import numpy as np
 
 from trainer.core.errors import DataError, MissingDependency
 from trainer.core.specs import Speech
-from trainer.data.audio import load_audio, resample, trim_silence
+from trainer.data.audio.audio_io import load_audio, resample, trim_silence
 from trainer.models._layers.mel import MelSettings, hann_window, mel_filters
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainer.core.errors import ConfigError
 from trainer.core.run_config import RunConfig
-from trainer.data.cache import default_cache_folder
+from trainer.data.features.cache import default_cache_folder
 
 FORMAT = 1
 _ALIKE = 0.01

@@ -12,8 +12,8 @@ from trainer.core.options import describe
 from trainer.core.run_config import RunConfig
 from trainer.core.specs import ModelFamily, Rehearsal
 from trainer.core.types import Batch, Clip
-from trainer.data.batching import BatchPlan, ClipBatches
-from trainer.dataset import Dataset
+from trainer.data.features.dataset import Dataset
+from trainer.data.features.loader import BatchPlan, ClipBatches
 
 _DRAWS = 32
 """Steps to search for the largest batch if a family draws lengths at random (chosen by hand)."""

@@ -8,7 +8,7 @@ from gradio.events import api
 
 from trainer.core.errors import ConfigError
 from trainer.core.run_config import DataConfig, RunConfig
-from trainer.data.manifest import read_manifest
+from trainer.data.lists.manifest import read_manifest
 from webui import speaking
 from webui.actions import perform, toasts
 from webui.studio import Studio

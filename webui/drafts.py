@@ -7,8 +7,8 @@ from pathlib import Path
 
 from trainer.core.errors import DataError
 from trainer.core.run_config import DataConfig
-from trainer.data.manifest import Manifest
-from trainer.data.rewrite import rewrite_list
+from trainer.data.lists.manifest import Manifest
+from trainer.data.lists.rewrite import rewrite_list
 from webui.studio import ASSETS, Studio
 
 Place = tuple[str, int]

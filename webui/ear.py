@@ -5,7 +5,7 @@ import threading
 from collections.abc import Sequence
 
 from trainer.core.types import Clip
-from trainer.data.quality import Quality, measure_files
+from trainer.data.audio.quality import Quality, measure_files
 
 MOST = 3000
 """Most clips to analyze; beyond that, every n-th clip. Chosen by hand to keep the wait short."""

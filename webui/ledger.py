@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from trainer.core.types import Problem
-from trainer.data.findings import KINDS, Finding, leak_notes
-from trainer.data.manifest import Manifest
-from trainer.data.peek import Peek
+from trainer.data.lists.findings import KINDS, Finding, leak_notes
+from trainer.data.lists.manifest import Manifest
+from trainer.data.lists.preview import Peek
 from webui.drafts import Draft
 from webui.fitness import safe
 

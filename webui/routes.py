@@ -12,7 +12,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from trainer.core.errors import RunNotFound, TimbreError
-from trainer.data.ledger import disarm
+from trainer.data.lists.ledger import disarm
 from trainer.series import RunSeries
 from webui import listening
 from webui.listening import read_clips

@@ -12,7 +12,7 @@ from trainer.config.resolve import resolve, with_absolute_paths
 from trainer.core.errors import DataError, TimbreError
 from trainer.core.paths import ASSETS
 from trainer.core.run_config import DataConfig, RunConfig
-from trainer.data.manifest import Manifest, Progress, no_progress, read_manifest
+from trainer.data.lists.manifest import Manifest, Progress, no_progress, read_manifest
 from trainer.library import RunLibrary
 from trainer.measurements import list_kept
 from trainer.runs import Run

@@ -30,7 +30,7 @@ from trainer.core.probe import probe
 from trainer.core.run_config import RunConfig
 from trainer.core.train_state import Setup, World, weights_for_evaluation
 from trainer.core.types import Batch
-from trainer.dataset import Dataset, prepare_dataset
+from trainer.data.features.dataset import Dataset, prepare_dataset
 from trainer.estimate import GIB, count_step
 from trainer.loop import train_step
 from trainer.measure.memory import peak_on_cpu

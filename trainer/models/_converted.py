@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from filelock import FileLock
 
-from trainer.data.cache import content_hash
+from trainer.data.features.cache import content_hash
 
 Opened = TypeVar("Opened")
 

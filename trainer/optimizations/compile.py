@@ -28,7 +28,7 @@ from trainer.core.probe import rehearse
 from trainer.core.specs import Optimization, State
 from trainer.core.train_state import Probe, Setup
 from trainer.core.types import Batch
-from trainer.data.cache import default_cache_folder
+from trainer.data.features.cache import default_cache_folder
 from trainer.optimizations._blocks import compute_block
 from trainer.optimizations._graphs import (
     count_graphs,

@@ -13,8 +13,8 @@ from trainer.core.errors import DataError
 from trainer.core.registry import discover
 from trainer.core.run_config import DataConfig
 from trainer.core.specs import ModelFamily
-from trainer.data.archives import unpack
-from trainer.data.folder import find_dataset
+from trainer.data.lists.archives import unpack
+from trainer.data.lists.folder import find_dataset
 from webui.actions import as_shown, toasts
 from webui.field_updates import fill_fields
 from webui.fitness import describe_fitness, judge_for

@@ -11,10 +11,10 @@ import gradio as gr
 import soundfile
 
 from trainer.core.errors import ConfigError, DataError, TimbreError
-from trainer.data.findings import Finding, find_odd
-from trainer.data.locate import AudioFinder, Missing
-from trainer.data.manifest import Manifest
-from trainer.data.peek import Peek, peek_at
+from trainer.data.lists.audio_paths import AudioFinder, Missing
+from trainer.data.lists.findings import Finding, find_odd
+from trainer.data.lists.manifest import Manifest
+from trainer.data.lists.preview import Peek, peek_at
 from webui.actions import as_shown, event_detail, toasts
 from webui.drafts import Draft, save_draft
 from webui.ear import Ear

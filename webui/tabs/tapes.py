@@ -9,8 +9,8 @@ from typing import Any
 import gradio as gr
 
 from trainer.core.errors import DataError, RunError
-from trainer.data.recordings import AUDIO
-from trainer.data.slicing import Cutting
+from trainer.data.recordings.segmentation import AUDIO
+from trainer.data.recordings.silence import Cutting
 from webui.actions import event_detail, toasts
 from webui.form import as_text
 from webui.scripts import mount

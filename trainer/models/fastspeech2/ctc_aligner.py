@@ -21,7 +21,7 @@ from torchaudio.functional import forced_align
 
 from trainer.core.errors import CheckpointError, DataError
 from trainer.core.types import Clip
-from trainer.data.audio import load_audio, resample, trim_silence
+from trainer.data.audio.audio_io import load_audio, resample, trim_silence
 from trainer.models._layers.mel import MelSettings
 from trainer.models.fastspeech2 import tokens
 

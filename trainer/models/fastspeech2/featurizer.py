@@ -8,7 +8,7 @@ import numpy as np
 
 from trainer.core.errors import DataError
 from trainer.core.types import Clip, Features
-from trainer.data.audio import load_audio, trim_silence
+from trainer.data.audio.audio_io import load_audio, trim_silence
 from trainer.models._layers.mel import MelSettings, log_mel, magnitudes
 from trainer.models.fastspeech2.pitch import track_pitch
 

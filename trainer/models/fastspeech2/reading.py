@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.core.specs import Reading
-from trainer.data.text import clean_text
+from trainer.data.text.normalization import clean_text
 from trainer.models.fastspeech2.checkpoint import read_base
 from trainer.models.fastspeech2.options import Options
 from trainer.models.fastspeech2.tokens import is_speakable, split_symbols

@@ -11,7 +11,7 @@ from torch import nn
 
 from trainer.core.errors import CheckpointError, DataError
 from trainer.core.specs import Speech
-from trainer.data.sentences import split_sentences
+from trainer.data.text.sentences import split_sentences
 from trainer.models._layers.hifigan import Hifigan, HifiganSettings, fold_weight_norm
 from trainer.models._layers.mel import MelSettings
 from trainer.models.fastspeech2 import vocoder

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trainer.data.text import clean_text, text_to_phonemes
+from trainer.data.text.normalization import clean_text, text_to_phonemes
 
 PAD, BEGIN, END = "<pad>", "<s>", "</s>"
 SPECIALS = (PAD, BEGIN, END)

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 from trainer.core.errors import DataError
 from trainer.core.types import Clip, Features
-from trainer.data.audio import load_audio
-from trainer.data.cache import content_hash
+from trainer.data.audio.audio_io import load_audio
+from trainer.data.features.cache import content_hash
 from trainer.models.indextts2.codec import CodecEncoder, load_codec, make_codec
 from trainer.models.indextts2.filterbank import SAMPLE_RATE, filterbank
 from trainer.models.indextts2.folder import CODEC_FILE, Base

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from trainer.core.errors import CheckpointError, MissingDependency
-from trainer.data.cache import default_cache_folder
+from trainer.data.features.cache import default_cache_folder
 from trainer.foreign import Job, Routes, convert_pickles, write_tensors
 from trainer.models._converted import convert_once, hash_text, remembered_hash
 from trainer.models.indextts2.codec import CodecEncoder, CodecSizes

@@ -15,7 +15,7 @@ import numpy as np
 
 from trainer.core.errors import CheckpointError
 from trainer.core.specs import Speech
-from trainer.data.cache import default_cache_folder
+from trainer.data.features.cache import default_cache_folder
 
 OWN_FILES = ("gpt.pth", "config.yaml", "bpe.model", "LICENSE-WEIGHTS.txt")
 """The files that a preview replaces with its own; all others are linked."""

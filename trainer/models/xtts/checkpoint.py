@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.core.errors import CheckpointError
-from trainer.data.audio import write_wav
+from trainer.data.audio.audio_io import write_wav
 from trainer.models._weights import describe_misfit, link, on_host, shapes_of, write_own
 from trainer.models.xtts.generation import Sampling
 from trainer.models.xtts.options import Options

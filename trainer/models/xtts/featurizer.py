@@ -8,8 +8,8 @@ import torch
 
 from trainer.core.errors import DataError
 from trainer.core.types import Clip, Features
-from trainer.data.audio import load_audio
-from trainer.data.cache import content_hash
+from trainer.data.audio.audio_io import load_audio
+from trainer.data.features.cache import content_hash
 from trainer.models.xtts.dvae import DvaeEncoder, load_dvae
 from trainer.models.xtts.folder import Base
 from trainer.models.xtts.mels import conditioning_mel, dvae_mel

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from trainer.core.errors import CheckpointError
-from trainer.data.cache import default_cache_folder
+from trainer.data.features.cache import default_cache_folder
 from trainer.foreign import TENSOR, Job, Refused, Routes, convert_pickles, split, write_tensors
 from trainer.models._converted import convert_once, hash_text, remembered_hash
 from trainer.models.xtts.random_base import (

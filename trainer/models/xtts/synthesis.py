@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trainer.core.errors import DataError
 from trainer.core.specs import Speech
-from trainer.data.sentences import split_sentences
+from trainer.data.text.sentences import split_sentences
 from trainer.models.xtts.generation import Generated, draw, generate
 from trainer.models.xtts.sizes import OUTPUT_RATE
 from trainer.models.xtts.tokenizer import UNKNOWN, XttsTokenizer

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from trainer.core.errors import DataError
-from trainer.data.audio import load_audio
+from trainer.data.audio.audio_io import load_audio
 from trainer.models.xtts.folder import Base
 from trainer.models.xtts.generation import Sampling
 from trainer.models.xtts.mels import conditioning_mel

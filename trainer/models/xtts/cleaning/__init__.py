@@ -5,7 +5,7 @@ For the 17 published languages, `clean` returns what the published model was tra
 
 import re
 
-from trainer.data.text import clean_text
+from trainer.data.text.normalization import clean_text
 from trainer.models.xtts.cleaning.amharic import amharic_g2p, clean_amharic
 from trainer.models.xtts.cleaning.chinese import expand_chinese_numbers, to_pinyin
 from trainer.models.xtts.cleaning.japanese import to_romaji

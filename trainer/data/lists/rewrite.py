@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.core.errors import DataError
-from trainer.data.decode import is_damaged, read_text
-from trainer.data.dialect import find_dialect, is_header
-from trainer.data.json_lines import ENDINGS
-from trainer.data.listing import Source, read_listing
-from trainer.data.locate import AudioFinder, Missing
-from trainer.data.rows import Row, split_rows
+from trainer.data.lists.audio_paths import AudioFinder, Missing
+from trainer.data.lists.dialect import find_dialect, is_header
+from trainer.data.lists.encoding import is_damaged, read_text
+from trainer.data.lists.json_lines import ENDINGS
+from trainer.data.lists.listing import Source, read_listing
+from trainer.data.lists.rows import Row, split_rows
 
 _COLUMNS = ("audio_file", "text", "speaker_name", "language")
 

@@ -16,12 +16,12 @@ from trainer.core.run_config import RunConfig
 from trainer.core.specs import Corpus, ModelFamily
 from trainer.core.train_state import World
 from trainer.core.types import Clip
-from trainer.data.balance import count_repeats
-from trainer.data.batching import BatchPlan, ClipBatches
-from trainer.data.cache import FeatureCache, content_hash, default_cache_folder
-from trainer.data.ledger import mark_unusable
-from trainer.data.manifest import read_manifest
-from trainer.data.packs import DamagedFeatures
+from trainer.data.features.array_file import DamagedFeatures
+from trainer.data.features.balance import count_repeats
+from trainer.data.features.cache import FeatureCache, content_hash, default_cache_folder
+from trainer.data.features.loader import BatchPlan, ClipBatches
+from trainer.data.lists.ledger import mark_unusable
+from trainer.data.lists.manifest import read_manifest
 
 # Bytes. Smaller files of a base checkpoint are vocabularies and settings, which a survey depends
 # on; larger ones are weights, which it does not, and hashing gigabytes would delay every start.

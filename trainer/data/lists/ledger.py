@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.core.types import Clip, Problem
-from trainer.data.listing import Source
+from trainer.data.lists.listing import Source
 
 if TYPE_CHECKING:
     import pandas

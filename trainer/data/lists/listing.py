@@ -8,10 +8,10 @@ from pathlib import Path
 
 from trainer.core.errors import DataError
 from trainer.core.types import Problem
-from trainer.data.decode import is_damaged, read_text
-from trainer.data.dialect import Dialect, find_dialect, is_header, to_language_code
-from trainer.data.locate import AudioFinder, Missing
-from trainer.data.rows import Row, split_rows
+from trainer.data.lists.audio_paths import AudioFinder, Missing
+from trainer.data.lists.dialect import Dialect, find_dialect, is_header, to_language_code
+from trainer.data.lists.encoding import is_damaged, read_text
+from trainer.data.lists.rows import Row, split_rows
 
 DEFAULT_SPEAKER = "speaker"
 Progress = Callable[[str, int, int], None]

@@ -5,7 +5,7 @@ from itertools import islice
 from pathlib import Path
 
 from trainer.core.errors import DataError
-from trainer.data.rows import AUDIO_EXTENSIONS
+from trainer.data.lists.rows import AUDIO_EXTENSIONS
 
 _PAIRS = (
     ("metadata_train.csv", ("metadata_eval.csv", "metadata_val.csv")),

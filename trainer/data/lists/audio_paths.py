@@ -10,7 +10,7 @@ import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.data.rows import AUDIO_EXTENSIONS, FOREIGN_EXTENSIONS
+from trainer.data.lists.rows import AUDIO_EXTENSIONS, FOREIGN_EXTENSIONS
 
 SUBFOLDERS = ("", "wavs", "clips", "wav", "audio", "raw")
 _EXTENSIONS = AUDIO_EXTENSIONS + FOREIGN_EXTENSIONS

@@ -16,8 +16,8 @@ from uuid import uuid4
 from trainer.core.errors import DataError
 from trainer.core.specs import Corpus, Featurizer, Progress
 from trainer.core.types import Clip, Features
-from trainer.data.packs import DamagedFile, Lenders, Pack, PackWriter
-from trainer.data.workers import compute_in_workers
+from trainer.data.features.array_file import DamagedFile, Lenders, Pack, PackWriter
+from trainer.data.features.workers import compute_in_workers
 
 _FEW = 32  # Fewer clips are computed in this process: starting workers takes seconds.
 _FORMAT = "2"

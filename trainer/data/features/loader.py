@@ -12,7 +12,15 @@ import numpy as np
 
 from trainer.core.errors import DataError
 from trainer.core.types import Batch, Features
-from trainer.data.plans import Groups, cut_group, cut_step, deal, fill, pack_epoch, plan_epoch
+from trainer.data.features.sampler import (
+    Groups,
+    cut_group,
+    cut_step,
+    deal,
+    fill,
+    pack_epoch,
+    plan_epoch,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor

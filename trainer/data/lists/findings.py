@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from trainer.core.types import Clip
-from trainer.data.quality import Quality
+from trainer.data.audio.quality import Quality
 
 KINDS = {
     "clipped": ("Clipped", "Record it at a lower level, or exclude it."),
@@ -25,7 +25,7 @@ KINDS = {
 """Kinds of findings: heading and suggested fix."""
 
 _SILENT_DB = -70.0
-"""dB of full scale; audio.py refuses clips below it."""
+"""dB of full scale; audio_io.py refuses clips below it."""
 # Chosen by hand, to report few clips of a good recording: a rate is unusual if it differs from
 # the median by 4 robust standard deviations and by a factor of 1.5.
 _FEWEST_FOR_PACE = 20

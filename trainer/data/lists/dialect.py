@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trainer.core.errors import DataError
-from trainer.data.rows import Row, Rows, looks_like_audio
+from trainer.data.lists.rows import Row, Rows, looks_like_audio
 
 _SYNONYMS = {
     "audio": (

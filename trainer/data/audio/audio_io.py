@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from trainer.data.headers import CONVERT, COPY_AGAIN, AudioError, AudioFacts, audio_facts
+from trainer.data.audio.headers import CONVERT, COPY_AGAIN, AudioError, AudioFacts, audio_facts
 
 __all__ = [
     "AudioError",

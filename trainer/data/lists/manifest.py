@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from trainer.core.errors import DataError
 from trainer.core.run_config import DataConfig
 from trainer.core.types import Clip, Problem
-from trainer.data.folder import find_lists
-from trainer.data.headers import AudioError, AudioFacts, audio_facts
-from trainer.data.json_lines import ENDINGS, ArrayError, array_duration_s, read_json_lines
-from trainer.data.ledger import clips_table, summarize, write_table
-from trainer.data.listing import (
+from trainer.data.audio.headers import AudioError, AudioFacts, audio_facts
+from trainer.data.audio.timeouts import read_patiently
+from trainer.data.lists.folder import find_lists
+from trainer.data.lists.json_lines import ENDINGS, ArrayError, array_duration_s, read_json_lines
+from trainer.data.lists.ledger import clips_table, summarize, write_table
+from trainer.data.lists.listing import (
     DEFAULT_SPEAKER,
     Entry,
     Listing,
@@ -28,8 +29,7 @@ from trainer.data.listing import (
     no_progress,
     read_listing,
 )
-from trainer.data.patience import read_patiently
-from trainer.data.split import recording_of, split_clips
+from trainer.data.lists.split import recording_of, split_clips
 
 if TYPE_CHECKING:
     import pandas

@@ -18,9 +18,10 @@ import numpy as np
 
 from trainer.core.errors import DataError
 from trainer.core.types import Problem
-from trainer.data.decode import read_text
-from trainer.data.dialect import to_language_code
-from trainer.data.listing import (
+from trainer.data.lists.audio_paths import AudioFinder, Missing
+from trainer.data.lists.dialect import to_language_code
+from trainer.data.lists.encoding import read_text
+from trainer.data.lists.listing import (
     DEFAULT_SPEAKER,
     Entry,
     Listing,
@@ -31,7 +32,6 @@ from trainer.data.listing import (
     tell_rows,
     text_fault,
 )
-from trainer.data.locate import AudioFinder, Missing
 
 ENDINGS = (".jsonl", ".ndjson", ".json")
 ARRAY_ENDING = ".npy"

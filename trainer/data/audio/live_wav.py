@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from trainer.data.audio import to_samples
+from trainer.data.audio.audio_io import to_samples
 
 _OPEN_END = 0xFFFFFFFF
 """The data length of a stream of unknown length; players then play until the stream ends."""

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.data.decode import is_damaged, read_text
-from trainer.data.dialect import find_dialect, is_header
-from trainer.data.json_lines import ENDINGS
-from trainer.data.listing import shown
-from trainer.data.rows import split_rows
+from trainer.data.lists.dialect import find_dialect, is_header
+from trainer.data.lists.encoding import is_damaged, read_text
+from trainer.data.lists.json_lines import ENDINGS
+from trainer.data.lists.listing import shown
+from trainer.data.lists.rows import split_rows
 
 _LONGEST = 120  # Characters of a cell that are shown.
 

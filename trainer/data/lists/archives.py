@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from trainer.core.errors import DataError
-from trainer.data.rows import AUDIO_EXTENSIONS
+from trainer.data.lists.rows import AUDIO_EXTENSIONS
 
 KEPT_ENDINGS = (
     *AUDIO_EXTENSIONS, ".csv", ".tsv", ".txt", ".list", ".jsonl", ".ndjson", ".json", ".npy",

@@ -11,9 +11,9 @@ import numpy as np
 import soundfile
 
 from trainer.core.errors import DataError
-from trainer.data.audio import to_mono, write_wav
-from trainer.data.headers import CONVERT, AudioError, audio_facts
-from trainer.data.slicing import FRAME_S, Cutting, Span, find_clips
+from trainer.data.audio.audio_io import to_mono, write_wav
+from trainer.data.audio.headers import CONVERT, AudioError, audio_facts
+from trainer.data.recordings.silence import FRAME_S, Cutting, Span, find_clips
 
 AUDIO = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".aif")
 _BLOCK_FRAMES = 6000  # A minute of 10 ms frames, so that memory does not grow with the length.

@@ -1,0 +1,1 @@
+"""Audio files: read, write and measure them."""

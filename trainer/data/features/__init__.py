@@ -1,0 +1,1 @@
+"""Features of clips: compute, cache, sample and batch them."""

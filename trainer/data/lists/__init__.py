@@ -1,0 +1,1 @@
+"""Lists of clips: read, check and rewrite CSV and JSON lines."""

@@ -1,0 +1,1 @@
+"""Long recordings: find the pauses and cut them into clips."""

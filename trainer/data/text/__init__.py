@@ -1,0 +1,1 @@
+"""Text of clips: normalization, sentences and character coverage."""
