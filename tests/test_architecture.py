@@ -88,7 +88,7 @@ FLOORS = {
     "trainer.config.schedules": 2.1,
     "trainer.series": 2.1,
     "trainer.data": 2.0,
-    "trainer.foreign": 2.0,
+    "trainer.safe_unpickle": 2.0,
     "trainer.core.train_state": 1.2,
     "trainer.core.specs": 1.1,
     "trainer.core.run_config": 1.0,

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from trainer.core.errors import CheckpointError
-from trainer.foreign import (
+from trainer.safe_unpickle import (
     ALL,
     CLASS,
     DROPPED,

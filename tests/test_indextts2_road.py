@@ -36,8 +36,6 @@ from trainer.core.events import (
 )
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.train_state import Setup, World
-from trainer.foreign import Job
-from trainer.foreign.child import convert
 from trainer.loop import train
 from trainer.models.indextts2 import folder as base_folder
 from trainer.models.indextts2.folder import CONDITIONING_FILE, open_base
@@ -48,6 +46,8 @@ from trainer.race import Race
 from trainer.race.choices import RaceChoices, plan_race
 from trainer.race.report import make_report
 from trainer.runs import Run
+from trainer.safe_unpickle import Job
+from trainer.safe_unpickle.child import convert
 from trainer.speaking import export_voice, speak
 
 DEMO = Path(__file__).parent.parent / "assets" / "demo"

@@ -25,9 +25,9 @@ from trainer.checkpoints import save_checkpoint, verify_checkpoint
 from trainer.core import paths
 from trainer.core.run_config import WRITTEN_BY, RunConfig
 from trainer.core.version import __version__
-from trainer.foreign import write_tensors
 from trainer.models._weights import write_own
 from trainer.runs import Run
+from trainer.safe_unpickle import write_tensors
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from trainer.core.errors import CheckpointError
-from trainer.foreign import read_pickle
 from trainer.models._weights import (
     FACTS_FILE,
     WEIGHTS_FILE,
@@ -28,6 +27,7 @@ from trainer.models._weights import (
 from trainer.models.fastspeech2.network import FastSpeech2, Sizes
 from trainer.models.fastspeech2.options import Options, loss_weights
 from trainer.models.fastspeech2.published import PUBLISHED_ALIASES, describe_published
+from trainer.safe_unpickle import read_pickle
 
 FORMAT = 1
 State = dict[str, Tensor]

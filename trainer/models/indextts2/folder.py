@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from trainer.core.errors import CheckpointError, MissingDependency
 from trainer.data.features.cache import default_cache_folder
-from trainer.foreign import Job, Routes, convert_pickles, write_tensors
 from trainer.models._converted import convert_once, hash_text, remembered_hash
 from trainer.models.indextts2.codec import CodecEncoder, CodecSizes
 from trainer.models.indextts2.network import CONDITIONING, UnifiedVoice
@@ -30,6 +29,7 @@ from trainer.models.indextts2.shapes import (
 )
 from trainer.models.indextts2.sizes import TINY, Sizes
 from trainer.models.indextts2.tokenizer import ByteTokenizer
+from trainer.safe_unpickle import Job, Routes, convert_pickles, write_tensors
 
 FORMAT = 1
 GPT_FILE, CONDITIONING_FILE = "gpt.safetensors", "conditioning.safetensors"

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from trainer.core.errors import CheckpointError
 from trainer.data.features.cache import default_cache_folder
-from trainer.foreign import TENSOR, Job, Refused, Routes, convert_pickles, split, write_tensors
 from trainer.models._converted import convert_once, hash_text, remembered_hash
 from trainer.models.xtts.random_base import (
     RANDOM_LICENCE,
@@ -30,6 +29,15 @@ from trainer.models.xtts.random_base import (
 )
 from trainer.models.xtts.shapes import check_vocabulary, read_sizes, token_ids
 from trainer.models.xtts.sizes import TINY, Sizes
+from trainer.safe_unpickle import (
+    TENSOR,
+    Job,
+    Refused,
+    Routes,
+    convert_pickles,
+    split,
+    write_tensors,
+)
 
 FORMAT = 1
 GPT_FILE, VOICE_FILE, DVAE_FILE = "gpt.safetensors", "voice.safetensors", "dvae.safetensors"

@@ -15,7 +15,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from trainer.core.errors import CheckpointError
-from trainer.foreign.child import ALL, CLASS, DROPPED, TENSOR, Refused, Routes, split, write_tensors
+from trainer.safe_unpickle.child import (
+    ALL,
+    CLASS,
+    DROPPED,
+    TENSOR,
+    Refused,
+    Routes,
+    split,
+    write_tensors,
+)
 
 __all__ = [
     "ALL",
