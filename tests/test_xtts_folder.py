@@ -14,7 +14,7 @@ from torch import Tensor
 
 from assets.make_xtts import main, make_folder
 from trainer.core.errors import CheckpointError
-from trainer.models import _converted as converted
+from trainer.models import _conversion_cache as converted
 from trainer.models.xtts import folder as folder_module
 from trainer.models.xtts.folder import PUBLISHED_LICENCE, Base, open_base
 from trainer.models.xtts.publish import publish_folder, save_pickle

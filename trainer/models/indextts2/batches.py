@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trainer.core.errors import DataError
 from trainer.core.types import Features
-from trainer.models._layers.rows import Rows, join_ids, pad_ids
+from trainer.models._layers.packing import Rows, join_ids, pad_ids
 from trainer.models.indextts2.sizes import Sizes
 
 OWN_EMOTION = 7

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from trainer.core.errors import CheckpointError, MissingDependency
 from trainer.data.features.cache import default_cache_folder
-from trainer.models._converted import convert_once, hash_text, remembered_hash
+from trainer.models._conversion_cache import convert_once, hash_text, remembered_hash
 from trainer.models.indextts2.codec import CodecEncoder, CodecSizes
 from trainer.models.indextts2.network import CONDITIONING, UnifiedVoice
 from trainer.models.indextts2.publish import LICENCE, LICENCE_FILE

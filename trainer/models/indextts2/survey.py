@@ -10,7 +10,7 @@ import numpy as np
 from trainer.core.errors import CheckpointError, DataError
 from trainer.core.specs import Corpus, Progress
 from trainer.core.types import Clip, Features
-from trainer.models._surveying import number_speakers, read_clips
+from trainer.models._survey import number_speakers, read_clips
 from trainer.models.indextts2.batches import layout_of
 from trainer.models.indextts2.codec import CODEC_LICENCE
 from trainer.models.indextts2.folder import Base

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from trainer.core.errors import DataError
 from trainer.core.types import Features
-from trainer.models._layers.rows import Rows, join_ids, pad_ids
+from trainer.models._layers.packing import Rows, join_ids, pad_ids
 from trainer.models.xtts.sizes import CODE_STRIDE, HOP_LENGTH, GptSizes
 
 IGNORED = -100

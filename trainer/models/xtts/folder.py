@@ -19,7 +19,7 @@ from torch import Tensor
 
 from trainer.core.errors import CheckpointError
 from trainer.data.features.cache import default_cache_folder
-from trainer.models._converted import convert_once, hash_text, remembered_hash
+from trainer.models._conversion_cache import convert_once, hash_text, remembered_hash
 from trainer.models.xtts.random_base import (
     RANDOM_LICENCE,
     blank_vocab,

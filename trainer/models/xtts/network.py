@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from trainer.core.errors import DataError
 from trainer.models._layers.attention import SelfAttention
+from trainer.models._layers.embeddings import Positions, make_embedding
 from trainer.models._layers.gpt2 import Gpt2Trunk
+from trainer.models._layers.packing import arrange
 from trainer.models._layers.perceiver import Perceiver
-from trainer.models._layers.rows import arrange
-from trainer.models._layers.tables import Positions, make_embedding
 from trainer.models.xtts.sizes import GptSizes
 
 

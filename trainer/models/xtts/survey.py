@@ -11,7 +11,7 @@ import numpy as np
 from trainer.core.errors import DataError
 from trainer.core.specs import Corpus, Progress
 from trainer.core.types import Clip, Features
-from trainer.models._surveying import number_speakers, read_clips
+from trainer.models._survey import number_speakers, read_clips
 from trainer.models.xtts.cleaning import plain_language
 from trainer.models.xtts.folder import Base
 from trainer.models.xtts.options import LAYERS, Options
