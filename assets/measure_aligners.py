@@ -20,8 +20,8 @@ from trainer.core.specs import Corpus
 from trainer.data.lists.manifest import read_manifest
 from trainer.models._layers.mel import MelSettings
 from trainer.models.fastspeech2 import Options, tokens
-from trainer.models.fastspeech2.featurizer import SpeechFeaturizer
-from trainer.models.fastspeech2.survey import survey
+from trainer.models.fastspeech2.training.featurizer import SpeechFeaturizer
+from trainer.models.fastspeech2.training.survey import survey
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trainer.models.fastspeech2.aligner import align_clips, count_frames_needed
+from trainer.models.fastspeech2.alignment.hmm_aligner import align_clips, count_frames_needed
 
 NUM_SYMBOLS = 12
 STATES = np.array([1] + [3] * (NUM_SYMBOLS - 1))

@@ -19,14 +19,14 @@ from trainer.core.run_config import Choice, DataConfig, RunConfig
 from trainer.core.types import Clip
 from trainer.models._layers.mel import MelSettings
 from trainer.models.fastspeech2 import Options, tokens
-from trainer.models.fastspeech2.ctc_aligner import (
+from trainer.models.fastspeech2.alignment.ctc_aligner import (
     align_clips,
     find_label,
     load_recogniser,
     share_frames,
 )
-from trainer.models.fastspeech2.featurizer import SpeechFeaturizer
-from trainer.models.fastspeech2.survey import survey
+from trainer.models.fastspeech2.training.featurizer import SpeechFeaturizer
+from trainer.models.fastspeech2.training.survey import survey
 
 LABELS = ["-", "|", "A", "B", "C", "D"]
 TONES = {"a": 440.0, "b": 800.0, "c": 1300.0, "d": 2100.0}

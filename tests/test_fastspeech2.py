@@ -19,10 +19,10 @@ from trainer.core.types import Batch, Clip, Features
 from trainer.data.text.sentences import split_sentences
 from trainer.models._layers.attention import SelfAttention
 from trainer.models._layers.mel import MelSettings
-from trainer.models.fastspeech2 import Options, checkpoint, tokens
-from trainer.models.fastspeech2.batches import collate, counts
-from trainer.models.fastspeech2.featurizer import SpeechFeaturizer
-from trainer.models.fastspeech2.losses import losses
+from trainer.models.fastspeech2 import Options, tokens
+from trainer.models.fastspeech2.checkpoint import weights
+from trainer.models.fastspeech2.checkpoint.published import describe_published
+from trainer.models.fastspeech2.inference.synthesis import synthesize
 from trainer.models.fastspeech2.network import (
     FastSpeech2,
     Sizes,
@@ -30,9 +30,10 @@ from trainer.models.fastspeech2.network import (
     round_durations,
     sizes_of,
 )
-from trainer.models.fastspeech2.published import describe_published
-from trainer.models.fastspeech2.survey import interpolate_log_f0, survey
-from trainer.models.fastspeech2.synthesis import synthesize
+from trainer.models.fastspeech2.training.batches import collate, counts
+from trainer.models.fastspeech2.training.featurizer import SpeechFeaturizer
+from trainer.models.fastspeech2.training.losses import losses
+from trainer.models.fastspeech2.training.survey import interpolate_log_f0, survey
 
 TINY = Sizes("convolution", 16, 1, 1, predictor_width=8, ffn_width=16)
 WORDS = ["abba cab", "bad cabbage", "dab a dab", "face a cab"]
@@ -289,9 +290,9 @@ def base(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
     """A checkpoint folder of the small size that knows a, b, c and the speaker ann."""
     corpus = run_survey([make_clip(0), make_clip(1, text="bca", speaker="bob")])
     torch.manual_seed(1)
-    network = checkpoint.load(None, Options(), corpus.facts)
+    network = weights.load(None, Options(), corpus.facts)
     folder = tmp_path / "base"
-    checkpoint.export(network, corpus.facts, folder)
+    weights.export(network, corpus.facts, folder)
     return folder, corpus.facts
 
 
@@ -300,7 +301,7 @@ def test_a_base_keeps_its_rows_and_new_ones_take_the_mean(base: Any) -> None:
     clips = [make_clip(0, text="cab zoo", speaker="zoe"), make_clip(1, speaker="bob")]
 
     corpus = run_survey(clips, folder)
-    network = checkpoint.load(folder, Options(), corpus.facts)
+    network = weights.load(folder, Options(), corpus.facts)
 
     stored = load_file(folder / "model.safetensors")
     known, symbols = facts["symbols"], corpus.facts["symbols"]
@@ -322,7 +323,7 @@ def test_a_base_of_another_size_is_refused_with_the_remedy(base: Any) -> None:
         run_survey([make_clip(0)], folder, size="standard")
     sizes = sizes_of("standard", "auto", None).to_json()
     with pytest.raises(CheckpointError, match="another size"):
-        checkpoint.load(folder, Options(size="standard"), {**facts, "sizes": sizes})
+        weights.load(folder, Options(size="standard"), {**facts, "sizes": sizes})
 
 
 def test_missing_and_misshapen_weights_are_named(base: Any) -> None:
@@ -333,7 +334,7 @@ def test_missing_and_misshapen_weights_are_named(base: Any) -> None:
     save_file(state, folder / "model.safetensors")
 
     with pytest.raises(CheckpointError) as caught:
-        checkpoint.load(folder, Options(), facts)
+        weights.load(folder, Options(), facts)
 
     assert "missing: mel_linear.bias" in str(caught.value)
     assert "mel_linear.weight (3, 3) instead of (80, 128)" in str(caught.value)
@@ -351,7 +352,7 @@ def test_a_damaged_folder_is_explained(base: Any, damage: str) -> None:
         (folder / "config.json").write_text(json.dumps({**facts, **other}))
 
     with pytest.raises(CheckpointError, match=str(folder)):
-        checkpoint.read_base(folder)
+        weights.read_base(folder)
 
 
 @pytest.fixture(scope="module")
@@ -368,9 +369,9 @@ def published(
 
 def test_a_published_file_loads_strictly(published: Any) -> None:
     path, state = published
-    facts, _ = checkpoint.read_base(path)
+    facts, _ = weights.read_base(path)
 
-    network = checkpoint.load(path, Options(size="standard"), facts)
+    network = weights.load(path, Options(size="standard"), facts)
 
     for name, value in network.state_dict().items():
         torch.testing.assert_close(value, state[name])
@@ -378,10 +379,10 @@ def test_a_published_file_loads_strictly(published: Any) -> None:
 
 def test_letters_and_silence_start_from_the_nearest_published_sound(published: Any) -> None:
     path, state = published
-    facts, _ = checkpoint.read_base(path)
+    facts, _ = weights.read_base(path)
     wanted = {**facts, "symbols": [*facts["symbols"], tokens.BEGIN, tokens.END, "\u0283"]}
 
-    table = checkpoint.load(path, Options(size="standard"), wanted).encoder.src_word_emb.weight
+    table = weights.load(path, Options(size="standard"), wanted).encoder.src_word_emb.weight
 
     old, names = state["encoder.src_word_emb.weight"], facts["symbols"]
     torch.testing.assert_close(table[-1], old[names.index("@SH")])
@@ -396,7 +397,7 @@ def test_a_single_voice_gains_speakers_without_changing(published: Any) -> None:
     voice = {"language": "en", "pitch_mean": 5, "pitch_std": 1, "energy_mean": 0, "energy_std": 1}
     two = {**facts, "speakers": [{"name": name, **voice} for name in ("ann", "bob")]}
 
-    network = checkpoint.load(path, Options(size="standard"), two)
+    network = weights.load(path, Options(size="standard"), two)
 
     assert network.speaker_emb is not None
     assert not network.speaker_emb.weight.any()
@@ -407,7 +408,7 @@ def test_a_pickle_that_could_run_code_is_refused(tmp_path: Path) -> None:
     torch.save({"model": zipfile.ZipInfo("x")}, path)
 
     with pytest.raises(CheckpointError, match="zipfile.ZipInfo, and loading that could run code"):
-        checkpoint.read_base(path)
+        weights.read_base(path)
 
 
 # --- synthesis
@@ -417,7 +418,7 @@ def test_a_pickle_that_could_run_code_is_refused(tmp_path: Path) -> None:
 def test_every_vocoder_speaks_every_sentence(vocoder: str) -> None:
     corpus = run_survey([make_clip(0), make_clip(1)], vocoder=vocoder)
     torch.manual_seed(0)
-    network = checkpoint.load(None, Options(), corpus.facts)
+    network = weights.load(None, Options(), corpus.facts)
 
     one = synthesize(network, corpus.facts, "abba", "ann")
     two = synthesize(network, corpus.facts, "abba. abba", "ann")
@@ -429,7 +430,7 @@ def test_every_vocoder_speaks_every_sentence(vocoder: str) -> None:
 
 def test_an_unknown_speaker_is_told_whom_there_is() -> None:
     corpus = run_survey([make_clip(0)])
-    network = checkpoint.load(None, Options(), corpus.facts)
+    network = weights.load(None, Options(), corpus.facts)
 
     with pytest.raises(DataError, match="no speaker 'eve'. Choose one of: ann"):
         synthesize(network, corpus.facts, "abba", "eve")

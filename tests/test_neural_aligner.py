@@ -9,8 +9,12 @@ from test_aligner import make_clips
 from trainer.core.errors import StopRequested
 from trainer.core.types import Clip
 from trainer.models.fastspeech2 import Options
-from trainer.models.fastspeech2.neural_aligner import AlignerNetwork, align_clips, log_prior
-from trainer.models.fastspeech2.survey import survey
+from trainer.models.fastspeech2.alignment.neural_aligner import (
+    AlignerNetwork,
+    align_clips,
+    log_prior,
+)
+from trainer.models.fastspeech2.training.survey import survey
 
 
 def ignore(phase: str, done: int, total: int) -> None:

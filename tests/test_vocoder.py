@@ -17,9 +17,9 @@ from trainer.models._layers.mel import (
     magnitudes,
     mel_filters,
 )
-from trainer.models.fastspeech2.pitch import track_pitch
-from trainer.models.fastspeech2.synthesis import load_hifigan
-from trainer.models.fastspeech2.vocoder import griffin_lim, istft, pulse_noise, stft
+from trainer.models.fastspeech2.inference.synthesis import load_hifigan
+from trainer.models.fastspeech2.inference.vocoder import griffin_lim, istft, pulse_noise, stft
+from trainer.models.fastspeech2.training.pitch import track_pitch
 
 SETTINGS = MelSettings()
 RATE = SETTINGS.sample_rate

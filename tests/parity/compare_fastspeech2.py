@@ -104,7 +104,7 @@ def _build_original(folder: Path, sizes: Any, num_speakers: int) -> tuple[Any, A
 
 def _compare_tiny(folder: Path) -> list[tuple[str, float]]:
     """Compare a forward pass, losses, gradients and free-running synthesis."""
-    from trainer.models.fastspeech2.losses import losses
+    from trainer.models.fastspeech2.training.losses import losses
 
     theirs, criterion = _build_original(folder, SIZES, NUM_SPEAKERS)
     ours, batch = tiny_network(), tiny_batch()
@@ -171,7 +171,7 @@ def _compare_keys(folder: Path, num_speakers: int) -> float:
 
 def _compare_loading(folder: Path) -> float:
     """Load what the original saves through our `load` and compare every tensor."""
-    from trainer.models.fastspeech2.checkpoint import load, read_base
+    from trainer.models.fastspeech2.checkpoint.weights import load, read_base
     from trainer.models.fastspeech2.network import sizes_of
     from trainer.models.fastspeech2.options import Options
 
@@ -186,7 +186,7 @@ def _compare_loading(folder: Path) -> float:
 def _compare_symbols() -> float:
     from text.symbols import symbols  # type: ignore[import-not-found]
 
-    from trainer.models.fastspeech2.published import published_symbols
+    from trainer.models.fastspeech2.checkpoint.published import published_symbols
 
     ours = published_symbols(len(symbols) + 1)
     # The first is padding on both sides, under different names.

@@ -4,15 +4,15 @@ from pathlib import Path
 
 from trainer.core.specs import Featurizer, ModelFamily
 from trainer.models._layers.mel import MelSettings
-from trainer.models.fastspeech2.batches import collate, counts
-from trainer.models.fastspeech2.checkpoint import export, load
-from trainer.models.fastspeech2.featurizer import SpeechFeaturizer
-from trainer.models.fastspeech2.losses import blocks, losses, validate
+from trainer.models.fastspeech2.checkpoint.weights import export, load
+from trainer.models.fastspeech2.inference.synthesis import stream, synthesize
+from trainer.models.fastspeech2.inference.text_preview import read_texts
 from trainer.models.fastspeech2.options import Options
-from trainer.models.fastspeech2.reading import read_texts
-from trainer.models.fastspeech2.rehearsal import REHEARSAL
-from trainer.models.fastspeech2.survey import survey
-from trainer.models.fastspeech2.synthesis import stream, synthesize
+from trainer.models.fastspeech2.training.batches import collate, counts
+from trainer.models.fastspeech2.training.featurizer import SpeechFeaturizer
+from trainer.models.fastspeech2.training.losses import blocks, losses, validate
+from trainer.models.fastspeech2.training.survey import survey
+from trainer.models.fastspeech2.training.synthetic import REHEARSAL
 
 
 def make_featurizer(base: Path | None, options: Options) -> Featurizer:

@@ -15,7 +15,7 @@ from trainer.core.specs import Corpus, Rehearsal
 from trainer.core.types import Clip, Features
 from trainer.models._layers.mel import MelSettings
 from trainer.models.fastspeech2 import tokens
-from trainer.models.fastspeech2.checkpoint import load, read_base
+from trainer.models.fastspeech2.checkpoint.weights import load, read_base
 from trainer.models.fastspeech2.network import sizes_of
 from trainer.models.fastspeech2.options import Options
 

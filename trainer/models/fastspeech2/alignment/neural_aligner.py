@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainer.models.fastspeech2.aligner import find_paths
+from trainer.models.fastspeech2.alignment.hmm_aligner import find_paths
 
 _TEMPERATURE = 0.005  # ten times the usual 0.0005, for a faster start
 _BLANK_LOGIT = -1.0  # as in NVIDIA's code

@@ -24,9 +24,9 @@ from trainer.models._weights import (
     shapes_of,
     write_own,
 )
+from trainer.models.fastspeech2.checkpoint.published import PUBLISHED_ALIASES, describe_published
 from trainer.models.fastspeech2.network import FastSpeech2, Sizes
 from trainer.models.fastspeech2.options import Options, loss_weights
-from trainer.models.fastspeech2.published import PUBLISHED_ALIASES, describe_published
 from trainer.safe_unpickle import read_pickle
 
 FORMAT = 1

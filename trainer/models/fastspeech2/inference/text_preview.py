@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trainer.core.specs import Reading
 from trainer.data.text.normalization import clean_text
-from trainer.models.fastspeech2.checkpoint import read_base
+from trainer.models.fastspeech2.checkpoint.weights import read_base
 from trainer.models.fastspeech2.options import Options
 from trainer.models.fastspeech2.tokens import is_speakable, split_symbols
 

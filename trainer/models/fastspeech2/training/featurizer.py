@@ -10,7 +10,7 @@ from trainer.core.errors import DataError
 from trainer.core.types import Clip, Features
 from trainer.data.audio.audio_io import load_audio, trim_silence
 from trainer.models._layers.mel import MelSettings, log_mel, magnitudes
-from trainer.models.fastspeech2.pitch import track_pitch
+from trainer.models.fastspeech2.training.pitch import track_pitch
 
 _VERSION = 2
 """Increase when features, aligner or survey change, so that cached features are recomputed."""

@@ -14,8 +14,8 @@ from trainer.core.specs import Speech
 from trainer.data.text.sentences import split_sentences
 from trainer.models._layers.hifigan import Hifigan, HifiganSettings, fold_weight_norm
 from trainer.models._layers.mel import MelSettings
-from trainer.models.fastspeech2 import vocoder
-from trainer.models.fastspeech2.checkpoint import read_tensors
+from trainer.models.fastspeech2.checkpoint.weights import read_tensors
+from trainer.models.fastspeech2.inference import vocoder
 from trainer.models.fastspeech2.network import FastSpeech2, Prediction
 from trainer.models.fastspeech2.tokens import encode_symbols, split_symbols
 

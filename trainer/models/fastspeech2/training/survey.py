@@ -11,8 +11,9 @@ from trainer.core.errors import DataError
 from trainer.core.specs import Corpus, Progress
 from trainer.core.types import Clip, Features
 from trainer.models._layers.mel import MelSettings
-from trainer.models.fastspeech2 import aligner, ctc_aligner, neural_aligner, tokens
-from trainer.models.fastspeech2.checkpoint import FORMAT, read_base, require_same_shape
+from trainer.models.fastspeech2 import tokens
+from trainer.models.fastspeech2.alignment import ctc_aligner, hmm_aligner, neural_aligner
+from trainer.models.fastspeech2.checkpoint.weights import FORMAT, read_base, require_same_shape
 from trainer.models.fastspeech2.network import Sizes, sizes_of
 from trainer.models.fastspeech2.options import Options
 
@@ -128,7 +129,7 @@ def _find_unusable(
             reasons[clip.id] = "its text has no speakable symbol that occurs in the train clips"
         elif clip.speaker not in speakers:
             reasons[clip.id] = f"its speaker '{clip.speaker}' has no train clip"
-        elif (needed := aligner.count_frames_needed(token, states_of)) > frames:
+        elif (needed := hmm_aligner.count_frames_needed(token, states_of)) > frames:
             reasons[clip.id] = (
                 f"its text of {len(token) - 2} symbols is too long for {frames} frames of audio "
                 f"(it needs {needed}); the text and the audio probably do not belong together"
@@ -151,7 +152,7 @@ def _usable(clips: Sequence[Clip], unusable: dict[str, str]) -> list[Clip]:
 
 def _states_of(symbols: Sequence[str], options: Options) -> np.ndarray:
     """Return the number of states of each symbol (V,); only the monophone aligner has several."""
-    several = aligner.SOUND_STATES if options.aligner == "monophone" else 1
+    several = hmm_aligner.SOUND_STATES if options.aligner == "monophone" else 1
     return np.array([several if tokens.is_sound(symbol) else 1 for symbol in symbols])
 
 
@@ -184,7 +185,7 @@ def _align(
         found = neural_aligner.align_clips(mels, numbers, groups, progress, steps=steps)
     else:
         states_of = _states_of(symbols, options)
-        found = aligner.align_clips(mels, numbers, states_of, groups, aligning)
+        found = hmm_aligner.align_clips(mels, numbers, states_of, groups, aligning)
     return {clip.id: durations for clip, durations in zip(clips, found, strict=True)}, {}
 
 

@@ -1,0 +1,1 @@
+"""Durations of symbols: three ways to align text."""

@@ -1,0 +1,1 @@
+"""Weights of FastSpeech 2 in and out."""

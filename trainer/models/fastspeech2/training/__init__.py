@@ -1,0 +1,1 @@
+"""What training FastSpeech 2 needs: features to losses."""
