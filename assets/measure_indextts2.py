@@ -16,10 +16,10 @@ from torch import Tensor
 
 from assets.make_base import describe_machine
 from assets.measure_xtts import measure
-from trainer.models.indextts2.folder import config_of
-from trainer.models.indextts2.network import UnifiedVoice
-from trainer.models.indextts2.publish import write_published
-from trainer.models.indextts2.sizes import Sizes
+from trainer.models.indextts2.checkpoint.base_folder import config_of
+from trainer.models.indextts2.checkpoint.export import write_published
+from trainer.models.indextts2.network.gpt import UnifiedVoice
+from trainer.models.indextts2.network.sizes import Sizes
 
 ASSETS = Path(__file__).parent
 NUM_CLIPS = 6

@@ -10,14 +10,14 @@ import numpy as np
 import yaml
 from safetensors.torch import load_file
 
-from trainer.models.indextts2.folder import (
+from trainer.models.indextts2.checkpoint.base_folder import (
     CONDITIONING_FILE,
     GPT_FILE,
     open_base,
 )
-from trainer.models.indextts2.publish import write_published
-from trainer.models.indextts2.sizes import TINY
-from trainer.models.indextts2.tokenizer import make_tokenizer, split_characters
+from trainer.models.indextts2.checkpoint.export import write_published
+from trainer.models.indextts2.network.sizes import TINY
+from trainer.models.indextts2.text.tokenizer import make_tokenizer, split_characters
 
 Row = dict[str, Any]
 

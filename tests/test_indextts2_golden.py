@@ -15,7 +15,7 @@ from parity.indextts2_ours import (
 )
 from parity.xtts_inputs import unpack
 
-from trainer.models.indextts2.network import UnifiedVoice
+from trainer.models.indextts2.network.gpt import UnifiedVoice
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from trainer.core.errors import CheckpointError, DataError
-from trainer.models.indextts2.checkpoint import load, terms
+from trainer.models.indextts2.checkpoint.weights import load, terms
+from trainer.models.indextts2.inference.synthesis import silence, synthesize
 from trainer.models.indextts2.options import Options
-from trainer.models.indextts2.original import _FILES, Original
-from trainer.models.indextts2.rehearsal import imagine
-from trainer.models.indextts2.synthesis import silence, synthesize
+from trainer.models.indextts2.training.synthetic import imagine
+from trainer.models.indextts2.upstream.package import _FILES, Original
 
 PACKAGE = '''
 """Stands for the package: notes what it is given, and speaks or fails as the text says."""

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from trainer.models.indextts2.picture import draw_codes
+from trainer.models.indextts2.inference.code_plot import draw_codes
 
 SPOKEN = np.zeros(200, np.int64)
 SPOKEN[:100] = np.arange(100, 0, -1)

@@ -37,11 +37,15 @@ from trainer.core.events import (
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.train_state import Setup, World
 from trainer.loop import train
-from trainer.models.indextts2 import folder as base_folder
-from trainer.models.indextts2.folder import CONDITIONING_FILE, open_base
-from trainer.models.indextts2.references import draws
-from trainer.models.indextts2.shapes import check_state, is_conditioning, refuse_other_versions
-from trainer.models.indextts2.tokenizer import PieceTokenizer
+from trainer.models.indextts2.checkpoint import base_folder
+from trainer.models.indextts2.checkpoint.base_folder import CONDITIONING_FILE, open_base
+from trainer.models.indextts2.checkpoint.shapes import (
+    check_state,
+    is_conditioning,
+    refuse_other_versions,
+)
+from trainer.models.indextts2.text.tokenizer import PieceTokenizer
+from trainer.models.indextts2.training.references import draws
 from trainer.race import Race
 from trainer.race.choices import RaceChoices, plan_race
 from trainer.race.report import make_report

@@ -7,8 +7,8 @@ import torch
 from _indextts2 import make_bpe
 
 from trainer.core.errors import CheckpointError, MissingDependency
-from trainer.models.indextts2.checkpoint import map_rows
-from trainer.models.indextts2.tokenizer import (
+from trainer.models.indextts2.checkpoint.weights import map_rows
+from trainer.models.indextts2.text.tokenizer import (
     ByteTokenizer,
     PieceTokenizer,
     make_tokenizer,

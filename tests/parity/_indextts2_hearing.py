@@ -12,11 +12,11 @@ from pathlib import Path
 import indextts2_inputs as inputs
 from safetensors.torch import save_file
 
-from trainer.models.indextts2.codec import load_codec
-from trainer.models.indextts2.filterbank import filterbank
-from trainer.models.indextts2.folder import Base
-from trainer.models.indextts2.semantic import SemanticFeatures
-from trainer.models.indextts2.sizes import Sizes
+from trainer.models.indextts2.checkpoint.base_folder import Base
+from trainer.models.indextts2.network.codec import load_codec
+from trainer.models.indextts2.network.sizes import Sizes
+from trainer.models.indextts2.training.filterbank import filterbank
+from trainer.models.indextts2.training.semantic import SemanticFeatures
 from trainer.safe_unpickle import Job, convert_pickles
 
 

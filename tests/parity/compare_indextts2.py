@@ -33,7 +33,7 @@ from torch import Tensor
 from xtts_golden import summarise
 from xtts_inputs import unpack
 
-from trainer.models.indextts2.publish import write_published
+from trainer.models.indextts2.checkpoint.export import write_published
 
 COMMAND = (
     "PYTHONPATH=. python tests/parity/compare_indextts2.py --upstream PATH --python PATH "

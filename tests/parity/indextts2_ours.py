@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from trainer.core.types import Batch
-from trainer.models.indextts2.batches import collate, counts, layout_of
-from trainer.models.indextts2.codec import make_codec
-from trainer.models.indextts2.filterbank import filterbank
-from trainer.models.indextts2.losses import losses
-from trainer.models.indextts2.network import UnifiedVoice
-from trainer.models.indextts2.shapes import sizes_of
-from trainer.models.indextts2.sizes import Sizes
+from trainer.models.indextts2.checkpoint.shapes import sizes_of
+from trainer.models.indextts2.network.codec import make_codec
+from trainer.models.indextts2.network.gpt import UnifiedVoice
+from trainer.models.indextts2.network.sizes import Sizes
+from trainer.models.indextts2.training.batches import collate, counts, layout_of
+from trainer.models.indextts2.training.filterbank import filterbank
+from trainer.models.indextts2.training.losses import losses
 
 try:
     from parity import indextts2_inputs as inputs

@@ -26,10 +26,10 @@ import torch
 from _indextts2 import make_bpe, write_arrays, write_manifest
 
 from trainer.core.events import EventLog, Notice, PreviewMade
-from trainer.models.indextts2.folder import config_of
-from trainer.models.indextts2.network import UnifiedVoice
-from trainer.models.indextts2.publish import write_published
-from trainer.models.indextts2.sizes import ConformerSizes, Sizes
+from trainer.models.indextts2.checkpoint.base_folder import config_of
+from trainer.models.indextts2.checkpoint.export import write_published
+from trainer.models.indextts2.network.gpt import UnifiedVoice
+from trainer.models.indextts2.network.sizes import ConformerSizes, Sizes
 
 LAYOUT = Path(__file__).with_name("_indextts2_layout.py")
 REFERENCE = Path(__file__).parents[2] / "assets" / "demo"

@@ -28,10 +28,10 @@ import torch
 
 from assets.make_base import describe_machine
 from trainer.core.types import Batch
-from trainer.models.indextts2.batches import collate, counts, layout_of
-from trainer.models.indextts2.losses import losses
-from trainer.models.indextts2.network import UnifiedVoice
-from trainer.models.indextts2.sizes import Sizes
+from trainer.models.indextts2.network.gpt import UnifiedVoice
+from trainer.models.indextts2.network.sizes import Sizes
+from trainer.models.indextts2.training.batches import collate, counts, layout_of
+from trainer.models.indextts2.training.losses import losses
 
 SIDE = Path(__file__).with_name("_indextts2_side.py")
 COMMAND = (

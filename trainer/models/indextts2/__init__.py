@@ -3,18 +3,18 @@
 from pathlib import Path
 
 from trainer.core.specs import Featurizer, ModelFamily
-from trainer.models.indextts2.batches import collate, counts
-from trainer.models.indextts2.checkpoint import export, load, publish, terms
-from trainer.models.indextts2.featurizer import IndexFeaturizer
-from trainer.models.indextts2.losses import blocks, losses, validate
+from trainer.models.indextts2.checkpoint.base_model import open_start
+from trainer.models.indextts2.checkpoint.weights import export, load, publish, terms
+from trainer.models.indextts2.inference.code_plot import illustrate
+from trainer.models.indextts2.inference.synthesis import silence, synthesize
+from trainer.models.indextts2.inference.text_preview import read_texts
 from trainer.models.indextts2.options import Options
-from trainer.models.indextts2.picture import illustrate
-from trainer.models.indextts2.reading import read_texts
-from trainer.models.indextts2.references import draws
-from trainer.models.indextts2.rehearsal import REHEARSAL
-from trainer.models.indextts2.start import open_start
-from trainer.models.indextts2.survey import survey
-from trainer.models.indextts2.synthesis import silence, synthesize
+from trainer.models.indextts2.training.batches import collate, counts
+from trainer.models.indextts2.training.featurizer import IndexFeaturizer
+from trainer.models.indextts2.training.losses import blocks, losses, validate
+from trainer.models.indextts2.training.references import draws
+from trainer.models.indextts2.training.survey import survey
+from trainer.models.indextts2.training.synthetic import REHEARSAL
 
 
 def make_featurizer(base: Path | None, options: Options) -> Featurizer:

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from trainer.core.errors import CheckpointError
 from trainer.models._weights import describe_misfit, link, on_host, shapes_of, write_own
-from trainer.models.indextts2.codec import CODEC_LICENCE
-from trainer.models.indextts2.folder import Base
-from trainer.models.indextts2.network import UnifiedVoice
+from trainer.models.indextts2.checkpoint.base_folder import Base
+from trainer.models.indextts2.checkpoint.base_model import LINKED_FILES, open_start
+from trainer.models.indextts2.checkpoint.export import DISCLAIMER, write_published
+from trainer.models.indextts2.network.codec import CODEC_LICENCE
+from trainer.models.indextts2.network.gpt import UnifiedVoice
+from trainer.models.indextts2.network.sizes import Sizes
 from trainer.models.indextts2.options import Options
-from trainer.models.indextts2.original import Original
-from trainer.models.indextts2.publish import DISCLAIMER, write_published
-from trainer.models.indextts2.sizes import Sizes
-from trainer.models.indextts2.start import LINKED_FILES, open_start
+from trainer.models.indextts2.upstream.package import Original
 
 W2V_BERT_LICENCE = "w2v-bert-2.0 was published under the MIT licence."
 

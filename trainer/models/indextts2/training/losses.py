@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.core.types import Batch
-from trainer.models.indextts2.network import UnifiedVoice
+from trainer.models.indextts2.network.gpt import UnifiedVoice
 
 _INPUTS = ("text_ids", "audio_ids", "layout", "text_index", "audio_index")
 

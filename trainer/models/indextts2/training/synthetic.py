@@ -12,11 +12,10 @@ import numpy as np
 
 from trainer.core.specs import Corpus, Rehearsal
 from trainer.core.types import Clip, Features
-from trainer.models.indextts2.batches import layout_of
-from trainer.models.indextts2.checkpoint import network
-from trainer.models.indextts2.folder import RANDOM_LICENCE, config_of
-from trainer.models.indextts2.options import Options
-from trainer.models.indextts2.sizes import (
+from trainer.models.indextts2.checkpoint.base_folder import RANDOM_LICENCE, config_of
+from trainer.models.indextts2.checkpoint.base_model import FORMAT, open_start
+from trainer.models.indextts2.checkpoint.weights import network
+from trainer.models.indextts2.network.sizes import (
     CODES_A_SECOND,
     MAX_REFERENCE_S,
     OUTPUT_RATE,
@@ -24,8 +23,9 @@ from trainer.models.indextts2.sizes import (
     ConformerSizes,
     Sizes,
 )
-from trainer.models.indextts2.start import FORMAT, open_start
-from trainer.models.indextts2.tokenizer import ByteTokenizer, make_tokenizer
+from trainer.models.indextts2.options import Options
+from trainer.models.indextts2.text.tokenizer import ByteTokenizer, make_tokenizer
+from trainer.models.indextts2.training.batches import layout_of
 
 TOKENS_A_SECOND = 9.0
 """Text tokens per second of fluent speech: about the syllables and spaces of Korean."""

@@ -14,13 +14,13 @@ from trainer.core.errors import DataError
 from trainer.core.types import Clip, Features
 from trainer.data.audio.audio_io import load_audio
 from trainer.data.features.cache import content_hash
-from trainer.models.indextts2.codec import CodecEncoder, load_codec, make_codec
-from trainer.models.indextts2.filterbank import SAMPLE_RATE, filterbank
-from trainer.models.indextts2.folder import CODEC_FILE, Base
-from trainer.models.indextts2.network import Conditioning
+from trainer.models.indextts2.checkpoint.base_folder import CODEC_FILE, Base
+from trainer.models.indextts2.network.codec import CodecEncoder, load_codec, make_codec
+from trainer.models.indextts2.network.gpt import Conditioning
+from trainer.models.indextts2.network.sizes import CODES_A_SECOND, MAX_REFERENCE_S
 from trainer.models.indextts2.options import Options
-from trainer.models.indextts2.semantic import SemanticFeatures
-from trainer.models.indextts2.sizes import CODES_A_SECOND, MAX_REFERENCE_S
+from trainer.models.indextts2.training.filterbank import SAMPLE_RATE, filterbank
+from trainer.models.indextts2.training.semantic import SemanticFeatures
 
 _VERSION = 1
 """Increase when the features or the survey change, so that cached features are recomputed."""

@@ -15,8 +15,8 @@ from trainer.models._layers.embeddings import Positions, make_embedding
 from trainer.models._layers.gpt2 import Gpt2Trunk
 from trainer.models._layers.packing import arrange
 from trainer.models._layers.perceiver import Perceiver
-from trainer.models.indextts2.conformer import Conformer
-from trainer.models.indextts2.sizes import Sizes
+from trainer.models.indextts2.network.conformer import Conformer
+from trainer.models.indextts2.network.sizes import Sizes
 
 CONDITIONING = (
     "conditioning_encoder", "perceiver_encoder", "emo_conditioning_encoder",

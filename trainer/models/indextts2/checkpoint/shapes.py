@@ -7,8 +7,8 @@ from torch import Tensor
 
 from trainer.core.errors import CheckpointError
 from trainer.models._weights import describe_misfit, shapes_of
-from trainer.models.indextts2.network import CONDITIONING, UnifiedVoice
-from trainer.models.indextts2.sizes import ConformerSizes, Sizes
+from trainer.models.indextts2.network.gpt import CONDITIONING, UnifiedVoice
+from trainer.models.indextts2.network.sizes import ConformerSizes, Sizes
 
 State = dict[str, Tensor]
 

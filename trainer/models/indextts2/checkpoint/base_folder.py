@@ -18,17 +18,17 @@ from torch import Tensor, nn
 from trainer.core.errors import CheckpointError, MissingDependency
 from trainer.data.features.cache import default_cache_folder
 from trainer.models._conversion_cache import convert_once, hash_text, remembered_hash
-from trainer.models.indextts2.codec import CodecEncoder, CodecSizes
-from trainer.models.indextts2.network import CONDITIONING, UnifiedVoice
-from trainer.models.indextts2.publish import LICENCE, LICENCE_FILE
-from trainer.models.indextts2.shapes import (
+from trainer.models.indextts2.checkpoint.export import LICENCE, LICENCE_FILE
+from trainer.models.indextts2.checkpoint.shapes import (
     check_state,
     is_conditioning,
     refuse_other_versions,
     sizes_of,
 )
-from trainer.models.indextts2.sizes import TINY, Sizes
-from trainer.models.indextts2.tokenizer import ByteTokenizer
+from trainer.models.indextts2.network.codec import CodecEncoder, CodecSizes
+from trainer.models.indextts2.network.gpt import CONDITIONING, UnifiedVoice
+from trainer.models.indextts2.network.sizes import TINY, Sizes
+from trainer.models.indextts2.text.tokenizer import ByteTokenizer
 from trainer.safe_unpickle import Job, Routes, convert_pickles, write_tensors
 
 FORMAT = 1

@@ -1,6 +1,6 @@
 """Child process that synthesizes with the original package, in that package's environment.
 
-    PYTHON original_child.py FOLDER
+    PYTHON child.py FOLDER
 
 FOLDER contains task.json and `checkpoints` as the package expects them. The results are
 outcome.json and spoken.wav. Nothing of Timbre is imported, because it is not installed there, and

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from trainer.core.errors import CheckpointError, MissingDependency
-from trainer.models.indextts2.folder import Base
+from trainer.models.indextts2.checkpoint.base_folder import Base
 
 LAYER = 17
 """Index of the hidden state that upstream uses; 0 is the input of the first layer."""

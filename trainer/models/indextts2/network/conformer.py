@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.models._layers.attention import SelfAttention
-from trainer.models.indextts2.sizes import ConformerSizes
+from trainer.models.indextts2.network.sizes import ConformerSizes
 
 MAX_FRAMES = 5000
 """Rows of the published position table; a row stands for two frames of features."""

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.core.specs import Reading
+from trainer.models.indextts2.checkpoint.base_model import open_start
 from trainer.models.indextts2.options import Options
-from trainer.models.indextts2.start import open_start
-from trainer.models.indextts2.survey import read_bpe
-from trainer.models.indextts2.tokenizer import make_tokenizer, split_characters
+from trainer.models.indextts2.text.tokenizer import make_tokenizer, split_characters
+from trainer.models.indextts2.training.survey import read_bpe
 
 
 def read_texts(

@@ -11,13 +11,13 @@ from trainer.core.errors import CheckpointError, DataError
 from trainer.core.specs import Corpus, Progress
 from trainer.core.types import Clip, Features
 from trainer.models._survey import number_speakers, read_clips
-from trainer.models.indextts2.batches import layout_of
-from trainer.models.indextts2.codec import CODEC_LICENCE
-from trainer.models.indextts2.folder import Base
+from trainer.models.indextts2.checkpoint.base_folder import Base
+from trainer.models.indextts2.checkpoint.base_model import FORMAT, open_start
+from trainer.models.indextts2.network.codec import CODEC_LICENCE
+from trainer.models.indextts2.network.sizes import OUTPUT_RATE, Sizes
 from trainer.models.indextts2.options import Options
-from trainer.models.indextts2.sizes import OUTPUT_RATE, Sizes
-from trainer.models.indextts2.start import FORMAT, open_start
-from trainer.models.indextts2.tokenizer import UNKNOWN, make_tokenizer, related_rows
+from trainer.models.indextts2.text.tokenizer import UNKNOWN, make_tokenizer, related_rows
+from trainer.models.indextts2.training.batches import layout_of
 
 
 def survey(

@@ -7,7 +7,7 @@ from pathlib import Path
 from safetensors.torch import load_file
 
 from trainer.models._weights import WEIGHTS_FILE, read_own_facts, require_files
-from trainer.models.indextts2.folder import (
+from trainer.models.indextts2.checkpoint.base_folder import (
     CODEC_FILE,
     CONDITIONING_FILE,
     STATS_FILE,
@@ -15,8 +15,8 @@ from trainer.models.indextts2.folder import (
     State,
     open_base,
 )
-from trainer.models.indextts2.shapes import is_conditioning
-from trainer.models.indextts2.sizes import Sizes
+from trainer.models.indextts2.checkpoint.shapes import is_conditioning
+from trainer.models.indextts2.network.sizes import Sizes
 
 FORMAT = 1
 LINKED_FILES = (CONDITIONING_FILE, STATS_FILE, CODEC_FILE)

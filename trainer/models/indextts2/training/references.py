@@ -7,7 +7,7 @@ import numpy as np
 
 from trainer.core.specs import Draw
 from trainer.core.types import Features
-from trainer.models.indextts2.batches import OWN_EMOTION
+from trainer.models.indextts2.training.batches import OWN_EMOTION
 
 _VOICES = ("condition", "emotion", "reference")
 

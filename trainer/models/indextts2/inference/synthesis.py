@@ -7,9 +7,9 @@ from torch import nn
 
 from trainer.core.errors import DataError
 from trainer.core.specs import Speech
-from trainer.models.indextts2.checkpoint import own_model, publish
-from trainer.models.indextts2.folder import read_config
-from trainer.models.indextts2.original import Original
+from trainer.models.indextts2.checkpoint.base_folder import read_config
+from trainer.models.indextts2.checkpoint.weights import own_model, publish
+from trainer.models.indextts2.upstream.package import Original
 
 SILENT = (
     "Timbre cannot turn the codes of IndexTTS-2 into audio: that takes the s2mel network and the "

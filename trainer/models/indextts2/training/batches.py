@@ -13,7 +13,7 @@ from torch import Tensor
 from trainer.core.errors import DataError
 from trainer.core.types import Features
 from trainer.models._layers.packing import Rows, join_ids, pad_ids
-from trainer.models.indextts2.sizes import Sizes
+from trainer.models.indextts2.network.sizes import Sizes
 
 OWN_EMOTION = 7
 """Index in the layout of the flag that a clip uses its own emotion vector."""

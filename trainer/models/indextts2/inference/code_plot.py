@@ -8,8 +8,8 @@ from torch import nn
 
 from trainer.core.specs import Picture
 from trainer.core.types import Batch
-from trainer.models.indextts2.losses import predict
-from trainer.models.indextts2.network import UnifiedVoice
+from trainer.models.indextts2.network.gpt import UnifiedVoice
+from trainer.models.indextts2.training.losses import predict
 
 _SHOWN = 48
 """Number of the most frequent codes that get bars; one more pair shows all others."""

@@ -31,7 +31,7 @@ _FILES = {
     "hf_cache/models--funasr--campplus": "the speaker encoder CAM++",
     "hf_cache/models--nvidia--bigvgan_v2_22khz_80band_256x": "the vocoder BigVGAN",
 }
-_CHILD = Path(__file__).with_name("original_child.py")
+_CHILD = Path(__file__).with_name("child.py")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Weights of IndexTTS-2 in and out."""

@@ -1,0 +1,1 @@
+"""Previews and speech from a trained IndexTTS-2."""

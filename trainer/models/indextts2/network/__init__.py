@@ -1,0 +1,1 @@
+"""The networks of IndexTTS-2 and their sizes."""

@@ -1,0 +1,1 @@
+"""Text of IndexTTS-2 as tokens."""

@@ -1,0 +1,1 @@
+"""What training IndexTTS-2 needs: features to losses."""

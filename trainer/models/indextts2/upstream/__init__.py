@@ -1,0 +1,1 @@
+"""The original package, run in its own environment."""
