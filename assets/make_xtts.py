@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trainer.models.xtts.folder import LICENCE_FILE
-from trainer.models.xtts.publish import write_published
-from trainer.models.xtts.random_base import (
+from trainer.models.xtts.checkpoint.base_folder import LICENCE_FILE
+from trainer.models.xtts.checkpoint.export import write_published
+from trainer.models.xtts.checkpoint.random_base import (
     RANDOM_LICENCE,
     blank_vocab,
     complete_sizes,
@@ -26,7 +26,7 @@ from trainer.models.xtts.random_base import (
     random_states,
     random_voices,
 )
-from trainer.models.xtts.sizes import TINY, Sizes
+from trainer.models.xtts.network.sizes import TINY, Sizes
 
 FULL = Sizes()
 CONFIG_CLASSES = {

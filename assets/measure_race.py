@@ -22,7 +22,7 @@ from assets.make_demo import ASSETS
 from assets.make_xtts import make_folder
 from trainer.core.registry import discover
 from trainer.core.specs import OptimizerSpec
-from trainer.models.xtts.sizes import GptSizes, Sizes, VocoderSizes
+from trainer.models.xtts.network.sizes import GptSizes, Sizes, VocoderSizes
 
 OPTIMIZERS = "adamw,prodigy,schedule_free_adamw,adamw:lr=2e-3"
 OF_GPT = "adamw:lr=1e-3,prodigy,schedule_free_adamw,mars_adamw,ademamix,soap,muon"

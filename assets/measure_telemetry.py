@@ -24,7 +24,7 @@ from trainer.core.train_state import Setup, World
 from trainer.guard import Guard
 from trainer.loop import train_step
 from trainer.meter import Meter
-from trainer.models.xtts.sizes import TINY, GptSizes, Sizes, VocoderSizes
+from trainer.models.xtts.network.sizes import TINY, GptSizes, Sizes, VocoderSizes
 from trainer.runs import Run
 
 ASSETS = Path(__file__).parent

@@ -23,9 +23,9 @@ from trainer.core.types import Batch, Features
 from trainer.loop import train_step
 from trainer.models.fastspeech2 import FAMILY as FASTSPEECH2
 from trainer.models.xtts import FAMILY as XTTS
-from trainer.models.xtts.batches import counts, make_collate
-from trainer.models.xtts.network import XttsGpt
-from trainer.models.xtts.sizes import TINY
+from trainer.models.xtts.network.gpt import XttsGpt
+from trainer.models.xtts.network.sizes import TINY
+from trainer.models.xtts.training.batches import counts, make_collate
 from trainer.optimizations import _program
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")

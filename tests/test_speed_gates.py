@@ -28,10 +28,10 @@ from trainer.data.features.loader import BatchPlan, ClipBatches
 from trainer.loop import train_step
 from trainer.meter import Meter
 from trainer.models._layers.attention import SelfAttention
-from trainer.models.xtts.batches import counts, make_collate
-from trainer.models.xtts.losses import losses
-from trainer.models.xtts.network import XttsGpt
-from trainer.models.xtts.sizes import CODE_STRIDE, SAMPLE_RATE, GptSizes
+from trainer.models.xtts.network.gpt import XttsGpt
+from trainer.models.xtts.network.sizes import CODE_STRIDE, SAMPLE_RATE, GptSizes
+from trainer.models.xtts.training.batches import counts, make_collate
+from trainer.models.xtts.training.losses import losses
 from trainer.runs import Run
 
 DEMO = Path(__file__).parent.parent / "assets" / "demo"

@@ -15,12 +15,12 @@ from torch import Tensor
 from assets.make_xtts import main, make_folder
 from trainer.core.errors import CheckpointError
 from trainer.models import _conversion_cache as converted
-from trainer.models.xtts import folder as folder_module
-from trainer.models.xtts.folder import PUBLISHED_LICENCE, Base, open_base
-from trainer.models.xtts.publish import publish_folder, save_pickle
-from trainer.models.xtts.random_base import RANDOM_LICENCE
-from trainer.models.xtts.shapes import check_vocabulary, gpt_sizes, token_ids
-from trainer.models.xtts.sizes import TINY
+from trainer.models.xtts.checkpoint import base_folder as folder_module
+from trainer.models.xtts.checkpoint.base_folder import PUBLISHED_LICENCE, Base, open_base
+from trainer.models.xtts.checkpoint.export import publish_folder, save_pickle
+from trainer.models.xtts.checkpoint.random_base import RANDOM_LICENCE
+from trainer.models.xtts.checkpoint.shapes import check_vocabulary, gpt_sizes, token_ids
+from trainer.models.xtts.network.sizes import TINY
 
 State = dict[str, Tensor]
 

@@ -14,16 +14,16 @@ from torchaudio.transforms import MelSpectrogram
 
 from trainer.core.errors import CheckpointError, DataError
 from trainer.data.audio.audio_io import load_audio
-from trainer.models.xtts.dvae import dvae_sizes, load_dvae, random_dvae_state
-from trainer.models.xtts.mels import conditioning_mel, dvae_mel
-from trainer.models.xtts.sizes import TINY, DvaeSizes, SpeakerSizes, VocoderSizes
-from trainer.models.xtts.speaker_encoder import (
+from trainer.models.xtts.network.dvae import dvae_sizes, load_dvae, random_dvae_state
+from trainer.models.xtts.network.mel import conditioning_mel, dvae_mel
+from trainer.models.xtts.network.sizes import TINY, DvaeSizes, SpeakerSizes, VocoderSizes
+from trainer.models.xtts.network.speaker_encoder import (
     SpeakerEncoder,
     load_speaker_encoder,
     random_speaker_state,
     speaker_sizes,
 )
-from trainer.models.xtts.vocoder import (
+from trainer.models.xtts.network.vocoder import (
     XttsVocoder,
     load_vocoder,
     random_vocoder_state,

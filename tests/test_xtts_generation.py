@@ -8,10 +8,17 @@ from torch import Tensor
 
 from trainer.core.errors import ConfigError, DataError
 from trainer.models._layers.gpt2 import Gpt2Trunk, KeyValueCache
-from trainer.models.xtts.batches import make_collate
-from trainer.models.xtts.generation import Sampling, adjust, choose, draw, generate, stream
-from trainer.models.xtts.network import XttsGpt
-from trainer.models.xtts.sizes import TINY
+from trainer.models.xtts.inference.generation import (
+    Sampling,
+    adjust,
+    choose,
+    draw,
+    generate,
+    stream,
+)
+from trainer.models.xtts.network.gpt import XttsGpt
+from trainer.models.xtts.network.sizes import TINY
+from trainer.models.xtts.training.batches import make_collate
 
 SIZES = replace(
     TINY.gpt,

@@ -18,10 +18,10 @@ from trainer.core.types import Batch, Features
 from trainer.models._layers.attention import SelfAttention
 from trainer.models._layers.dropout import Dropout
 from trainer.models._layers.gpt2 import Gpt2Trunk, InputMajorLinear
-from trainer.models.xtts.batches import counts, make_collate
-from trainer.models.xtts.losses import blocks, losses, validate
-from trainer.models.xtts.network import ConditioningEncoder, XttsGpt
-from trainer.models.xtts.sizes import TINY, GptSizes
+from trainer.models.xtts.network.gpt import ConditioningEncoder, XttsGpt
+from trainer.models.xtts.network.sizes import TINY, GptSizes
+from trainer.models.xtts.training.batches import counts, make_collate
+from trainer.models.xtts.training.losses import blocks, losses, validate
 from trainer.optimizations.gradient_checkpointing import _forward_twice
 
 SIZES = replace(

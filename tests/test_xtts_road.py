@@ -20,10 +20,10 @@ from trainer.core.events import Event, Notice, PreviewMade, StepDone, Validation
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.train_state import Setup, World
 from trainer.loop import train, train_step
-from trainer.models.xtts.folder import open_base
-from trainer.models.xtts.synthesis import _encode, checks
-from trainer.models.xtts.tokenizer import XttsTokenizer
-from trainer.models.xtts.voice import SpeakingGpt, own_model
+from trainer.models.xtts.checkpoint.base_folder import open_base
+from trainer.models.xtts.inference.synthesis import _encode, checks
+from trainer.models.xtts.inference.voice import SpeakingGpt, own_model
+from trainer.models.xtts.text.tokenizer import XttsTokenizer
 from trainer.runs import Run
 from trainer.speaking import export_voice, speak
 from trainer.train_gpt import Arguments, run_config, train_gpt

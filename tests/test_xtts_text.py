@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from trainer.core.errors import CheckpointError, DataError, MissingDependency
-from trainer.models.xtts.cleaning import (
+from trainer.models.xtts.text.cleaning import (
     PUBLISHED_LANGUAGES,
     amharic_g2p,
     clean,
     plain_language,
     spell_out,
 )
-from trainer.models.xtts.cleaning.chinese import to_pinyin
-from trainer.models.xtts.cleaning.korean import romanize_hangul
-from trainer.models.xtts.tokenizer import XttsTokenizer, toy_vocab
-from trainer.models.xtts.vocabulary import extend_vocabulary, map_rows
+from trainer.models.xtts.text.cleaning.chinese import to_pinyin
+from trainer.models.xtts.text.cleaning.korean import romanize_hangul
+from trainer.models.xtts.text.tokenizer import XttsTokenizer, toy_vocab
+from trainer.models.xtts.text.vocabulary import extend_vocabulary, map_rows
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "xtts_text.json").read_text("utf-8"))
 NEEDS = {"zh": "pypinyin", "ja": "cutlet"}

@@ -32,7 +32,7 @@ from torch import Tensor
 from xtts_golden import limit, published_shapes, write_golden
 
 from assets.make_xtts import make_folder
-from trainer.models.xtts.folder import Base, open_base
+from trainer.models.xtts.checkpoint.base_folder import Base, open_base
 
 COMMAND = "PYTHONPATH=. python tests/parity/compare_xtts.py --coqui-python PATH --write-golden"
 SIDE = Path(__file__).with_name("_coqui_side.py")

@@ -45,8 +45,8 @@ from torchaudio.functional import resample
 
 from assets.make_base import describe_machine
 from assets.make_xtts import make_folder
-from trainer.models.xtts.folder import open_base
-from trainer.models.xtts.sizes import SAMPLE_RATE, GptSizes, Sizes, VocoderSizes
+from trainer.models.xtts.checkpoint.base_folder import open_base
+from trainer.models.xtts.network.sizes import SAMPLE_RATE, GptSizes, Sizes, VocoderSizes
 
 HERE = Path(__file__).parent
 DEMO = HERE.parents[1] / "assets" / "demo"

@@ -9,15 +9,15 @@ import xtts_inputs as inputs
 from torch import Tensor
 from torchaudio.functional import resample
 
-from trainer.models.xtts.folder import Base
-from trainer.models.xtts.generation import Sampling, generate
-from trainer.models.xtts.mels import conditioning_mel
-from trainer.models.xtts.network import XttsGpt
-from trainer.models.xtts.publish import publish_folder
-from trainer.models.xtts.sizes import GptSizes, Sizes, VocoderSizes
-from trainer.models.xtts.speaker_encoder import load_speaker_encoder
-from trainer.models.xtts.tokenizer import XttsTokenizer
-from trainer.models.xtts.vocoder import load_vocoder
+from trainer.models.xtts.checkpoint.base_folder import Base
+from trainer.models.xtts.checkpoint.export import publish_folder
+from trainer.models.xtts.inference.generation import Sampling, generate
+from trainer.models.xtts.network.gpt import XttsGpt
+from trainer.models.xtts.network.mel import conditioning_mel
+from trainer.models.xtts.network.sizes import GptSizes, Sizes, VocoderSizes
+from trainer.models.xtts.network.speaker_encoder import load_speaker_encoder
+from trainer.models.xtts.network.vocoder import load_vocoder
+from trainer.models.xtts.text.tokenizer import XttsTokenizer
 
 SIZES = Sizes(GptSizes(**inputs.GPT), vocoder=VocoderSizes(latent_width=inputs.GPT["width"]))
 """The original's loader has no other sizes for the frozen networks than the published ones."""

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.models.xtts.dvae import random_dvae_state
-from trainer.models.xtts.network import XttsGpt
-from trainer.models.xtts.sizes import Sizes
-from trainer.models.xtts.speaker_encoder import random_speaker_state
-from trainer.models.xtts.vocoder import random_vocoder_state
+from trainer.models.xtts.network.dvae import random_dvae_state
+from trainer.models.xtts.network.gpt import XttsGpt
+from trainer.models.xtts.network.sizes import Sizes
+from trainer.models.xtts.network.speaker_encoder import random_speaker_state
+from trainer.models.xtts.network.vocoder import random_vocoder_state
 
 try:
     from parity.xtts_inputs import draw

@@ -7,19 +7,19 @@ import torch
 from torch import Tensor
 
 from trainer.core.types import Batch
-from trainer.models.xtts.batches import counts, make_collate
-from trainer.models.xtts.dvae import DvaeEncoder, dvae_sizes, load_dvae
-from trainer.models.xtts.generation import Sampling, adjust, generate
-from trainer.models.xtts.losses import losses
-from trainer.models.xtts.mels import conditioning_mel, dvae_mel
-from trainer.models.xtts.network import XttsGpt
-from trainer.models.xtts.sizes import DvaeSizes, GptSizes, SpeakerSizes, VocoderSizes
-from trainer.models.xtts.speaker_encoder import (
+from trainer.models.xtts.inference.generation import Sampling, adjust, generate
+from trainer.models.xtts.network.dvae import DvaeEncoder, dvae_sizes, load_dvae
+from trainer.models.xtts.network.gpt import XttsGpt
+from trainer.models.xtts.network.mel import conditioning_mel, dvae_mel
+from trainer.models.xtts.network.sizes import DvaeSizes, GptSizes, SpeakerSizes, VocoderSizes
+from trainer.models.xtts.network.speaker_encoder import (
     SpeakerEncoder,
     load_speaker_encoder,
     speaker_sizes,
 )
-from trainer.models.xtts.vocoder import XttsVocoder, load_vocoder, vocoder_sizes
+from trainer.models.xtts.network.vocoder import XttsVocoder, load_vocoder, vocoder_sizes
+from trainer.models.xtts.training.batches import counts, make_collate
+from trainer.models.xtts.training.losses import losses
 
 try:
     from parity import xtts_inputs as inputs

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 from trainer.core.specs import Featurizer, ModelFamily
 from trainer.core.types import Features
-from trainer.models.xtts.batches import Collate, counts, make_collate
-from trainer.models.xtts.checkpoint import export, load, publish, terms
-from trainer.models.xtts.featurizer import XttsFeaturizer
-from trainer.models.xtts.losses import blocks, losses, validate
+from trainer.models.xtts.checkpoint.base_model import open_start
+from trainer.models.xtts.inference.synthesis import checks, stream, synthesize
+from trainer.models.xtts.inference.text_preview import read_texts
+from trainer.models.xtts.network.sizes import GptSizes
 from trainer.models.xtts.options import Options
-from trainer.models.xtts.reading import read_texts
-from trainer.models.xtts.references import draws
-from trainer.models.xtts.rehearsal import REHEARSAL
-from trainer.models.xtts.sizes import GptSizes
-from trainer.models.xtts.start import open_start
-from trainer.models.xtts.survey import survey
-from trainer.models.xtts.synthesis import checks, stream, synthesize
+from trainer.models.xtts.training.batches import Collate, counts, make_collate
+from trainer.models.xtts.training.featurizer import XttsFeaturizer
+from trainer.models.xtts.training.losses import blocks, losses, validate
+from trainer.models.xtts.training.references import draws
+from trainer.models.xtts.training.survey import survey
+from trainer.models.xtts.training.synthetic import REHEARSAL
+from trainer.models.xtts.training.weights import export, load, publish, terms
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -20,7 +20,7 @@ from torch import Tensor
 from trainer.core.errors import DataError
 from trainer.core.types import Features
 from trainer.models._layers.packing import Rows, join_ids, pad_ids
-from trainer.models.xtts.sizes import CODE_STRIDE, HOP_LENGTH, GptSizes
+from trainer.models.xtts.network.sizes import CODE_STRIDE, HOP_LENGTH, GptSizes
 
 IGNORED = -100
 """The target of positions without a loss."""

@@ -6,13 +6,13 @@ For the 17 published languages, `clean` returns what the published model was tra
 import re
 
 from trainer.data.text.normalization import clean_text
-from trainer.models.xtts.cleaning.amharic import amharic_g2p, clean_amharic
-from trainer.models.xtts.cleaning.chinese import expand_chinese_numbers, to_pinyin
-from trainer.models.xtts.cleaning.japanese import to_romaji
-from trainer.models.xtts.cleaning.korean import romanize_hangul
-from trainer.models.xtts.cleaning.numbers import expand_numbers
-from trainer.models.xtts.cleaning.persian import clean_persian
-from trainer.models.xtts.cleaning.rules import rules_of
+from trainer.models.xtts.text.cleaning.amharic import amharic_g2p, clean_amharic
+from trainer.models.xtts.text.cleaning.chinese import expand_chinese_numbers, to_pinyin
+from trainer.models.xtts.text.cleaning.japanese import to_romaji
+from trainer.models.xtts.text.cleaning.korean import romanize_hangul
+from trainer.models.xtts.text.cleaning.numbers import expand_numbers
+from trainer.models.xtts.text.cleaning.persian import clean_persian
+from trainer.models.xtts.text.cleaning.rules import rules_of
 
 PUBLISHED_LANGUAGES = (
     "en", "es", "fr", "de", "it", "pt", "pl", "tr", "ru", "nl", "cs", "ar", "zh", "hu", "ko",

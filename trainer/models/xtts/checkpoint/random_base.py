@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.models.xtts.dvae import random_dvae_state
-from trainer.models.xtts.network import XttsGpt
-from trainer.models.xtts.sizes import OUTPUT_RATE, SAMPLE_RATE, Sizes
-from trainer.models.xtts.speaker_encoder import random_speaker_state
-from trainer.models.xtts.vocoder import random_vocoder_state
+from trainer.models.xtts.network.dvae import random_dvae_state
+from trainer.models.xtts.network.gpt import XttsGpt
+from trainer.models.xtts.network.sizes import OUTPUT_RATE, SAMPLE_RATE, Sizes
+from trainer.models.xtts.network.speaker_encoder import random_speaker_state
+from trainer.models.xtts.network.vocoder import random_vocoder_state
 
 State = dict[str, Tensor]
 

@@ -12,13 +12,13 @@ from trainer.core.errors import DataError
 from trainer.core.specs import Corpus, Progress
 from trainer.core.types import Clip, Features
 from trainer.models._survey import number_speakers, read_clips
-from trainer.models.xtts.cleaning import plain_language
-from trainer.models.xtts.folder import Base
+from trainer.models.xtts.checkpoint.base_folder import Base
+from trainer.models.xtts.checkpoint.base_model import FORMAT, open_start
+from trainer.models.xtts.network.sizes import CODE_STRIDE, OUTPUT_RATE, SAMPLE_RATE, Sizes
 from trainer.models.xtts.options import LAYERS, Options
-from trainer.models.xtts.sizes import CODE_STRIDE, OUTPUT_RATE, SAMPLE_RATE, Sizes
-from trainer.models.xtts.start import FORMAT, open_start
-from trainer.models.xtts.tokenizer import XttsTokenizer
-from trainer.models.xtts.vocabulary import Extension, extend_vocabulary
+from trainer.models.xtts.text.cleaning import plain_language
+from trainer.models.xtts.text.tokenizer import XttsTokenizer
+from trainer.models.xtts.text.vocabulary import Extension, extend_vocabulary
 
 # Chosen by hand: 12 s are three chunks of the published 4 s. Checkpoints contain the references,
 # and each short text is spoken at every check, so there are few of both.

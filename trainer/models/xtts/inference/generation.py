@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trainer.core.errors import ConfigError
 from trainer.models._layers.gpt2 import KeyValueCache
-from trainer.models.xtts.network import XttsGpt
+from trainer.models.xtts.network.gpt import XttsGpt
 
 _PREFIX_CODE = 1
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from safetensors.torch import load_file
 
 from trainer.models._weights import WEIGHTS_FILE, read_own_facts, require_files
-from trainer.models.xtts.folder import DVAE_FILE, VOICE_FILE, Base, State, open_base
-from trainer.models.xtts.sizes import Sizes
+from trainer.models.xtts.checkpoint.base_folder import DVAE_FILE, VOICE_FILE, Base, State, open_base
+from trainer.models.xtts.network.sizes import Sizes
 
 FORMAT = 1
 FROZEN_FILES = (VOICE_FILE, DVAE_FILE)

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.core.types import Batch
-from trainer.models.xtts.batches import IGNORED
-from trainer.models.xtts.network import XttsGpt
+from trainer.models.xtts.network.gpt import XttsGpt
+from trainer.models.xtts.training.batches import IGNORED
 
 _INPUTS = ("text_ids", "audio_ids", "layout", "text_index", "audio_index", "reference")
 

@@ -3,8 +3,13 @@
 import torch
 from torch import Tensor, nn
 
-from trainer.models.xtts.frozen import count_modules, draw_weight, load_frozen, shape_of
-from trainer.models.xtts.sizes import DvaeSizes
+from trainer.models.xtts.network.sizes import DvaeSizes
+from trainer.models.xtts.network.strict_loading import (
+    count_modules,
+    draw_weight,
+    load_frozen,
+    shape_of,
+)
 
 _WHAT = "The DVAE"
 _UNUSED = ("decoder.", "discrete_loss.")

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from trainer.core.errors import DataError
 from trainer.core.specs import Speech
 from trainer.data.text.sentences import split_sentences
-from trainer.models.xtts.generation import Generated, draw, generate
-from trainer.models.xtts.sizes import OUTPUT_RATE
-from trainer.models.xtts.tokenizer import UNKNOWN, XttsTokenizer
-from trainer.models.xtts.voice import SpeakingGpt, own_model
+from trainer.models.xtts.inference.generation import Generated, draw, generate
+from trainer.models.xtts.inference.voice import SpeakingGpt, own_model
+from trainer.models.xtts.network.sizes import OUTPUT_RATE
+from trainer.models.xtts.text.tokenizer import UNKNOWN, XttsTokenizer
 
 # All chosen by hand.
 _SEED = 1234  # always the same, so that previews of different steps can be compared

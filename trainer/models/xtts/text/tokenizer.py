@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainer.core.errors import CheckpointError, DataError, MissingDependency
-from trainer.models.xtts.cleaning import clean, plain_language
+from trainer.models.xtts.text.cleaning import clean, plain_language
 
 STOP, UNKNOWN, SPACE, START = "[STOP]", "[UNK]", "[SPACE]", "[START]"
 _LANGUAGE_TOKEN = re.compile(r"\[([a-z]{2,3}(?:-[a-z]{2,4})?)\]")

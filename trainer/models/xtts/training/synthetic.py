@@ -14,10 +14,10 @@ from torch import nn
 from trainer.core.errors import DataError
 from trainer.core.specs import Corpus, Rehearsal
 from trainer.core.types import Clip, Features
-from trainer.models.xtts.checkpoint import configure
-from trainer.models.xtts.options import LAYERS, Options
-from trainer.models.xtts.random_base import blank_vocab, complete_sizes, config_of
-from trainer.models.xtts.sizes import (
+from trainer.models.xtts.checkpoint.base_model import FORMAT, open_start
+from trainer.models.xtts.checkpoint.random_base import blank_vocab, complete_sizes, config_of
+from trainer.models.xtts.inference.voice import SpeakingGpt
+from trainer.models.xtts.network.sizes import (
     CODE_STRIDE,
     HOP_LENGTH,
     SAMPLE_RATE,
@@ -25,9 +25,9 @@ from trainer.models.xtts.sizes import (
     GptSizes,
     Sizes,
 )
-from trainer.models.xtts.start import FORMAT, open_start
-from trainer.models.xtts.tokenizer import XttsTokenizer
-from trainer.models.xtts.voice import SpeakingGpt
+from trainer.models.xtts.options import LAYERS, Options
+from trainer.models.xtts.text.tokenizer import XttsTokenizer
+from trainer.models.xtts.training.weights import configure
 
 TOKENS_A_SECOND = 13.0
 """Text tokens per second of fluent speech; a clip of 11.6 s then fills a row of 438 positions."""

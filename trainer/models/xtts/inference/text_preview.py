@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.core.specs import Reading
+from trainer.models.xtts.checkpoint.base_model import open_start
 from trainer.models.xtts.options import Options
-from trainer.models.xtts.start import open_start
-from trainer.models.xtts.tokenizer import UNKNOWN, XttsTokenizer
+from trainer.models.xtts.text.tokenizer import UNKNOWN, XttsTokenizer
 
 
 def read_texts(

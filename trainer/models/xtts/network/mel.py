@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trainer.core.errors import DataError
-from trainer.models.xtts.sizes import HOP_LENGTH, SAMPLE_RATE
+from trainer.models.xtts.network.sizes import HOP_LENGTH, SAMPLE_RATE
 
 # All as in coqui-tts; the networks were trained on these mels.
 _WINDOW = 1024

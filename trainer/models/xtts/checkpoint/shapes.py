@@ -11,12 +11,12 @@ from torch import Tensor
 from trainer.core.errors import CheckpointError
 from trainer.models._layers.perceiver import HEAD_WIDTH
 from trainer.models._weights import describe_misfit, shapes_of
-from trainer.models.xtts.dvae import dvae_sizes, load_dvae
-from trainer.models.xtts.frozen import count_modules, shape_of
-from trainer.models.xtts.network import XttsGpt
-from trainer.models.xtts.sizes import DvaeSizes, GptSizes, Sizes
-from trainer.models.xtts.speaker_encoder import load_speaker_encoder, speaker_sizes
-from trainer.models.xtts.vocoder import load_vocoder, vocoder_sizes
+from trainer.models.xtts.network.dvae import dvae_sizes, load_dvae
+from trainer.models.xtts.network.gpt import XttsGpt
+from trainer.models.xtts.network.sizes import DvaeSizes, GptSizes, Sizes
+from trainer.models.xtts.network.speaker_encoder import load_speaker_encoder, speaker_sizes
+from trainer.models.xtts.network.strict_loading import count_modules, shape_of
+from trainer.models.xtts.network.vocoder import load_vocoder, vocoder_sizes
 
 State = dict[str, Tensor]
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from trainer.core.errors import CheckpointError
 from trainer.core.run_config import WRITTEN_BY
 from trainer.core.version import __version__
-from trainer.models.xtts.folder import LICENCE_FILE, MEL_STATS, Base
-from trainer.models.xtts.shapes import languages_of, token_ids
+from trainer.models.xtts.checkpoint.base_folder import LICENCE_FILE, MEL_STATS, Base
+from trainer.models.xtts.checkpoint.shapes import languages_of, token_ids
 from trainer.safe_unpickle import write_tensors
 
 State = dict[str, Tensor]

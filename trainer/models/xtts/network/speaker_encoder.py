@@ -9,14 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.core.errors import DataError
-from trainer.models.xtts.frozen import (
+from trainer.models.xtts.network.sizes import SPEAKER_RATE, SpeakerSizes
+from trainer.models.xtts.network.strict_loading import (
     below,
     count_modules,
     draw_weight,
     load_frozen,
     shape_of,
 )
-from trainer.models.xtts.sizes import SPEAKER_RATE, SpeakerSizes
 
 _WHAT = "The speaker encoder"
 _PREFIX = "speaker_encoder."

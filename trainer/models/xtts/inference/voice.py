@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from trainer.core.errors import DataError
 from trainer.data.audio.audio_io import load_audio
-from trainer.models.xtts.folder import Base
-from trainer.models.xtts.generation import Sampling
-from trainer.models.xtts.mels import conditioning_mel
-from trainer.models.xtts.network import XttsGpt
-from trainer.models.xtts.sizes import SAMPLE_RATE, SPEAKER_RATE
-from trainer.models.xtts.speaker_encoder import SpeakerEncoder, load_speaker_encoder
-from trainer.models.xtts.streaming import decode_pieces
-from trainer.models.xtts.vocoder import XttsVocoder, load_vocoder
+from trainer.models.xtts.checkpoint.base_folder import Base
+from trainer.models.xtts.inference.generation import Sampling
+from trainer.models.xtts.inference.streaming import decode_pieces
+from trainer.models.xtts.network.gpt import XttsGpt
+from trainer.models.xtts.network.mel import conditioning_mel
+from trainer.models.xtts.network.sizes import SAMPLE_RATE, SPEAKER_RATE
+from trainer.models.xtts.network.speaker_encoder import SpeakerEncoder, load_speaker_encoder
+from trainer.models.xtts.network.vocoder import XttsVocoder, load_vocoder
 
 VOICES_FILE = "voices.safetensors"
 _SHORTEST_CHUNK_S = 0.33  # as in coqui-tts

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainer.core.errors import MissingDependency
-from trainer.models.xtts.cleaning.rules import Rules, rules_of
+from trainer.models.xtts.text.cleaning.rules import Rules, rules_of
 
 _NUMBER = re.compile("[0-9]+")
 _DECIMAL = re.compile("[0-9]+[.,][0-9]+")

@@ -18,7 +18,7 @@ from trainer.models._layers.embeddings import Positions, make_embedding
 from trainer.models._layers.gpt2 import Gpt2Trunk
 from trainer.models._layers.packing import arrange
 from trainer.models._layers.perceiver import Perceiver
-from trainer.models.xtts.sizes import GptSizes
+from trainer.models.xtts.network.sizes import GptSizes
 
 
 class XttsGpt(nn.Module):

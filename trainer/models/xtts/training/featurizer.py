@@ -10,10 +10,10 @@ from trainer.core.errors import DataError
 from trainer.core.types import Clip, Features
 from trainer.data.audio.audio_io import load_audio
 from trainer.data.features.cache import content_hash
-from trainer.models.xtts.dvae import DvaeEncoder, load_dvae
-from trainer.models.xtts.folder import Base
-from trainer.models.xtts.mels import conditioning_mel, dvae_mel
-from trainer.models.xtts.sizes import CODE_STRIDE, SAMPLE_RATE
+from trainer.models.xtts.checkpoint.base_folder import Base
+from trainer.models.xtts.network.dvae import DvaeEncoder, load_dvae
+from trainer.models.xtts.network.mel import conditioning_mel, dvae_mel
+from trainer.models.xtts.network.sizes import CODE_STRIDE, SAMPLE_RATE
 
 _VERSION = 2
 """Increase when the features or the survey change, so that cached features are recomputed."""

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.models.xtts.sizes import (
+from trainer.models.xtts.network.sizes import (
     CODE_STRIDE,
     HOP_LENGTH,
     OUTPUT_RATE,
     SAMPLE_RATE,
     VocoderSizes,
 )
-from trainer.models.xtts.vocoder import XttsVocoder
+from trainer.models.xtts.network.vocoder import XttsVocoder
 
 _FIRST_CODES = 8
 """Codes before the first piece; the last five or so are only its context. Chosen by hand."""

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from trainer.core.errors import CheckpointError
 from trainer.data.audio.audio_io import write_wav
 from trainer.models._weights import describe_misfit, link, on_host, shapes_of, write_own
-from trainer.models.xtts.generation import Sampling
+from trainer.models.xtts.checkpoint.base_model import FROZEN_FILES, open_start
+from trainer.models.xtts.checkpoint.export import publish_folder
+from trainer.models.xtts.inference.generation import Sampling
+from trainer.models.xtts.inference.voice import VOICES_FILE, SpeakingGpt, Voice, own_model
+from trainer.models.xtts.network.sizes import SAMPLE_RATE, Sizes
 from trainer.models.xtts.options import Options
-from trainer.models.xtts.publish import publish_folder
-from trainer.models.xtts.sizes import SAMPLE_RATE, Sizes
-from trainer.models.xtts.start import FROZEN_FILES, open_start
-from trainer.models.xtts.vocabulary import map_rows
-from trainer.models.xtts.voice import VOICES_FILE, SpeakingGpt, Voice, own_model
+from trainer.models.xtts.text.vocabulary import map_rows
 
 _TEXT_TABLES = ("text_embedding.weight", "text_head.weight", "text_head.bias")
 

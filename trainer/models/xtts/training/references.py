@@ -7,7 +7,7 @@ import numpy as np
 
 from trainer.core.specs import Draw
 from trainer.core.types import Features
-from trainer.models.xtts.sizes import CODE_STRIDE, HOP_LENGTH, SAMPLE_RATE
+from trainer.models.xtts.network.sizes import CODE_STRIDE, HOP_LENGTH, SAMPLE_RATE
 
 # coqui-tts's recipe also conditions on 3 to 6 s.
 SHORTEST_FRAMES = round(3.0 * SAMPLE_RATE / HOP_LENGTH)

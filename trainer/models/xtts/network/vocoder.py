@@ -5,19 +5,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.models._layers.hifigan import Hifigan, HifiganSettings, fold_weight_norm
-from trainer.models.xtts.frozen import (
-    below,
-    count_modules,
-    draw_weight,
-    load_frozen,
-    shape_of,
-)
-from trainer.models.xtts.sizes import (
+from trainer.models.xtts.network.sizes import (
     CODE_STRIDE,
     HOP_LENGTH,
     OUTPUT_RATE,
     SAMPLE_RATE,
     VocoderSizes,
+)
+from trainer.models.xtts.network.strict_loading import (
+    below,
+    count_modules,
+    draw_weight,
+    load_frozen,
+    shape_of,
 )
 
 _WHAT = "The vocoder"

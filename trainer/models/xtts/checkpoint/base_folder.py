@@ -20,15 +20,15 @@ from torch import Tensor
 from trainer.core.errors import CheckpointError
 from trainer.data.features.cache import default_cache_folder
 from trainer.models._conversion_cache import convert_once, hash_text, remembered_hash
-from trainer.models.xtts.random_base import (
+from trainer.models.xtts.checkpoint.random_base import (
     RANDOM_LICENCE,
     blank_vocab,
     complete_sizes,
     config_of,
     random_states,
 )
-from trainer.models.xtts.shapes import check_vocabulary, read_sizes, token_ids
-from trainer.models.xtts.sizes import TINY, Sizes
+from trainer.models.xtts.checkpoint.shapes import check_vocabulary, read_sizes, token_ids
+from trainer.models.xtts.network.sizes import TINY, Sizes
 from trainer.safe_unpickle import (
     TENSOR,
     Job,

@@ -11,10 +11,15 @@ from typing import Any
 import torch
 
 from trainer.core.errors import CheckpointError
-from trainer.models.xtts.cleaning import amharic_g2p as sounds_of
-from trainer.models.xtts.cleaning import plain_language
-from trainer.models.xtts.cleaning.korean import romanize_hangul
-from trainer.models.xtts.tokenizer import UNKNOWN, XttsTokenizer, language_token, language_tokens
+from trainer.models.xtts.text.cleaning import amharic_g2p as sounds_of
+from trainer.models.xtts.text.cleaning import plain_language
+from trainer.models.xtts.text.cleaning.korean import romanize_hangul
+from trainer.models.xtts.text.tokenizer import (
+    UNKNOWN,
+    XttsTokenizer,
+    language_token,
+    language_tokens,
+)
 
 Texts = Sequence[tuple[str, str]]
 """Pairs of text and language."""

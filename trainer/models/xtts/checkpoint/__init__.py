@@ -1,0 +1,1 @@
+"""Base folders and exports of XTTS v2."""

@@ -1,0 +1,1 @@
+"""Speech from a trained XTTS v2."""

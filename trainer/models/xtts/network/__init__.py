@@ -1,0 +1,1 @@
+"""The networks of XTTS v2 and their sizes."""

@@ -1,0 +1,1 @@
+"""Text of XTTS v2: cleaning, tokens and new letters."""

@@ -1,0 +1,1 @@
+"""What training XTTS v2 needs: features to losses."""
