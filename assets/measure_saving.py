@@ -29,7 +29,7 @@ from trainer.core.specs import Corpus, ModelFamily, OptimizerSpec, Speech
 from trainer.core.train_state import Setup
 from trainer.core.types import Batch
 from trainer.loop import train_step
-from trainer.optimizers._groups import param_groups
+from trainer.optimizers._core.param_groups import param_groups
 from trainer.staging import Staging
 from trainer.writer import CheckpointWriter
 

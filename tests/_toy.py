@@ -18,7 +18,7 @@ from trainer.core.run_config import Choice, RunConfig, TrainingConfig
 from trainer.core.specs import Corpus, ModelFamily, OptimizerSpec, Speech
 from trainer.core.train_state import Cadence, Setup
 from trainer.core.types import Batch
-from trainer.optimizers._groups import param_groups
+from trainer.optimizers._core.param_groups import param_groups
 
 _OPTIONAL = {"adamw_8bit": "bitsandbytes"}
 OPTIMIZERS = [

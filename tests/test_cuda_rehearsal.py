@@ -28,7 +28,8 @@ from trainer.core.run_config import Choice, RunConfig, TrainingConfig
 from trainer.core.specs import OptimizerSpec
 from trainer.core.train_state import Setup, World
 from trainer.loop import train_step
-from trainer.optimizers import _elementwise, _tables, kron
+from trainer.optimizers import kron
+from trainer.optimizers._core import elementwise, param_table
 from trainer.rehearsal import imagine, largest_batches, longest_clips, make_up_clips, rehearsal_of
 
 CARD = torch.device("meta")
@@ -107,8 +108,8 @@ def _check_lists(args: tuple[Any, ...], kwargs: dict[str, Any], columns: int) ->
 @pytest.fixture(autouse=True)
 def _card_is_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the stand-in go the ways of a GPU."""
-    monkeypatch.setattr(_tables, "GATED_DEVICES", {"meta"})
-    monkeypatch.setattr(_elementwise, "_FUSED_DEVICES", ("meta",))
+    monkeypatch.setattr(param_table, "GATED_DEVICES", {"meta"})
+    monkeypatch.setattr(elementwise, "_FUSED_DEVICES", ("meta",))
     # No generator makes random numbers without contents.
     monkeypatch.setattr(kron, "draw_noise", lambda like, seed: torch.randn_like(like))
     monkeypatch.setattr(

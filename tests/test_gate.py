@@ -20,8 +20,9 @@ from trainer.core.options import build_options, describe
 from trainer.core.registry import discover
 from trainer.core.specs import OptimizerSpec
 from trainer.loop import train_step
-from trainer.optimizers import _gate, _prodigy, _tables
-from trainer.optimizers._tables import TableOptimizer
+from trainer.optimizers._algorithms import prodigy
+from trainer.optimizers._core import found_inf, param_table
+from trainer.optimizers._core.param_table import TableOptimizer
 
 CPU = torch.device("cpu")
 SPECS = discover("trainer.optimizers", OptimizerSpec)
@@ -43,8 +44,8 @@ each_variant = pytest.mark.parametrize("variant", VARIANTS)
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Walk the road of a GPU."""
-    monkeypatch.setattr(_tables, "GATED_DEVICES", {"cpu"})
-    monkeypatch.setattr(_prodigy, "_is_host", lambda scalar: False)
+    monkeypatch.setattr(param_table, "GATED_DEVICES", {"cpu"})
+    monkeypatch.setattr(prodigy, "_is_host", lambda scalar: False)
 
 
 def _build(variant: str) -> torch.optim.Optimizer:
@@ -238,7 +239,7 @@ def passes() -> Iterator[list[str]]:
     called: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         for name in ("fused_sgd_", "mul_", "add_", "lerp_", "addcmul_"):
-            original = getattr(_gate.lists, name)
+            original = getattr(found_inf.lists, name)
 
             def note(
                 *args: Any, _name: str = name, _original: Any = original, **kwargs: Any
@@ -246,7 +247,7 @@ def passes() -> Iterator[list[str]]:
                 called.append(_name)
                 return _original(*args, **kwargs)
 
-            patch.setattr(_gate.lists, name, note)
+            patch.setattr(found_inf.lists, name, note)
         yield called
 
 

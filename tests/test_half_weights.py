@@ -28,7 +28,7 @@ from trainer.evaluate import validate
 from trainer.loop import train_step
 from trainer.optimizations import _half_weights as half_weights
 from trainer.optimizations._half_weights import round_by_chance_
-from trainer.optimizers._groups import param_groups
+from trainer.optimizers._core.param_groups import param_groups
 
 CATALOG = discover("trainer.optimizations", Optimization)
 SPECS = discover("trainer.optimizers", OptimizerSpec)

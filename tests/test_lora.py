@@ -22,7 +22,7 @@ from trainer.evaluate import validate
 from trainer.loop import train, train_step
 from trainer.models._layers.gpt2 import Gpt2Trunk
 from trainer.optimizations.lora import OPTIMIZATION, Options, apply, folded
-from trainer.optimizers._groups import param_groups
+from trainer.optimizers._core.param_groups import param_groups
 
 STEPS = 12
 

@@ -15,8 +15,8 @@ from trainer.core.errors import ConfigError, MissingDependency
 from trainer.core.options import build_options, describe
 from trainer.core.registry import discover
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers import _prodigy_host
-from trainer.optimizers._groups import param_groups
+from trainer.optimizers._algorithms import prodigy_cpu
+from trainer.optimizers._core.param_groups import param_groups
 
 CPU = torch.device("cpu")
 SPECS = discover("trainer.optimizers", OptimizerSpec)
@@ -281,13 +281,13 @@ def test_an_estimate_that_runs_away_ruins_the_weights_without_an_error() -> None
 def test_prodigys_loop_on_a_cpu_computes_what_the_paper_says(
     monkeypatch: pytest.MonkeyPatch, weight_of_grad: float
 ) -> None:
-    monkeypatch.setattr(_prodigy_host, "PIECE", 1 << 14)
-    numbers = _prodigy_host.HostNumbers((0.9, 0.99, 0.995), 1e-3, 0.1, 0.2, weight_of_grad, 0.01)
+    monkeypatch.setattr(prodigy_cpu, "PIECE", 1 << 14)
+    numbers = prodigy_cpu.HostNumbers((0.9, 0.99, 0.995), 1e-3, 0.1, 0.2, weight_of_grad, 0.01)
     sizes = (7, 5000, 40_000)
     columns = [[torch.rand(size, dtype=torch.float64) for size in sizes] for _ in range(6)]
     w, g, m, v, s, first = (torch.cat(column) for column in copy.deepcopy(columns))
 
-    products, sums = _prodigy_host.step_on_host(columns, numbers)
+    products, sums = prodigy_cpu.step_on_host(columns, numbers)
 
     m, v = 0.9 * m + 0.1 * (0.1 * g), 0.99 * v + 0.01 * (0.1 * g) ** 2
     s = 0.995 * s + weight_of_grad * g

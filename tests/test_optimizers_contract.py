@@ -20,10 +20,10 @@ from trainer.core.options import build_options, describe
 from trainer.core.registry import discover
 from trainer.core.specs import OptimizerSpec
 from trainer.loop import train
-from trainer.optimizers import _native, _tables
-from trainer.optimizers._groups import param_groups
-from trainer.optimizers._mars import VECTOR_BETAS
-from trainer.optimizers._ramp import ramped
+from trainer.optimizers._algorithms.mars import VECTOR_BETAS
+from trainer.optimizers._core import native, param_table
+from trainer.optimizers._core.param_groups import param_groups
+from trainer.optimizers._core.warmup import ramped
 from trainer.optimizers.muon import count_projections, is_hidden
 
 CPU = torch.device("cpu")
@@ -187,7 +187,7 @@ def test_weights_that_do_not_lie_in_one_piece_are_trained_alike(name: str) -> No
 def test_pieces_make_no_difference(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = problem.train(_build(name), 6)
 
-    monkeypatch.setattr(_tables, "CPU_PIECE", 16)
+    monkeypatch.setattr(param_table, "CPU_PIECE", 16)
     found = problem.train(_build(name), 6)
 
     assert problem.distance(found, wanted) < 1e-4
@@ -216,8 +216,8 @@ def test_a_compiled_step_is_the_same_for_any_number_of_threads(name: str) -> Non
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiling_needs_a_cpu_and_a_compiler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options = build_options(SPECS[name].options, {"compiled": True}, name)
-    monkeypatch.setattr(_native.shutil, "which", lambda program: None)
-    _native._load.cache_clear()
+    monkeypatch.setattr(native.shutil, "which", lambda program: None)
+    native._load.cache_clear()
 
     with pytest.raises(ConfigError, match=r"g\+\+ or clang\+\+"):
         SPECS[name].build(problem.make_groups(), options, CPU)
@@ -247,7 +247,7 @@ def test_a_cautious_step_never_goes_against_the_gradient(name: str) -> None:
 def test_lists_of_small_tensors_are_worked_on_together() -> None:
     columns = [[torch.ones(3), torch.ones(4), torch.ones(2**19), torch.ones(5)]]
 
-    sizes = [[piece.numel() for piece in pieces[0]] for pieces in _tables.cut(columns)]
+    sizes = [[piece.numel() for piece in pieces[0]] for pieces in param_table.cut(columns)]
 
     assert sizes == [[2**18], [2**18], [3, 4, 5]]
 

@@ -15,7 +15,9 @@ from tests.parity import optimizer_problem as problem
 from trainer.core.options import build_options
 from trainer.core.registry import discover
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers import _elementwise, _prodigy, kron
+from trainer.optimizers import kron
+from trainer.optimizers._algorithms import prodigy
+from trainer.optimizers._core import elementwise
 
 SPECS = discover("trainer.optimizers", OptimizerSpec)
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "optimizers.json").read_text())
@@ -79,7 +81,7 @@ def test_prodigy_on_a_gpu_takes_the_same_way_without_looking_at_d(
 ) -> None:
     wanted = problem.train(_build("prodigy", torch.float64, **PRODIGY))
 
-    monkeypatch.setattr(_prodigy, "_is_host", lambda scalar: False)
+    monkeypatch.setattr(prodigy, "_is_host", lambda scalar: False)
     with NoReads():
         found = problem.train(_build("prodigy", torch.float64, **PRODIGY))
 
@@ -166,7 +168,7 @@ def test_muon_goes_the_way_of_torch(scale: str, nesterov: bool) -> None:
 def test_adamw_without_a_fused_kernel_is_adamw(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = problem.train(_build("mars_adamw", lr=1e-2))
 
-    monkeypatch.setattr(_elementwise, "_FUSED_DEVICES", ())
+    monkeypatch.setattr(elementwise, "_FUSED_DEVICES", ())
     found = problem.train(_build("mars_adamw", lr=1e-2))
 
     assert problem.distance(found, wanted) < 1e-5

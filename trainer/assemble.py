@@ -34,7 +34,7 @@ from trainer.core.specs import Optimization
 from trainer.core.train_state import Cadence, Probe, Setup, World
 from trainer.data.features.dataset import Dataset, Emit, make_batches, prepare_dataset
 from trainer.distributed import in_turn
-from trainer.optimizers._groups import param_groups
+from trainer.optimizers._core.param_groups import param_groups
 from trainer.scope import (
     compare_scopes,
     describe_scope,

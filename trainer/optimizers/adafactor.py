@@ -7,7 +7,7 @@ import torch
 
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers._fields import lr_field, weight_decay_field
+from trainer.optimizers._core.shared_options import lr_field, weight_decay_field
 
 
 @dataclass(frozen=True)

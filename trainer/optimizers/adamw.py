@@ -7,8 +7,8 @@ import torch
 
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers._adamw import CautiousAdamW
-from trainer.optimizers._fields import cautious_field
+from trainer.optimizers._algorithms.cautious_adamw import CautiousAdamW
+from trainer.optimizers._core.shared_options import cautious_field
 
 _FUSED_DEVICES = ("cuda", "cpu")
 

@@ -8,7 +8,7 @@ import torch
 
 from trainer.core.errors import MissingDependency
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers._fields import (
+from trainer.optimizers._core.shared_options import (
     beta1_field,
     beta2_field,
     eps_field,

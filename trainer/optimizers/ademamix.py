@@ -12,9 +12,11 @@ from torch import Tensor
 
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers import _lists as lists
-from trainer.optimizers._elementwise import adam_denominators, apply_updates
-from trainer.optimizers._fields import (
+from trainer.optimizers._core import foreach as lists
+from trainer.optimizers._core.elementwise import adam_denominators, apply_updates
+from trainer.optimizers._core.native import NativeRule, compiled_field
+from trainer.optimizers._core.param_table import Table, TableOptimizer
+from trainer.optimizers._core.shared_options import (
     beta1_field,
     beta2_field,
     cautious_field,
@@ -22,9 +24,7 @@ from trainer.optimizers._fields import (
     lr_field,
     weight_decay_field,
 )
-from trainer.optimizers._native import NativeRule, compiled_field
-from trainer.optimizers._ramp import ramped
-from trainer.optimizers._tables import Table, TableOptimizer
+from trainer.optimizers._core.warmup import ramped
 
 
 @dataclass(frozen=True)

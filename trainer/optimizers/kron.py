@@ -13,10 +13,10 @@ from torch import Tensor
 
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers._elementwise import is_vector
-from trainer.optimizers._fields import beta1_field, lr_field, weight_decay_field
-from trainer.optimizers._newton_schulz import as_matrix
-from trainer.optimizers._tables import Table, TableOptimizer
+from trainer.optimizers._core.elementwise import is_vector
+from trainer.optimizers._core.newton_schulz import as_matrix
+from trainer.optimizers._core.param_table import Table, TableOptimizer
+from trainer.optimizers._core.shared_options import beta1_field, lr_field, weight_decay_field
 
 _LARGEST_UPDATE = 1.1
 """Root mean square of an update at most, as in the authors' code."""

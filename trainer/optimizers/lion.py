@@ -8,11 +8,16 @@ from torch import Tensor
 
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers import _lists as lists
-from trainer.optimizers._elementwise import apply_updates
-from trainer.optimizers._fields import beta1_field, cautious_field, lr_field, weight_decay_field
-from trainer.optimizers._native import NativeRule, compiled_field
-from trainer.optimizers._tables import Table, TableOptimizer
+from trainer.optimizers._core import foreach as lists
+from trainer.optimizers._core.elementwise import apply_updates
+from trainer.optimizers._core.native import NativeRule, compiled_field
+from trainer.optimizers._core.param_table import Table, TableOptimizer
+from trainer.optimizers._core.shared_options import (
+    beta1_field,
+    cautious_field,
+    lr_field,
+    weight_decay_field,
+)
 
 
 @dataclass(frozen=True)

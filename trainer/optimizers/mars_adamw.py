@@ -6,13 +6,15 @@ from typing import Any
 import torch
 
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers import _lists as lists
-from trainer.optimizers._elementwise import (
+from trainer.optimizers._algorithms.mars import Mars, gamma_field
+from trainer.optimizers._core import foreach as lists
+from trainer.optimizers._core.elementwise import (
     adam_denominators,
     apply_adamw,
     apply_updates,
 )
-from trainer.optimizers._fields import (
+from trainer.optimizers._core.param_table import Table
+from trainer.optimizers._core.shared_options import (
     beta1_field,
     beta2_field,
     cautious_field,
@@ -20,8 +22,6 @@ from trainer.optimizers._fields import (
     lr_field,
     weight_decay_field,
 )
-from trainer.optimizers._mars import Mars, gamma_field
-from trainer.optimizers._tables import Table
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,15 @@ from typing import Any
 import torch
 
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers import _lists as lists
-from trainer.optimizers._fields import beta1_field, eps_field, lr_field, weight_decay_field
-from trainer.optimizers._mars import Mars, gamma_field
-from trainer.optimizers._tables import Table
+from trainer.optimizers._algorithms.mars import Mars, gamma_field
+from trainer.optimizers._core import foreach as lists
+from trainer.optimizers._core.param_table import Table
+from trainer.optimizers._core.shared_options import (
+    beta1_field,
+    eps_field,
+    lr_field,
+    weight_decay_field,
+)
 
 
 @dataclass(frozen=True)

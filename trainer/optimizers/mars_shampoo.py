@@ -7,15 +7,20 @@ import torch
 
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers._fields import beta1_field, eps_field, lr_field, weight_decay_field
-from trainer.optimizers._mars import Mars, gamma_field
-from trainer.optimizers._newton_schulz import (
+from trainer.optimizers._algorithms.mars import Mars, gamma_field
+from trainer.optimizers._core.newton_schulz import (
     as_matrix,
     match_adamw,
     match_spectrum,
     orthogonalize,
 )
-from trainer.optimizers._tables import Table
+from trainer.optimizers._core.param_table import Table
+from trainer.optimizers._core.shared_options import (
+    beta1_field,
+    eps_field,
+    lr_field,
+    weight_decay_field,
+)
 
 
 @dataclass(frozen=True)

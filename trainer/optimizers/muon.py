@@ -12,22 +12,22 @@ from torch import Tensor
 
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers import _lists as lists
-from trainer.optimizers._elementwise import apply_adamw
-from trainer.optimizers._fields import (
+from trainer.optimizers._core import foreach as lists
+from trainer.optimizers._core.elementwise import apply_adamw
+from trainer.optimizers._core.newton_schulz import (
+    as_matrix,
+    match_adamw,
+    match_spectrum,
+    orthogonalize,
+)
+from trainer.optimizers._core.param_table import Table, TableOptimizer
+from trainer.optimizers._core.shared_options import (
     beta1_field,
     beta2_field,
     eps_field,
     lr_field,
     weight_decay_field,
 )
-from trainer.optimizers._newton_schulz import (
-    as_matrix,
-    match_adamw,
-    match_spectrum,
-    orthogonalize,
-)
-from trainer.optimizers._tables import Table, TableOptimizer
 
 
 @dataclass(frozen=True)

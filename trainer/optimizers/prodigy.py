@@ -10,9 +10,9 @@ import torch
 
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers._native import compiled_field
-from trainer.optimizers._prodigy import RULE, Prodigy, read_estimate
-from trainer.optimizers._prodigy_options import ProdigyOptions, check_rates
+from trainer.optimizers._algorithms.prodigy import RULE, Prodigy, read_estimate
+from trainer.optimizers._algorithms.prodigy_options import ProdigyOptions, check_rates
+from trainer.optimizers._core.native import compiled_field
 
 
 @dataclass(frozen=True)

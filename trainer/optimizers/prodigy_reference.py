@@ -10,7 +10,7 @@ import torch
 
 from trainer.core.errors import MissingDependency
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers._prodigy_options import ProdigyOptions, check_rates
+from trainer.optimizers._algorithms.prodigy_options import ProdigyOptions, check_rates
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,7 @@ from torch import Tensor
 
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers import _lists as lists
-from trainer.optimizers._fields import beta2_field, eps_field, weight_decay_field
-from trainer.optimizers._prodigy import (
+from trainer.optimizers._algorithms.prodigy import (
     ESTIMATES,
     EstimatingOptimizer,
     Parts,
@@ -25,10 +23,12 @@ from trainer.optimizers._prodigy import (
     read_estimate,
     scalars_of,
 )
-from trainer.optimizers._prodigy_options import check_rates
-from trainer.optimizers._schedule_free import ScheduleFree
-from trainer.optimizers._schedule_free_options import set_mode
-from trainer.optimizers._tables import Table
+from trainer.optimizers._algorithms.prodigy_options import check_rates
+from trainer.optimizers._algorithms.schedule_free import ScheduleFree
+from trainer.optimizers._algorithms.schedule_free_options import set_mode
+from trainer.optimizers._core import foreach as lists
+from trainer.optimizers._core.param_table import Table
+from trainer.optimizers._core.shared_options import beta2_field, eps_field, weight_decay_field
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers._native import compiled_field
-from trainer.optimizers._schedule_free import RULE, ScheduleFreeAdamW
-from trainer.optimizers._schedule_free_options import ScheduleFreeOptions, set_mode
+from trainer.optimizers._algorithms.schedule_free import RULE, ScheduleFreeAdamW
+from trainer.optimizers._algorithms.schedule_free_options import ScheduleFreeOptions, set_mode
+from trainer.optimizers._core.native import compiled_field
 
 
 @dataclass(frozen=True)

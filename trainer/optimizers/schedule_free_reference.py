@@ -9,7 +9,7 @@ import torch
 
 from trainer.core.errors import MissingDependency
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers._schedule_free_options import ScheduleFreeOptions, set_mode
+from trainer.optimizers._algorithms.schedule_free_options import ScheduleFreeOptions, set_mode
 
 
 class Options(ScheduleFreeOptions):

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers._fields import (
+from trainer.optimizers._algorithms.soap import Soap
+from trainer.optimizers._core.shared_options import (
     beta1_field,
     beta2_field,
     eps_field,
     lr_field,
     weight_decay_field,
 )
-from trainer.optimizers._soap import Soap
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.optimizers import _lists as lists
-from trainer.optimizers._elementwise import adam_denominators, apply_updates
-from trainer.optimizers._tables import Table, TableOptimizer
+from trainer.optimizers._core import foreach as lists
+from trainer.optimizers._core.elementwise import adam_denominators, apply_updates
+from trainer.optimizers._core.param_table import Table, TableOptimizer
 
 
 class CautiousAdamW(TableOptimizer):

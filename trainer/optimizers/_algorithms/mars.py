@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from trainer.core.options import option
-from trainer.optimizers import _lists as lists
-from trainer.optimizers._elementwise import apply_adamw, is_vector
-from trainer.optimizers._tables import Table, TableOptimizer, cut_rows
+from trainer.optimizers._core import foreach as lists
+from trainer.optimizers._core.elementwise import apply_adamw, is_vector
+from trainer.optimizers._core.param_table import Table, TableOptimizer, cut_rows
 
 VECTOR_BETAS = (0.9, 0.95)
 

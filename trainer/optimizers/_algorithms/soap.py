@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.optimizers._elementwise import is_vector
-from trainer.optimizers._newton_schulz import as_matrix
-from trainer.optimizers._tables import Table, TableOptimizer
+from trainer.optimizers._core.elementwise import is_vector
+from trainer.optimizers._core.newton_schulz import as_matrix
+from trainer.optimizers._core.param_table import Table, TableOptimizer
 
 _SIDES = {"left": 0, "right": 1}
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from trainer.core.errors import ConfigError
-from trainer.optimizers import _lists as lists
-from trainer.optimizers._gate import OPEN, Gate
-from trainer.optimizers._native import NativeRule
-from trainer.optimizers._settling import LateVerdict
+from trainer.optimizers._core import foreach as lists
+from trainer.optimizers._core.deferred_found_inf import LateVerdict
+from trainer.optimizers._core.found_inf import OPEN, Gate
+from trainer.optimizers._core.native import NativeRule
 
 CPU_PIECE = 1 << 18
 """Entries that a CPU works on at once; measured by assets/measure_optimizers.py, 2**14 to 2**20."""

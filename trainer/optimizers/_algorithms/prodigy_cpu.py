@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.optimizers import _lists as lists
+from trainer.optimizers._core import foreach as lists
 
 PIECE = 1 << 18
 """Entries worked on at once, a power of two that assets/measure_optimizers.py likes best."""

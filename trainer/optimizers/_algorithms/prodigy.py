@@ -13,12 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.optimizers import _lists as lists
-from trainer.optimizers._gate import Gate
-from trainer.optimizers._native import NativeRule
-from trainer.optimizers._prodigy_host import HostNumbers, Parts, move_on_host, step_on_host
-from trainer.optimizers._prodigy_options import check_rates
-from trainer.optimizers._tables import Table, TableOptimizer, cut
+from trainer.optimizers._algorithms.prodigy_cpu import (
+    HostNumbers,
+    Parts,
+    move_on_host,
+    step_on_host,
+)
+from trainer.optimizers._algorithms.prodigy_options import check_rates
+from trainer.optimizers._core import foreach as lists
+from trainer.optimizers._core.found_inf import Gate
+from trainer.optimizers._core.native import NativeRule
+from trainer.optimizers._core.param_table import Table, TableOptimizer, cut
 
 ESTIMATES = ("d", "d_max", "d_numerator")
 """Scalars of the method, one for all groups; plain numbers in a checkpoint."""

@@ -5,9 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from trainer.optimizers import _lists as lists
-from trainer.optimizers._gate import Gate
-from trainer.optimizers._tables import Table
+from trainer.optimizers._core import foreach as lists
+from trainer.optimizers._core.found_inf import Gate
+from trainer.optimizers._core.param_table import Table
 
 _FUSED_DEVICES = ("cpu", "cuda")
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.optimizers import _lists as lists
+from trainer.optimizers._core import foreach as lists
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from trainer.core.errors import ConfigError
-from trainer.optimizers import _lists as lists
-from trainer.optimizers._elementwise import adam_denominators
-from trainer.optimizers._native import NativeRule
-from trainer.optimizers._tables import Table, TableOptimizer
+from trainer.optimizers._core import foreach as lists
+from trainer.optimizers._core.elementwise import adam_denominators
+from trainer.optimizers._core.native import NativeRule
+from trainer.optimizers._core.param_table import Table, TableOptimizer
 
 
 class ScheduleFree(TableOptimizer):

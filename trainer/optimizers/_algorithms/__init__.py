@@ -1,0 +1,1 @@
+"""Update rules that two or more entries share."""
