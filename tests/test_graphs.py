@@ -16,8 +16,8 @@ from trainer.core.train_state import Setup
 from trainer.core.types import Batch
 from trainer.loop import train_step
 from trainer.models._layers.gpt2 import Gpt2Trunk
-from trainer.optimizations import _graphs, _program
 from trainer.optimizations import compile as box
+from trainer.optimizations._core import compiled_block, cuda_graphs
 from trainer.optimizations.compile import OPTIMIZATION, Options
 
 pytestmark = [
@@ -44,7 +44,7 @@ class _Lengths:
 def _traced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Trace blocks, but write no code for them."""
     monkeypatch.setattr(
-        _program, "compile_with_inductor", lambda graph, inputs, **how: graph.forward
+        compiled_block, "compile_with_inductor", lambda graph, inputs, **how: graph.forward
     )
     monkeypatch.setenv("TIMBRE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
@@ -85,7 +85,7 @@ def test_the_compiler_is_told_to_record(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.undo()
     monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", note)
     for mode in ("default", "reduce-overhead"):
-        _program.compile_with_inductor(
+        compiled_block.compile_with_inductor(
             torch.fx.GraphModule(nn.Module(), torch.fx.Graph()),
             [],
             mode=mode,
@@ -165,7 +165,7 @@ def test_what_cannot_be_recorded_is_compiled_without_graphs(
 
         return run
 
-    monkeypatch.setattr(_program, "compile_with_inductor", fail_to_record)
+    monkeypatch.setattr(compiled_block, "compile_with_inductor", fail_to_record)
     OPTIMIZATION.apply(setup, GRAPHS)
     assert OPTIMIZATION.settle
     OPTIMIZATION.settle(setup, GRAPHS, events.append)
@@ -194,7 +194,7 @@ def test_recordings_are_counted_as_the_compiler_counts_them(
     )
     monkeypatch.setitem(torch._dynamo.utils.counters["inductor"], "cudagraph_skips", 3)
 
-    assert _graphs.count_graphs(torch.device("cuda", 0)) == (120, 3)
+    assert cuda_graphs.count_graphs(torch.device("cuda", 0)) == (120, 3)
 
 
 def test_the_help_says_that_no_gpu_has_run_it() -> None:

@@ -26,8 +26,8 @@ from trainer.core.specs import Optimization, OptimizerSpec, State
 from trainer.core.train_state import Setup, weights_for_evaluation
 from trainer.evaluate import validate
 from trainer.loop import train_step
-from trainer.optimizations import _half_weights as half_weights
-from trainer.optimizations._half_weights import round_by_chance_
+from trainer.optimizations._core import half_weights
+from trainer.optimizations._core.half_weights import round_by_chance_
 from trainer.optimizers._core.param_groups import param_groups
 
 CATALOG = discover("trainer.optimizations", Optimization)

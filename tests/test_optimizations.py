@@ -24,7 +24,7 @@ from trainer.core.train_state import STAGES, Precision, Setup
 from trainer.core.types import Batch
 from trainer.loop import train_step
 from trainer.models._layers.attention import SelfAttention
-from trainer.optimizations import _program
+from trainer.optimizations._core import compiled_block
 
 # The compiler's own look at the gradients of what goes into a block.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
@@ -196,7 +196,7 @@ def _quick_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
     def trace(graph: Any, inputs: list[Any], **how: Any) -> Any:
         return graph.forward
 
-    monkeypatch.setattr(_program, "compile_with_inductor", trace)
+    monkeypatch.setattr(compiled_block, "compile_with_inductor", trace)
     monkeypatch.setenv("TIMBRE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     yield

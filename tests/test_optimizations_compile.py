@@ -19,8 +19,8 @@ from trainer.core.specs import State
 from trainer.core.train_state import Setup
 from trainer.core.types import Batch
 from trainer.loop import train_step
-from trainer.optimizations import _program
 from trainer.optimizations import compile as box
+from trainer.optimizations._core import compiled_block
 from trainer.optimizations.compile import OPTIMIZATION, Gain, Options, apply, foresee, settle
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
@@ -84,7 +84,7 @@ def _quick_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
     def trace(graph: Any, inputs: list[Any], **how: Any) -> Any:
         return graph.forward
 
-    monkeypatch.setattr(_program, "compile_with_inductor", trace)
+    monkeypatch.setattr(compiled_block, "compile_with_inductor", trace)
     monkeypatch.setenv("TIMBRE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     yield
@@ -186,7 +186,7 @@ def test_a_compiler_that_fails_costs_the_gain_and_not_the_run(
     def fail(graph: Any, inputs: list[Any], **how: Any) -> Any:
         raise RuntimeError("no such instruction")
 
-    monkeypatch.setattr(_program, "compile_with_inductor", fail)
+    monkeypatch.setattr(compiled_block, "compile_with_inductor", fail)
     plain, broken = _setup(tmp_path), _setup(tmp_path)
 
     notice = _notice(_settle(broken, when="always"))
@@ -212,7 +212,7 @@ def test_kernels_that_fail_when_they_first_run_cost_the_gain_too(
 
         return run
 
-    monkeypatch.setattr(_program, "compile_with_inductor", compile_graph)
+    monkeypatch.setattr(compiled_block, "compile_with_inductor", compile_graph)
     setup = _setup(tmp_path)
 
     notice = _notice(_settle(setup, when="always"))

@@ -26,7 +26,7 @@ from trainer.models.xtts import FAMILY as XTTS
 from trainer.models.xtts.network.gpt import XttsGpt
 from trainer.models.xtts.network.sizes import TINY
 from trainer.models.xtts.training.batches import counts, make_collate
-from trainer.optimizations import _program
+from trainer.optimizations._core import compiled_block
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 CATALOG = discover("trainer.optimizations", Optimization)
@@ -109,7 +109,7 @@ def _quick_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     def trace(graph: Any, inputs: list[Any], **how: Any) -> Any:
         return graph.forward
 
-    monkeypatch.setattr(_program, "compile_with_inductor", trace)
+    monkeypatch.setattr(compiled_block, "compile_with_inductor", trace)
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def _half_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     def trace(graph: Any, inputs: list[Any], **how: Any) -> Any:
         return aot_eager(graph, inputs)
 
-    monkeypatch.setattr(_program, "compile_with_inductor", trace)
+    monkeypatch.setattr(compiled_block, "compile_with_inductor", trace)
 
 
 @pytest.mark.parametrize("family", ["xtts", "fastspeech2"])

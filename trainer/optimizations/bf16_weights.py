@@ -14,7 +14,7 @@ from trainer.core.errors import ConfigError
 from trainer.core.options import option
 from trainer.core.specs import Optimization, State
 from trainer.core.train_state import Precision, Probe, Setup
-from trainer.optimizations._half_weights import HalfWeights
+from trainer.optimizations._core.half_weights import HalfWeights
 
 MASTER, STOCHASTIC = "master", "stochastic"
 

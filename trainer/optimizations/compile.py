@@ -29,8 +29,8 @@ from trainer.core.specs import Optimization, State
 from trainer.core.train_state import Probe, Setup
 from trainer.core.types import Batch
 from trainer.data.features.cache import default_cache_folder
-from trainer.optimizations._blocks import compute_block
-from trainer.optimizations._graphs import (
+from trainer.optimizations._core.blocks import compute_block
+from trainer.optimizations._core.cuda_graphs import (
     count_graphs,
     describe_graphs,
     drop_graphs,
@@ -38,7 +38,7 @@ from trainer.optimizations._graphs import (
 )
 
 if TYPE_CHECKING:
-    from trainer.optimizations._program import SharedProgram
+    from trainer.optimizations._core.compiled_block import SharedProgram
 
 _BUDGETS = {"light": 0.6, "medium": 0.3}
 """The share of its activations that a compiled block keeps at a level of checkpointing."""
@@ -107,7 +107,7 @@ def apply(setup: Setup, options: Options) -> None:
 
 def _give_programs(setup: Setup, options: Options) -> None:
     # Imported here: it loads the compiler, which takes seconds.
-    from trainer.optimizations._program import SharedProgram, compile_with_inductor
+    from trainer.optimizations._core.compiled_block import SharedProgram, compile_with_inductor
 
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_cache_folder()))
     programs: dict[type, SharedProgram] = {}
@@ -220,7 +220,7 @@ def _compile_and_time(
     """Return the seconds of compiling, those of a compiled pass, and why it failed if it did."""
     from torch._dynamo.exc import TorchDynamoException
 
-    from trainer.optimizations._program import explain
+    from trainer.optimizations._core.compiled_block import explain
 
     _rest_all(programs, "")
     started = time.perf_counter()

@@ -25,7 +25,7 @@ from trainer.core.device import Device
 from trainer.core.options import option
 from trainer.core.specs import Optimization, State
 from trainer.core.train_state import Probe, Setup
-from trainer.optimizations._blocks import compute_block, is_compiled
+from trainer.optimizations._core.blocks import compute_block, is_compiled
 
 
 @dataclass(frozen=True)
