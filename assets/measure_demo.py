@@ -27,7 +27,7 @@ from trainer.core.run_config import RunConfig
 from trainer.core.specs import Speech
 from trainer.data.audio.audio_io import write_wav
 from trainer.judge import Spoken, judge, mean_similarity
-from trainer.runs import Run
+from trainer.runs.run import Run
 from trainer.speaking import open_export, open_voice
 
 DEMO, BASE = ASSETS / "demo", ASSETS / "base"

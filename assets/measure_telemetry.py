@@ -25,7 +25,7 @@ from trainer.guard import Guard
 from trainer.loop import train_step
 from trainer.meter import Meter
 from trainer.models.xtts.network.sizes import TINY, GptSizes, Sizes, VocoderSizes
-from trainer.runs import Run
+from trainer.runs.run import Run
 
 ASSETS = Path(__file__).parent
 SIZES = Sizes(

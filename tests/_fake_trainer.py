@@ -26,7 +26,7 @@ from trainer.core.events import (
     StepDone,
     ValidationDone,
 )
-from trainer.requests import take_asked_steps
+from trainer.runs.control import take_asked_steps
 
 _SAMPLE_RATE = 8000
 _STEPS_PER_EPOCH = 10

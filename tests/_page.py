@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import gradio as gr
 
-from trainer.library import RunLibrary
+from trainer.runs.run_store import RunLibrary
 from webui.studio import Studio
 
 Built = TypeVar("Built")

@@ -94,7 +94,7 @@ def _any_port() -> int:
 def _serve() -> None:
     import app
     from trainer.core.run_config import RunConfig
-    from trainer.runs import Run
+    from trainer.runs.run import Run
     from webui import speaking, studio
     from webui.studio import demo_config
     from webui.tabs import start, train, trials

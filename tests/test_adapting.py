@@ -13,7 +13,7 @@ from trainer.adapting import Fitting, OutOfMemory, StartAgain, take_up_adaptatio
 from trainer.core.events import Event, EventLog, Notice, PreviewMade, RunAdapted
 from trainer.core.train_state import Cadence, Setup
 from trainer.loop import train, train_step
-from trainer.series import RunSeries
+from trainer.runs.metric_store import RunSeries
 from trainer.updates import is_out_of_memory
 
 

@@ -44,10 +44,10 @@ FLOORS = {
     "trainer.judge": 5.0,
     "trainer.cutting": 5.2,
     "trainer.transcription": 5.15,
-    "trainer.library": 5.05,
-    "trainer.trash": 5.02,
-    "trainer.queue": 5.0,
-    "trainer.runs": 5.0,
+    "trainer.runs.run_store": 5.05,
+    "trainer.runs.trash": 5.02,
+    "trainer.runs.queue": 5.0,
+    "trainer.runs.run": 5.0,
     "trainer.loop": 4.1,
     "trainer.guard": 4.0,
     "trainer.alerts": 4.0,
@@ -86,7 +86,7 @@ FLOORS = {
     "trainer.optimizers": 2.1,
     "trainer.core.probe": 2.05,
     "trainer.config.schedules": 2.1,
-    "trainer.series": 2.1,
+    "trainer.runs.metric_store": 2.1,
     "trainer.data": 2.0,
     "trainer.safe_unpickle": 2.0,
     "trainer.core.train_state": 1.2,
@@ -95,12 +95,12 @@ FLOORS = {
     "trainer.core.types": 1.0,
     "trainer.core.device": 1.0,
     "trainer.core.events": 1.0,
-    "trainer.heartbeat": 1.05,
+    "trainer.runs.heartbeat": 1.05,
     "trainer.logs": 1.0,
-    "trainer.ownership": 1.0,
-    "trainer.restarts": 1.05,
+    "trainer.runs.locks": 1.0,
+    "trainer.runs.restart_policy": 1.05,
     "trainer.supervisor": 1.1,
-    "trainer.requests": 1.0,
+    "trainer.runs.control": 1.0,
     "trainer.core.registry": 0.2,
     "trainer.core.options": 0.1,
     "trainer.core.atomic_io": 0.0,
@@ -114,11 +114,11 @@ FLOORS = {
 # Rooms that may import less than what lies below them.
 ONLY = {
     # It starts a process that trains; it must not train, nor load what trains.
-    "trainer.runs": {
+    "trainer.runs.run": {
         "config", "device", "durable", "errors", "events", "heartbeat", "ownership", "requests",
         "paths", "restarts", "series", "version",
     },
-    "trainer.library": {
+    "trainer.runs.run_store": {
         "config", "errors", "events", "queue", "restarts", "runs", "series", "trash",
     },
     # Of floor 5 only what reads and starts runs and races, and the flags, to show a run as a

@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, BrowserContext, Page
 
 from trainer import Run, RunConfig
 from trainer.core.run_config import TrainingConfig
-from trainer.library import RunLibrary
+from trainer.runs.run_store import RunLibrary
 
 pytestmark = needs_chromium
 TAP = """() => {

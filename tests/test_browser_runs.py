@@ -7,7 +7,7 @@ from playwright.sync_api import Browser, BrowserContext, Page
 from trainer import Run, RunConfig
 from trainer.core.events import CheckpointSaved, RunFinished, RunStarted, StepDone, ValidationDone
 from trainer.core.run_config import Choice, DataConfig, TrainingConfig
-from trainer.library import RunLibrary
+from trainer.runs.run_store import RunLibrary
 
 pytestmark = needs_chromium
 QUEUED = "[...document.querySelectorAll('#queue li')].map((item) => item.dataset.run).join()"

@@ -17,7 +17,7 @@ from trainer.config.presets import PRESETS, apply_preset
 from trainer.core.errors import ConfigError
 from trainer.core.events import RunFinished, RunStarted, StepDone, ValidationDone
 from trainer.core.run_config import Choice, DataConfig, TrainingConfig
-from trainer.series import merged_rows
+from trainer.runs.metric_store import merged_rows
 
 
 def _parse(*words: str) -> RunConfig:

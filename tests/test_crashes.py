@@ -32,7 +32,7 @@ from trainer.core.types import Clip, Features
 from trainer.data.features.cache import FeatureCache
 from trainer.data.features.dataset import choose_clips
 from trainer.loop import train, train_step
-from trainer.runs import Run
+from trainer.runs.run import Run
 
 
 def _moments(folder: Path, album: Path, deed: Callable[[], object]) -> list[Path]:

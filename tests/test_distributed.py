@@ -19,7 +19,7 @@ from trainer.core.run_config import TrainingConfig
 from trainer.core.train_state import Cadence, Setup, World
 from trainer.distributed import agree, join_world, sum_values
 from trainer.loop import train
-from trainer.restarts import RestartPolicy
+from trainer.runs.restart_policy import RestartPolicy
 from trainer.supervisor import Supervisor
 
 _RANK = """

@@ -31,8 +31,8 @@ from trainer.data.lists.json_lines import read_json_lines
 from trainer.data.lists.listing import read_listing
 from trainer.data.lists.manifest import Manifest, read_manifest
 from trainer.data.lists.rows import split_rows
-from trainer.library import free_name
-from trainer.runs import Run
+from trainer.runs.run import Run
+from trainer.runs.run_store import free_name
 from webui.routes import build_routes
 
 

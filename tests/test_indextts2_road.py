@@ -49,7 +49,7 @@ from trainer.models.indextts2.training.references import draws
 from trainer.race import Race
 from trainer.race.choices import RaceChoices, plan_race
 from trainer.race.report import make_report
-from trainer.runs import Run
+from trainer.runs.run import Run
 from trainer.safe_unpickle import Job
 from trainer.safe_unpickle.child import convert
 from trainer.speaking import export_voice, speak

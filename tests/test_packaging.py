@@ -26,7 +26,7 @@ from trainer.core import paths
 from trainer.core.run_config import WRITTEN_BY, RunConfig
 from trainer.core.version import __version__
 from trainer.models._weights import write_own
-from trainer.runs import Run
+from trainer.runs.run import Run
 from trainer.safe_unpickle import write_tensors
 
 ROOT = Path(__file__).parent.parent

@@ -21,7 +21,7 @@ from gradio_client.exceptions import AppError
 from trainer import RunConfig
 from trainer.core.errors import DataError, RunError
 from trainer.core.run_config import DataConfig, TrainingConfig
-from trainer.runs import Run
+from trainer.runs.run import Run
 from webui import speaking
 from webui import studio as studio_module
 from webui.actions import perform

@@ -12,8 +12,8 @@ from trainer.core.events import Event, EventLog, PlanChanged, RunStarted, StepDo
 from trainer.core.train_state import Setup
 from trainer.loop import train
 from trainer.plan import LEAST_SHARE, hold_rate, take_up_plan
-from trainer.requests import ask_for_steps, asked_steps, take_asked_steps
-from trainer.series import RunSeries
+from trainer.runs.control import ask_for_steps, asked_steps, take_asked_steps
+from trainer.runs.metric_store import RunSeries
 
 
 def _train(setup: Setup, told: PlanChanged | None = None) -> list[Event]:

@@ -11,9 +11,9 @@ import pytest
 from trainer import Run, RunConfig
 from trainer.core.errors import RunError, RunOwned
 from trainer.core.events import RunStarted, StepDone
-from trainer.library import RunLibrary
-from trainer.ownership import is_locked
-from trainer.queue import RunQueue
+from trainer.runs.locks import is_locked
+from trainer.runs.queue import RunQueue
+from trainer.runs.run_store import RunLibrary
 
 _TRAINER = """
 import fcntl, json, os, time

@@ -25,7 +25,6 @@ from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfi
 from trainer.core.train_state import Cadence
 from trainer.divergence import LossNotFinite
 from trainer.loop import train
-from trainer.ownership import take_lock
 from trainer.race import Entrant, Race, RacePlan
 from trainer.race.command import publish, race_command
 from trainer.race.entry import read_entrants
@@ -33,7 +32,8 @@ from trainer.race.jobs import PACE_STEPS, chosen_value, find_steps, known_jobs
 from trainer.race.report import make_report, to_csv, to_json, to_markdown
 from trainer.race.result import Result, read_result
 from trainer.race.verdict import compare, noise_between_seeds
-from trainer.runs import Run
+from trainer.runs.locks import take_lock
+from trainer.runs.run import Run
 
 DEMO = Path(__file__).parent.parent / "assets" / "demo"
 CONFIG = RunConfig(data=DataConfig(train_csv="a.csv"))

@@ -23,7 +23,7 @@ from trainer.core.events import (
     ValidationDone,
 )
 from trainer.core.run_config import TrainingConfig
-from trainer.runs import Run, RunStatus
+from trainer.runs.run import Run, RunStatus
 from webui.guard import Guard
 from webui.login import is_logged_in
 from webui.routes import build_routes

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from trainer import Run, RunConfig, ownership, restarts, runs
+from trainer import Run, RunConfig
 from trainer.core.errors import RunError, RunExists, RunNotFound, RunOwned
 from trainer.core.events import RunFinished, RunStarted, StepDone
-from trainer.library import RunLibrary, TrainerThread, free_name
-from trainer.ownership import take_lock
-from trainer.restarts import SUPERVISOR_LOCK, explain_exit
+from trainer.runs import locks, restart_policy
+from trainer.runs import run as runs
+from trainer.runs.locks import take_lock
+from trainer.runs.restart_policy import SUPERVISOR_LOCK, explain_exit
+from trainer.runs.run_store import RunLibrary, TrainerThread, free_name
 
 _OWNER = """
 import sys, time
@@ -89,7 +91,7 @@ def test_a_run_starts_again_once_the_supervisor_of_its_last_start_has_gone(
         watched.release()
         return take_lock(path, timeout_s=timeout_s)
 
-    monkeypatch.setattr(restarts, "take_lock", wait_for_its_end)
+    monkeypatch.setattr(restart_policy, "take_lock", wait_for_its_end)
     assert run.start().wait() == 0
 
 
@@ -257,14 +259,14 @@ def test_who_asks_whether_a_run_is_owned_keeps_no_owner_out(
     path = run.folder / "owner.lock"
     asking = os.open(path, os.O_RDWR | os.O_CREAT)
     fcntl.flock(asking, fcntl.LOCK_SH)
-    ask = ownership.is_locked
+    ask = locks.is_locked
 
     def ask_and_let_the_other_end(path: Path) -> bool:
         answer = ask(path)
         os.close(asking)
         return answer
 
-    monkeypatch.setattr(ownership, "is_locked", ask_and_let_the_other_end)
+    monkeypatch.setattr(locks, "is_locked", ask_and_let_the_other_end)
 
     run.take().release()
 

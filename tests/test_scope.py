@@ -15,7 +15,7 @@ from trainer.core.events import Event, Notice, ResumeVerified, StepDone
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.train_state import Setup
 from trainer.loop import train_step
-from trainer.runs import Run
+from trainer.runs.run import Run
 from trainer.scope import (
     FRESH_OPTIMIZER,
     HARMLESS,

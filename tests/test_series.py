@@ -16,7 +16,7 @@ from trainer.core.events import (
     StepDone,
     ValidationDone,
 )
-from trainer.series import RunSeries, thin
+from trainer.runs.metric_store import RunSeries, thin
 
 
 def _log(tmp_path: Path, *events: object) -> EventLog:

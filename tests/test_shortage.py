@@ -23,7 +23,7 @@ from trainer.core.errors import MemoryInPieces
 from trainer.core.events import CheckpointSaved, Event, Notice, RunAdapted, StepDone
 from trainer.core.train_state import Setup
 from trainer.loop import train
-from trainer.restarts import RESTARTABLE, Ending
+from trainer.runs.restart_policy import RESTARTABLE, Ending
 from trainer.shortage import Shortage
 
 GPU = Device("cuda", 0, "A GPU", 24.0, (8, 9))

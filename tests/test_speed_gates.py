@@ -32,7 +32,7 @@ from trainer.models.xtts.network.gpt import XttsGpt
 from trainer.models.xtts.network.sizes import CODE_STRIDE, SAMPLE_RATE, GptSizes
 from trainer.models.xtts.training.batches import counts, make_collate
 from trainer.models.xtts.training.losses import losses
-from trainer.runs import Run
+from trainer.runs.run import Run
 
 DEMO = Path(__file__).parent.parent / "assets" / "demo"
 NUM_CLIPS, BATCH_SIZE = 12, 4

@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from trainer import RunConfig
-from trainer.runs import Run
+from trainer.runs.run import Run
 from webui import speaking, streaming
 from webui.routes import build_routes
 

@@ -18,11 +18,11 @@ import pytest
 
 from trainer import Run, RunConfig
 from trainer.core.events import Notice, RunFinished, RunStarted, StepDone
-from trainer.heartbeat import Heartbeat, end_orphans, read_pulses
 from trainer.logs import cap_log
-from trainer.ownership import Identity, boot_id, kill_tree
 from trainer.process import explain_failure
-from trainer.restarts import Ending, RestartPolicy, explain_exit, leave_ending
+from trainer.runs.heartbeat import Heartbeat, end_orphans, read_pulses
+from trainer.runs.locks import Identity, boot_id, kill_tree
+from trainer.runs.restart_policy import Ending, RestartPolicy, explain_exit, leave_ending
 from trainer.supervisor import Supervisor, needs_supervisor
 
 _AT_ONCE = RestartPolicy(most=2, waits_s=(0.0,))
@@ -40,8 +40,8 @@ with os.fdopen(int(os.environ["TIMBRE_REPORT"]), "w") as pipe:
     pipe.write(json.dumps({"folder": folder, "processes": int(sys.argv[3]), "offset": offset}))
 if end == "dump":
     faulthandler.register(signal.SIGUSR1, open(folder + "/log.txt", "w"))
-    from trainer.heartbeat import Heartbeat
-    from trainer.ownership import Identity
+    from trainer.runs.heartbeat import Heartbeat
+    from trainer.runs.locks import Identity
     from pathlib import Path
     Heartbeat(Path(folder), Identity.of(os.getpid())).look()
     os.utime(folder + "/control/heartbeat-0", (1, 1))
@@ -437,7 +437,7 @@ def test_only_what_trains_is_supervised(
 _SET_UP = """
 import ctypes, sys
 from trainer.process import set_up_process, take_signals
-from trainer.runs import Run
+from trainer.runs.run import Run
 from trainer.core.train_state import World
 run = Run.open(sys.argv[1])
 set_up_process(run, World())

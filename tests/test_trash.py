@@ -10,7 +10,7 @@ import pytest
 from trainer import Run, RunConfig
 from trainer.core.errors import RunNotFound, RunOwned
 from trainer.core.events import RunFinished, StepDone
-from trainer.library import RunLibrary
+from trainer.runs.run_store import RunLibrary
 
 _OBEDIENT = """
 import sys

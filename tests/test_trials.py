@@ -36,7 +36,7 @@ from trainer.race import Race
 from trainer.race.choices import RaceChoices, plan_race
 from trainer.race.command import publish
 from trainer.race.view import view_race
-from trainer.runs import Run
+from trainer.runs.run import Run
 from webui import errands
 from webui.errands import Errand
 from webui.refusals import FieldWatch

@@ -24,7 +24,7 @@ from trainer.models.xtts.checkpoint.base_folder import open_base
 from trainer.models.xtts.inference.synthesis import _encode, checks
 from trainer.models.xtts.inference.voice import SpeakingGpt, own_model
 from trainer.models.xtts.text.tokenizer import XttsTokenizer
-from trainer.runs import Run
+from trainer.runs.run import Run
 from trainer.speaking import export_voice, speak
 from trainer.train_gpt import Arguments, run_config, train_gpt
 

@@ -44,9 +44,9 @@ from trainer.core.registry import discover
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
 from trainer.core.train_state import Setup
-from trainer.library import RunLibrary
 from trainer.models._layers.dropout import Dropout
-from trainer.runs import Run
+from trainer.runs.run import Run
+from trainer.runs.run_store import RunLibrary
 
 DEMO = Path(__file__).parent.parent / "assets" / "demo"
 STEPS, SAVE_EVERY, ACCUMULATE = 15, 3, 2

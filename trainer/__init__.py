@@ -5,6 +5,6 @@ Nothing in this package imports Gradio. The page uses the trainer, never the oth
 
 from trainer.core.run_config import RunConfig
 from trainer.core.version import __version__
-from trainer.runs import Run
+from trainer.runs.run import Run
 
 __all__ = ["Run", "RunConfig", "__version__"]

@@ -17,8 +17,8 @@ from trainer.core.run_config import absolute_path
 from trainer.core.types import Clip
 from trainer.data.lists.ledger import disarm
 from trainer.lines import describe_event, shown_progress
-from trainer.runs import Run
-from trainer.series import merged_rows
+from trainer.runs.metric_store import merged_rows
+from trainer.runs.run import Run
 from trainer.usage import program, top_parser
 
 COMMANDS = {

@@ -21,12 +21,13 @@ from trainer.core.events import Event, RunFinished
 from trainer.core.train_state import Setup, World
 from trainer.distributed import join_world, leave_world
 from trainer.guard import FIRST_STEPS, Guard
-from trainer.heartbeat import Heartbeat, end_orphans
 from trainer.loop import train
-from trainer.ownership import Identity
 from trainer.plan import take_up_plan
 from trainer.preflight import refuse_without_room
-from trainer.restarts import (
+from trainer.runs.heartbeat import Heartbeat, end_orphans
+from trainer.runs.locks import Identity
+from trainer.runs.metric_store import RunSeries
+from trainer.runs.restart_policy import (
     ASKED,
     FAILED,
     FINISHED,
@@ -39,8 +40,7 @@ from trainer.restarts import (
     leave_ending,
     take_ending,
 )
-from trainer.runs import Run
-from trainer.series import RunSeries
+from trainer.runs.run import Run
 from trainer.supervisor import die_with_parent
 from trainer.telling import Teller
 from trainer.verification import Verification
@@ -53,7 +53,8 @@ _PEER_WORDS = ("Connection closed by peer", "Connection reset by peer", "NCCL er
 
 
 def continue_run(run: Run, listen: Callable[[Event], None] | None = None) -> int:
-    """Start or continue a run in this process and return an exit code of `trainer.restarts`.
+    """Start or continue a run in this process and return an exit code of
+    `trainer.runs.restart_policy`.
 
     Raises:
         RunOwned: another process is training the run.

@@ -17,7 +17,7 @@ from trainer.core.errors import CheckpointError, ConfigError, RunExists
 from trainer.core.options import build_options
 from trainer.core.run_config import Choice, RunConfig
 from trainer.core.specs import ModelFamily, Speech
-from trainer.runs import Run
+from trainer.runs.run import Run
 
 Said = TypeVar("Said")
 _SPARE_GIB = 3.0  # activations, the CUDA context and a margin for training (chosen by hand)

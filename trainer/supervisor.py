@@ -25,10 +25,10 @@ import psutil
 
 from trainer.core.events import Event, EventLog, Notice, RunFinished, RunStarted, StepDone
 from trainer.core.paths import child_environment, trainer_command
-from trainer.heartbeat import read_pulses
 from trainer.logs import cap_log
-from trainer.ownership import Identity, kill_tree, take_lock
-from trainer.restarts import (
+from trainer.runs.heartbeat import read_pulses
+from trainer.runs.locks import Identity, kill_tree, take_lock
+from trainer.runs.restart_policy import (
     ASKED,
     FAILED,
     FINISHED,

@@ -7,7 +7,7 @@ from contextlib import suppress
 from trainer.checkpoints import prune
 from trainer.core.events import Event, Notice, PhaseChanged, StepDone
 from trainer.core.train_state import World
-from trainer.runs import Run
+from trainer.runs.run import Run
 
 _LOG = logging.getLogger("timbre")
 _FREQUENT = (StepDone, PhaseChanged)  # too many for log.txt; events.jsonl has them

@@ -7,7 +7,7 @@ import pandas
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from trainer.series import Points, RunSeries, thin
+from trainer.runs.metric_store import Points, RunSeries, thin
 
 DRAWN = {
     "train/loss": "Train loss",

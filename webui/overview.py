@@ -10,9 +10,9 @@ from typing import Any
 from trainer.config.resolve import find_family
 from trainer.core.errors import RunNotFound, TimbreError
 from trainer.core.run_config import RunConfig
-from trainer.library import RunLibrary
-from trainer.runs import Run, RunStatus
-from trainer.series import RunSeries
+from trainer.runs.metric_store import RunSeries
+from trainer.runs.run import Run, RunStatus
+from trainer.runs.run_store import RunLibrary
 from webui.status import describe
 
 

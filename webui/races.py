@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from trainer.core.errors import RunError, RunNotFound
-from trainer.library import free_name
 from trainer.race.plan import RacePlan
 from trainer.race.queue import Race
 from trainer.race.view import FILES, files_of, view_race
+from trainer.runs.run_store import free_name
 
 
 class Races:

@@ -6,7 +6,7 @@ from pathlib import Path
 from trainer.config.resolve import find_base_lr, resolve
 from trainer.core.errors import RunError
 from trainer.guard import are_sane, rescue_config
-from trainer.runs import Run
+from trainer.runs.run import Run
 from webui.studio import Studio
 
 _PATIENCE_S = 20.0  # Chosen by hand: as long as a person watches a button; else use the queue.

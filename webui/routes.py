@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from trainer.core.errors import RunNotFound, TimbreError
 from trainer.data.lists.ledger import disarm
-from trainer.series import RunSeries
+from trainer.runs.metric_store import RunSeries
 from webui import listening
 from webui.listening import read_clips
 from webui.login import is_logged_in

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from starlette.middleware import Middleware
 
-from trainer.library import RunLibrary
+from trainer.runs.run_store import RunLibrary
 from webui.brake import Brake, LoginBrake
 from webui.gate import Gate, stored_token
 from webui.guard import Guard

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainer.core import paths
 from trainer.core.errors import RunError
-from trainer.runs import Run
+from trainer.runs.run import Run
 
 _TIMEOUT_S = 300.0  # Chosen by hand: a long sentence on a slow CPU takes minutes, not hours.
 _CHECKPOINT = re.compile(r"base|best|last|\d{1,12}")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trainer.runs import RunStatus
+from trainer.runs.run import RunStatus
 
 _ACTIONS = {
     "created": ("resume", "queue", "discard"),

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from trainer.core.errors import DataError
-from trainer.library import RunLibrary
+from trainer.runs.run_store import RunLibrary
 from webui.speaking import LiveSpeech, check_name
 
 MOST_LETTERS = 1000  # Chosen by hand: about a minute of speech; longer texts go to a file.

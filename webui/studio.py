@@ -13,9 +13,9 @@ from trainer.core.errors import DataError, TimbreError
 from trainer.core.paths import ASSETS
 from trainer.core.run_config import DataConfig, RunConfig
 from trainer.data.lists.manifest import Manifest, Progress, no_progress, read_manifest
-from trainer.library import RunLibrary
 from trainer.measurements import list_kept
-from trainer.runs import Run
+from trainer.runs.run import Run
+from trainer.runs.run_store import RunLibrary
 from webui.errands import Errand
 from webui.overview import Overview
 from webui.races import Races

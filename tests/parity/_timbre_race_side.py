@@ -17,7 +17,7 @@ from trainer.core.events import CheckpointSaved, Event, Notice, PhaseChanged, Ru
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.train_state import World
 from trainer.process import continue_run
-from trainer.runs import Run
+from trainer.runs.run import Run
 
 
 def main() -> int:

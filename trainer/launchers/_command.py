@@ -10,7 +10,7 @@ from trainer.config.resolve import with_absolute_paths
 from trainer.core.errors import ConfigError
 from trainer.core.registry import discover, find
 from trainer.launchers._launcher import Launcher, Resources, read_handle
-from trainer.runs import Run
+from trainer.runs.run import Run
 
 Tell = Callable[[str], None]
 _LAUNCHERS = "trainer.launchers"

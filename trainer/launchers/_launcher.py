@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.core.errors import ConfigError, RunNotFound
-from trainer.runs import Run
+from trainer.runs.run import Run
 
 _HANDLE = "launch.json"  # in the run's `control/` folder
 

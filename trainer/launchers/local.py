@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 from trainer.core.errors import ConfigError
 from trainer.launchers._launcher import Handle, Launcher, Resources
-from trainer.ownership import Identity
-from trainer.runs import Run
+from trainer.runs.locks import Identity
+from trainer.runs.run import Run
 
 _POLL_S = 0.05  # a status costs only a look at the process table
 

@@ -16,7 +16,7 @@ from typing import Any
 from trainer.core.errors import MissingDependency, RunError
 from trainer.core.paths import SAFE_PATH, child_environment, trainer_command
 from trainer.launchers._launcher import Handle, Launcher, Resources
-from trainer.runs import Run
+from trainer.runs.run import Run
 
 _PORT = 29400  # torchrun's default port for the c10d rendezvous
 _RESTARTS = 3  # as many as the supervisor allows in an hour

@@ -11,11 +11,11 @@ from typing import Any
 
 from trainer.core.errors import ConfigError, RunError, RunExists, RunNotFound, RunOwned
 from trainer.core.paths import child_environment, trainer_command
-from trainer.ownership import is_locked, take_lock
 from trainer.race.jobs import Job, known_jobs
 from trainer.race.plan import RacePlan
 from trainer.race.result import Result, read_result
-from trainer.runs import Run
+from trainer.runs.locks import is_locked, take_lock
+from trainer.runs.run import Run
 
 _MOST_STARTS = 3
 _POLL_S = 0.1

@@ -8,8 +8,8 @@ import numpy as np
 
 from trainer.core.events import RunFinished
 from trainer.guard import has_risen
-from trainer.runs import Run
-from trainer.series import RunSeries
+from trainer.runs.metric_store import RunSeries
+from trainer.runs.run import Run
 
 _WARM_UP_STEPS = 5
 

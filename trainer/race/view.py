@@ -16,7 +16,7 @@ from trainer.race.jobs import (
 from trainer.race.plan import Entrant, RacePlan
 from trainer.race.queue import Race
 from trainer.race.report import CLOCKS, finite, make_report, runs_of
-from trainer.series import RunSeries
+from trainer.runs.metric_store import RunSeries
 
 FILES = ("race.md", "race.csv", "results.json", "race.png")
 """What a finished race leaves to take away."""

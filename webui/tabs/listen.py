@@ -7,7 +7,7 @@ import gradio as gr
 import soundfile
 
 from trainer.core.errors import DataError, TimbreError
-from trainer.runs import Run
+from trainer.runs.run import Run
 from webui.actions import event_detail, toasts
 from webui.api import speak_with
 from webui.listening import make_takes, read_clips, vote

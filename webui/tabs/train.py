@@ -23,7 +23,7 @@ from trainer.config.resolve import (
 from trainer.config.schedules import lr_curve, warnings_for
 from trainer.core.errors import ConfigError, DataError, TimbreError
 from trainer.core.run_config import RunConfig, read_config
-from trainer.library import free_name
+from trainer.runs.run_store import free_name
 from webui.actions import as_shown, event_detail, toasts
 from webui.curve import draw_lr_curve
 from webui.field_updates import asking, fill_fields

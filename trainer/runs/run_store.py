@@ -12,11 +12,11 @@ from pathlib import Path
 from trainer.core.errors import RunExists, RunNotFound, RunOwned, TimbreError
 from trainer.core.events import RunFinished
 from trainer.core.run_config import RunConfig
-from trainer.queue import QueueKeeper, RunQueue, Waiting
-from trainer.restarts import explain_exit
-from trainer.runs import Run, RunStatus
-from trainer.series import RunSeries
-from trainer.trash import Trash
+from trainer.runs.metric_store import RunSeries
+from trainer.runs.queue import QueueKeeper, RunQueue, Waiting
+from trainer.runs.restart_policy import explain_exit
+from trainer.runs.run import Run, RunStatus
+from trainer.runs.trash import Trash
 
 _LOG = logging.getLogger("timbre")
 # Seconds after its start in which a process may not have taken its run's lock yet: importing torch

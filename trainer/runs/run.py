@@ -20,11 +20,11 @@ from trainer.core.events import EventLog, LoggedEvent, OptionsChanged
 from trainer.core.paths import child_environment, trainer_command
 from trainer.core.run_config import WRITTEN_BY, RunConfig, merge_values, read_config
 from trainer.core.version import __version__
-from trainer.heartbeat import read_pulses
-from trainer.ownership import Identity, is_locked, kill_tree, take_lock
-from trainer.requests import ask_for_steps, asked_steps, choose_processes, chosen_processes
-from trainer.restarts import RESUME, is_supervised, stays_supervised
-from trainer.series import RunSeries
+from trainer.runs.control import ask_for_steps, asked_steps, choose_processes, chosen_processes
+from trainer.runs.heartbeat import read_pulses
+from trainer.runs.locks import Identity, is_locked, kill_tree, take_lock
+from trainer.runs.metric_store import RunSeries
+from trainer.runs.restart_policy import RESUME, is_supervised, stays_supervised
 
 REQUESTS = ("stop", "kill", "save", "preview", "discard")
 ACTIVE = ("starting", "running", "stalled", "stopping")

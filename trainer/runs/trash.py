@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.core.errors import RunNotFound, RunOwned
-from trainer.runs import Run
+from trainer.runs.run import Run
 
 _KEY = re.compile(r"(\d{13,})-(.+)")  # milliseconds since 1970 (13 digits since 2001) and name
 

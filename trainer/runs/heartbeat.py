@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from trainer.core.events import Event, StepDone
-from trainer.ownership import Identity, kill_tree
+from trainer.runs.locks import Identity, kill_tree
 
 Emit = Callable[[Event], None]
 # How long a process may go without progress before it counts as hung; all chosen by hand. Within a

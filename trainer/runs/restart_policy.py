@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.ownership import is_locked, take_lock
+from trainer.runs.locks import is_locked, take_lock
 
 FINISHED, FAILED, STOPPED, NEEDS_PERSON, RESTARTABLE, OWNED = 0, 1, 10, 20, 30, 75
 """Exit codes of a training process.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.core.errors import RunError
-from trainer.ownership import take_lock
+from trainer.runs.locks import take_lock
 
 _LOG = logging.getLogger("timbre")
 _PATIENCE_S = 10.0  # changing the queue takes milliseconds; longer means a hanging disk

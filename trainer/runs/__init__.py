@@ -1,0 +1,1 @@
+"""A run is a folder: its log, its control files, its queue and its trash."""
