@@ -19,7 +19,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from trainer.checkpoints import take_snapshot, write_snapshot
+from trainer.checkpoints.async_writer import CheckpointWriter
+from trainer.checkpoints.checkpoint import take_snapshot, write_snapshot
+from trainer.checkpoints.staging import Staging
 from trainer.core.device import Device
 from trainer.core.events import CheckpointSaved, Event
 from trainer.core.options import build_options
@@ -30,8 +32,6 @@ from trainer.core.train_state import Setup
 from trainer.core.types import Batch
 from trainer.loop import train_step
 from trainer.optimizers._core.param_groups import param_groups
-from trainer.staging import Staging
-from trainer.writer import CheckpointWriter
 
 _WIDTH = 512
 

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from tests._toy import OPTIMIZERS, make_setup
-from trainer import checkpoints
-from trainer.checkpoints import (
+from trainer.checkpoints import checkpoint
+from trainer.checkpoints.checkpoint import (
     clean_leftovers,
     newest_checkpoint,
     prune,
@@ -87,7 +87,7 @@ def test_a_failing_disk_leaves_the_old_checkpoint_and_no_new_name(
             raise OSError(5, "Input/output error")
         real_fsync(descriptor)
 
-    monkeypatch.setattr(checkpoints.os, "fsync", fail_at_third)
+    monkeypatch.setattr(checkpoint.os, "fsync", fail_at_third)
     with pytest.raises(OSError, match="Input/output"):
         save_checkpoint(setup, 2, best=False)
 
@@ -114,7 +114,7 @@ def test_saving_at_every_instant_of_a_crash_leaves_a_usable_checkpoint(
         _photograph(tmp_path, moments)
         return real_rename(path, target)
 
-    monkeypatch.setattr(checkpoints.os, "fsync", fsync)
+    monkeypatch.setattr(checkpoint.os, "fsync", fsync)
     monkeypatch.setattr(Path, "rename", rename)
     save_checkpoint(setup, 2, best=False)
     monkeypatch.undo()

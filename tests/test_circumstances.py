@@ -12,7 +12,7 @@ import pytest
 from _toy import ToyBatches, make_setup
 
 from trainer import Run, RunConfig
-from trainer.checkpoints import newest_checkpoint, prune, save_checkpoint
+from trainer.checkpoints.checkpoint import newest_checkpoint, prune, save_checkpoint
 from trainer.core.errors import StopRequested
 from trainer.core.events import Event, Notice, RunStarted, StepDone, ValidationDone
 from trainer.core.train_state import Cadence, World

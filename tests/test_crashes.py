@@ -15,7 +15,7 @@ import torch
 from tests._clips import write_tone
 from tests._disk import before_each_operation
 from tests._toy import OPTIMIZERS, make_setup
-from trainer.checkpoints import (
+from trainer.checkpoints.checkpoint import (
     clean_leftovers,
     newest_checkpoint,
     prune,

@@ -10,6 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainer.assemble import _tell_unseen_gpu, take_device
+from trainer.checkpoints.staging import Staging
 from trainer.core.device import (
     Device,
     DeviceUse,
@@ -19,7 +20,6 @@ from trainer.core.device import (
     list_holders,
 )
 from trainer.process import explain_failure
-from trainer.staging import Staging
 
 _GIB = 2**30
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from tests._toy import ToyBatches, make_setup
 from trainer import Run, RunConfig
-from trainer.checkpoints import newest_checkpoint, restore_checkpoint
+from trainer.checkpoints.checkpoint import newest_checkpoint, restore_checkpoint
 from trainer.core.errors import RunError
 from trainer.core.events import Event
 from trainer.core.run_config import TrainingConfig
@@ -26,7 +26,7 @@ _RANK = """
 import os, signal, sys
 from pathlib import Path
 from tests.test_distributed import RankBatches, make_plain_setup
-from trainer.checkpoints import newest_checkpoint, restore_checkpoint
+from trainer.checkpoints.checkpoint import newest_checkpoint, restore_checkpoint
 from trainer.distributed import agree, join_world, leave_world
 from trainer.loop import train
 from trainer.supervisor import end_process

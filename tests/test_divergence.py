@@ -12,7 +12,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from tests._toy import OPTIMIZERS, make_setup
 from trainer.adapting import StartAgain, take_up_adaptation
-from trainer.checkpoints import newest_checkpoint, restore_checkpoint
+from trainer.checkpoints.checkpoint import newest_checkpoint, restore_checkpoint
 from trainer.core.events import CheckpointSaved, Event, Notice, RunAdapted, StepDone
 from trainer.core.train_state import Cadence, Precision, Setup
 from trainer.divergence import MOST_AMONG, Divergence, LossNotFinite

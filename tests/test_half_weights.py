@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from tests._toy import OPTIMIZERS, make_setup
 from trainer.adapting import take_up_adaptation
-from trainer.checkpoints import restore_checkpoint, save_checkpoint
+from trainer.checkpoints.checkpoint import restore_checkpoint, save_checkpoint
 from trainer.core.ema import start_average
 from trainer.core.errors import ConfigError
 from trainer.core.events import RunAdapted

@@ -10,7 +10,7 @@ import torch
 
 from tests._toy import OPTIMIZERS, make_setup
 from trainer.assemble import seed_everything
-from trainer.checkpoints import newest_checkpoint, restore_checkpoint
+from trainer.checkpoints.checkpoint import newest_checkpoint, restore_checkpoint
 from trainer.core.events import (
     CheckpointSaved,
     Event,

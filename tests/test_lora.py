@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tests._toy import ToyModel, make_setup
-from trainer.checkpoints import newest_checkpoint, restore_checkpoint, save_checkpoint
+from trainer.checkpoints.checkpoint import newest_checkpoint, restore_checkpoint, save_checkpoint
 from trainer.core.errors import ConfigError
 from trainer.core.options import build_options
 from trainer.core.probe import probe

@@ -21,7 +21,7 @@ from safetensors import safe_open
 
 import trainer
 from tests._toy import make_setup
-from trainer.checkpoints import save_checkpoint, verify_checkpoint
+from trainer.checkpoints.checkpoint import save_checkpoint, verify_checkpoint
 from trainer.core import paths
 from trainer.core.run_config import WRITTEN_BY, RunConfig
 from trainer.core.version import __version__

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests._toy import make_setup
-from trainer.checkpoints import newest_checkpoint, restore_checkpoint
+from trainer.checkpoints.checkpoint import newest_checkpoint, restore_checkpoint
 from trainer.config.schedules import SCHEDULES, CosineOptions, LinearOptions, NoamOptions
 from trainer.core.events import Event, EventLog, PlanChanged, RunStarted, StepDone, ValidationDone
 from trainer.core.train_state import Setup

@@ -9,7 +9,7 @@ import pytest
 
 from tests._disk import Disk, Operation, record
 from tests._toy import make_setup
-from trainer.checkpoints import newest_checkpoint, save_checkpoint
+from trainer.checkpoints.checkpoint import newest_checkpoint, save_checkpoint
 from trainer.core.atomic_io import write_durably
 from trainer.loop import train_step
 

@@ -12,7 +12,7 @@ import pytest
 from _toy import make_setup
 
 from trainer import Run, RunConfig, preflight
-from trainer.checkpoints import save_checkpoint
+from trainer.checkpoints.checkpoint import save_checkpoint
 from trainer.core.events import MOST_WAITING, Event, EventLog, Notice, StepDone
 from trainer.core.train_state import Cadence, World
 from trainer.preflight import NoRoom, checkpoint_bytes, refuse_without_room

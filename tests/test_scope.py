@@ -9,14 +9,8 @@ import torch
 
 from tests._toy import OPTIMIZERS, make_setup
 from trainer.assemble import _restore
-from trainer.checkpoints import restore_checkpoint, save_checkpoint, saved_scope
-from trainer.core.errors import ConfigError, RunOwned
-from trainer.core.events import Event, Notice, ResumeVerified, StepDone
-from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
-from trainer.core.train_state import Setup
-from trainer.loop import train_step
-from trainer.runs.run import Run
-from trainer.scope import (
+from trainer.checkpoints.checkpoint import restore_checkpoint, save_checkpoint, saved_scope
+from trainer.checkpoints.compatibility import (
     FRESH_OPTIMIZER,
     HARMLESS,
     INEXACT,
@@ -28,6 +22,12 @@ from trainer.scope import (
     read_changes,
     refuse_processes,
 )
+from trainer.core.errors import ConfigError, RunOwned
+from trainer.core.events import Event, Notice, ResumeVerified, StepDone
+from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
+from trainer.core.train_state import Setup
+from trainer.loop import train_step
+from trainer.runs.run import Run
 from trainer.verification import MOST_STEPS, Verification
 
 CONFIG = RunConfig(data=DataConfig(train_csv="a.csv"), training=TrainingConfig(steps=9))

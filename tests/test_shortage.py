@@ -17,7 +17,7 @@ from tests._toy import make_setup
 from trainer import adapting, shortage
 from trainer.__main__ import join_memory
 from trainer.adapting import Fitting, OutOfMemory, take_up_adaptation
-from trainer.checkpoints import newest_step
+from trainer.checkpoints.checkpoint import newest_step
 from trainer.core.device import Device, Holder, list_holders
 from trainer.core.errors import MemoryInPieces
 from trainer.core.events import CheckpointSaved, Event, Notice, RunAdapted, StepDone

@@ -13,14 +13,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from tests._toy import make_setup
-from trainer import checkpoints, writer
-from trainer.checkpoints import newest_checkpoint, save_checkpoint
+from trainer.checkpoints import async_writer, checkpoint
+from trainer.checkpoints.async_writer import CheckpointWriter
+from trainer.checkpoints.checkpoint import newest_checkpoint, save_checkpoint
+from trainer.checkpoints.staging import Staging
 from trainer.core.errors import CheckpointError
 from trainer.core.events import CheckpointSaved, Event, Notice
 from trainer.core.train_state import Setup
 from trainer.loop import train, train_step
-from trainer.staging import Staging
-from trainer.writer import CheckpointWriter
 
 
 class Gate:
@@ -50,15 +50,15 @@ def fail_writing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list
     def arm(*errors: Exception) -> list[int]:
         tried: list[int] = []
         waiting = list(errors)
-        real = checkpoints.write_snapshot
+        real = checkpoint.write_snapshot
 
-        def write(setup: Setup, snapshot: checkpoints.Snapshot) -> CheckpointSaved:
+        def write(setup: Setup, snapshot: checkpoint.Snapshot) -> CheckpointSaved:
             tried.append(snapshot.step)
             if waiting:
                 raise waiting.pop(0)
             return real(setup, snapshot)
 
-        monkeypatch.setattr(writer, "write_snapshot", write)
+        monkeypatch.setattr(async_writer, "write_snapshot", write)
         return tried
 
     yield arm
@@ -120,14 +120,14 @@ def test_memory_that_runs_out_while_the_state_is_copied_is_asked_for_once_more(
 ) -> None:
     setup = make_setup(tmp_path, ema_decay=0.9)
     events: list[Event] = []
-    full, real = [torch.OutOfMemoryError("CUDA out of memory.")], writer.take_snapshot
+    full, real = [torch.OutOfMemoryError("CUDA out of memory.")], async_writer.take_snapshot
 
-    def take(*arguments: Any, **named: Any) -> checkpoints.Snapshot:
+    def take(*arguments: Any, **named: Any) -> checkpoint.Snapshot:
         if full:
             raise full.pop()
         return real(*arguments, **named)
 
-    monkeypatch.setattr(writer, "take_snapshot", take)
+    monkeypatch.setattr(async_writer, "take_snapshot", take)
     with CheckpointWriter(setup, events.append) as saving:
         saving.save(1, best=False)
 
@@ -247,7 +247,7 @@ def test_a_real_full_disk_is_recognised_through_torch_and_safetensors(
         with open("/dev/full", "wb", buffering=0) as file:
             file.write(bytes(1000))
 
-    monkeypatch.setattr(checkpoints.torch, "save", to_full_device)
+    monkeypatch.setattr(checkpoint.torch, "save", to_full_device)
     with CheckpointWriter(setup, events.append) as saving:
         saving.save(2, best=False)
 

@@ -7,12 +7,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from trainer.checkpoints import (
+from trainer.checkpoints.checkpoint import (
     clean_leftovers,
     newest_checkpoint,
     restore_checkpoint,
     saved_scope,
     set_damaged_aside,
+)
+from trainer.checkpoints.compatibility import (
+    compare_scopes,
+    describe_scope,
+    needs_fresh_optimizer,
+    refuse_differences,
+    tell_differences,
 )
 from trainer.config.resolve import (
     Entries,
@@ -35,13 +42,6 @@ from trainer.core.train_state import Cadence, Probe, Setup, World
 from trainer.data.features.dataset import Dataset, Emit, make_batches, prepare_dataset
 from trainer.distributed import in_turn
 from trainer.optimizers._core.param_groups import param_groups
-from trainer.scope import (
-    compare_scopes,
-    describe_scope,
-    needs_fresh_optimizer,
-    refuse_differences,
-    tell_differences,
-)
 
 
 def choose_device(wanted: str, local_rank: int = 0) -> Device:

@@ -220,14 +220,14 @@ def _resume(argv: list[str]) -> int:
 
 def _change_options(run: Run, words: Sequence[str]) -> None:
     """Apply options that change at a resume and print how much each of them matters."""
-    from trainer.config.resolve import resolve
-    from trainer.scope import (
+    from trainer.checkpoints.compatibility import (
         changed_config,
         compare_configs,
         read_changes,
         refuse_differences,
         refuse_processes,
     )
+    from trainer.config.resolve import resolve
 
     changes = read_changes(run.current_config, words)
     refuse_processes(changes)

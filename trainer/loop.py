@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from trainer.adapting import Fitting
+from trainer.checkpoints.async_writer import CheckpointWriter
 from trainer.core.events import Event, Notice, ValidationDone
 from trainer.core.train_state import Setup
 from trainer.distributed import sum_gradients, sum_values
@@ -21,7 +22,6 @@ from trainer.updates import (
     spread_to_gradients,
     update_weights,
 )
-from trainer.writer import CheckpointWriter
 
 Emit = Callable[[Event], None]
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from trainer.assemble import choose_device
-from trainer.checkpoints import newest_checkpoint, verify_checkpoint
+from trainer.checkpoints.checkpoint import newest_checkpoint, verify_checkpoint
 from trainer.config.resolve import find_family
 from trainer.core.device import glance_at, list_devices
 from trainer.core.errors import CheckpointError, ConfigError, RunExists

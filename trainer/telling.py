@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
-from trainer.checkpoints import prune
+from trainer.checkpoints.checkpoint import prune
 from trainer.core.events import Event, Notice, PhaseChanged, StepDone
 from trainer.core.train_state import World
 from trainer.runs.run import Run

@@ -19,6 +19,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from trainer.checkpoints.compatibility import describe_scope
+from trainer.checkpoints.staging import Staging
 from trainer.core.atomic_io import sync
 from trainer.core.ema import start_average
 from trainer.core.errors import CheckpointError
@@ -26,8 +28,6 @@ from trainer.core.events import CheckpointSaved
 from trainer.core.run_config import WRITTEN_BY
 from trainer.core.train_state import Setup, has_other_weights, weights_for_evaluation
 from trainer.core.version import __version__
-from trainer.scope import describe_scope
-from trainer.staging import Staging
 
 FORMAT = 1  # raise it when an older Timbre could not read what this one writes
 

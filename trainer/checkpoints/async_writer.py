@@ -12,17 +12,17 @@ from typing import Self
 import torch
 from safetensors import SafetensorError
 
-from trainer.checkpoints import (
+from trainer.checkpoints.checkpoint import (
     Snapshot,
     newest_step,
     prune,
     take_snapshot,
     write_snapshot,
 )
+from trainer.checkpoints.staging import Staging
 from trainer.core.errors import CheckpointError, MemoryInPieces, TimbreError
 from trainer.core.events import Event, Notice
 from trainer.core.train_state import Setup
-from trainer.staging import Staging
 
 Emit = Callable[[Event], None]
 _FAILURES = (OSError, RuntimeError, SafetensorError, TimbreError)

@@ -1,0 +1,1 @@
+"""Save, verify and restore checkpoints; decide what a resume may change."""
