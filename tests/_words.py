@@ -30,8 +30,8 @@ SAID_IN_TERMINALS = ("cli.py", "launch.py")
 """What starts the page speaks to a terminal, in English."""
 SAID_BY_PYTHON = (
     "webui/**/*.py",
-    "trainer/alerts.py",
-    "trainer/guard.py",
+    "trainer/callbacks/alerts.py",
+    "trainer/callbacks/instability.py",
     "trainer/divergence.py",
     "trainer/data/lists/findings.py",
     "trainer/data/lists/listing.py",

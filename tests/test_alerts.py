@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.alerts import Alerts
+from trainer.callbacks.alerts import Alerts
 from trainer.core.events import CheckpointSaved, Event, Notice, StepDone, ValidationDone
 
 

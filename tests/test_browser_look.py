@@ -14,7 +14,7 @@ from _words import is_word
 from playwright.sync_api import Browser, BrowserContext, Page, Route
 
 from trainer import Run, RunConfig
-from trainer.alerts import Alerts
+from trainer.callbacks.alerts import Alerts
 from trainer.core.events import (
     CheckpointSaved,
     Notice,

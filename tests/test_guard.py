@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from tests._toy import make_setup
+from trainer.callbacks.instability import FIRST_STEPS, Guard, find_trouble, has_risen, rescue_config
 from trainer.core.events import CheckpointSaved, Event, Notice, StepDone
 from trainer.core.run_config import Choice, DataConfig, RunConfig
 from trainer.divergence import LossNotFinite
-from trainer.guard import FIRST_STEPS, Guard, find_trouble, has_risen, rescue_config
 from trainer.loop import train
 
 FALLING = [4.0 * math.exp(-step / 60) + 0.3 * math.sin(step) for step in range(100)]

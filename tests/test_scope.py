@@ -9,6 +9,7 @@ import torch
 
 from tests._toy import OPTIMIZERS, make_setup
 from trainer.assemble import _restore
+from trainer.callbacks.replay_check import MOST_STEPS, Verification
 from trainer.checkpoints.checkpoint import restore_checkpoint, save_checkpoint, saved_scope
 from trainer.checkpoints.compatibility import (
     FRESH_OPTIMIZER,
@@ -28,7 +29,6 @@ from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfi
 from trainer.core.train_state import Setup
 from trainer.loop import train_step
 from trainer.runs.run import Run
-from trainer.verification import MOST_STEPS, Verification
 
 CONFIG = RunConfig(data=DataConfig(train_csv="a.csv"), training=TrainingConfig(steps=9))
 

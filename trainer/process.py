@@ -14,13 +14,14 @@ from typing import IO
 import psutil
 
 from trainer.adapting import Fitting, StartAgain, take_up_adaptation
-from trainer.alerts import Alerts
 from trainer.assemble import assemble, choose_device, describe_start
+from trainer.callbacks.alerts import Alerts
+from trainer.callbacks.instability import FIRST_STEPS, Guard
+from trainer.callbacks.replay_check import Verification
 from trainer.core.errors import StopRequested, TimbreError
 from trainer.core.events import Event, RunFinished
 from trainer.core.train_state import Setup, World
 from trainer.distributed import join_world, leave_world
-from trainer.guard import FIRST_STEPS, Guard
 from trainer.loop import train
 from trainer.plan import take_up_plan
 from trainer.preflight import refuse_without_room
@@ -43,7 +44,6 @@ from trainer.runs.restart_policy import (
 from trainer.runs.run import Run
 from trainer.supervisor import die_with_parent
 from trainer.telling import Teller
-from trainer.verification import Verification
 
 _LOG = logging.getLogger("timbre")
 # How torch words failures that a new process can fix; it has no exception class for most of them.

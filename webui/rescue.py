@@ -3,9 +3,9 @@
 import time
 from pathlib import Path
 
+from trainer.callbacks.instability import are_sane, rescue_config
 from trainer.config.resolve import find_base_lr, resolve
 from trainer.core.errors import RunError
-from trainer.guard import are_sane, rescue_config
 from trainer.runs.run import Run
 from webui.studio import Studio
 

@@ -23,6 +23,7 @@ from trainer.assemble import (
     seed_everything,
     take_device,
 )
+from trainer.callbacks.step_timer import Stopwatch
 from trainer.config.resolve import Entries, resolve
 from trainer.core.errors import TimbreError
 from trainer.core.events import Event, Notice
@@ -36,7 +37,6 @@ from trainer.loop import train_step
 from trainer.measure.memory import peak_on_cpu
 from trainer.measurements import Row
 from trainer.rehearsal import imagine, make_up_clips, rehearsal_of, spread_lengths
-from trainer.stopwatch import Stopwatch
 
 _BATCHES = 4
 """Batches of synthetic clips: enough that lengths vary, few enough to build quickly."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trainer.callbacks.instability import has_risen
 from trainer.core.events import RunFinished
-from trainer.guard import has_risen
 from trainer.runs.metric_store import RunSeries
 from trainer.runs.run import Run
 

@@ -1,0 +1,1 @@
+"""What listens to a run's events while it trains."""
