@@ -23,19 +23,19 @@ from typing import Any
 
 import torch
 
-from trainer.assemble import build_setup, seed_everything, take_device
 from trainer.config.resolve import resolve
 from trainer.core.errors import TimbreError
 from trainer.core.registry import discover
 from trainer.core.run_config import Choice, RunConfig, TrainingConfig
 from trainer.core.specs import OptimizerSpec
 from trainer.core.train_state import Setup, World
-from trainer.loop import train_step
 from trainer.measure import Ladder, MeasurePlan
 from trainer.measure.goals import judge_goals
 from trainer.measure.ladder import describe_machine
 from trainer.measure.report import line_of
 from trainer.rehearsal import imagine, make_up_clips, rehearsal_of
+from trainer.training.assemble import build_setup, seed_everything, take_device
+from trainer.training.loop import train_step
 
 OPTIMIZERS = (
     "adamw", "prodigy", "mars_adamw", "schedule_free_adamw", "ademamix", "soap", "muon", "kron"

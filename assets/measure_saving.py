@@ -30,8 +30,8 @@ from trainer.core.run_config import RunConfig, TrainingConfig
 from trainer.core.specs import Corpus, ModelFamily, OptimizerSpec, Speech
 from trainer.core.train_state import Setup
 from trainer.core.types import Batch
-from trainer.loop import train_step
 from trainer.optimizers._core.param_groups import param_groups
+from trainer.training.loop import train_step
 
 _WIDTH = 512
 

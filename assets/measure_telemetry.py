@@ -18,14 +18,14 @@ import torch
 
 from assets.make_base import describe_machine
 from assets.make_xtts import make_folder
-from trainer.assemble import assemble
 from trainer.callbacks.instability import Guard
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.train_state import Setup, World
-from trainer.loop import train_step
-from trainer.meter import Meter
 from trainer.models.xtts.network.sizes import TINY, GptSizes, Sizes, VocoderSizes
 from trainer.runs.run import Run
+from trainer.training.assemble import assemble
+from trainer.training.loop import train_step
+from trainer.training.metrics import Meter
 
 ASSETS = Path(__file__).parent
 SIZES = Sizes(

@@ -32,7 +32,7 @@ SAID_BY_PYTHON = (
     "webui/**/*.py",
     "trainer/callbacks/alerts.py",
     "trainer/callbacks/instability.py",
-    "trainer/divergence.py",
+    "trainer/training/nan_recovery.py",
     "trainer/data/lists/findings.py",
     "trainer/data/lists/listing.py",
     "trainer/data/audio/audio_io.py",

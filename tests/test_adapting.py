@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from tests._toy import make_setup
-from trainer.adapting import Fitting, OutOfMemory, StartAgain, take_up_adaptation
 from trainer.core.events import Event, EventLog, Notice, PreviewMade, RunAdapted
 from trainer.core.train_state import Cadence, Setup
-from trainer.loop import train, train_step
 from trainer.runs.metric_store import RunSeries
-from trainer.updates import is_out_of_memory
+from trainer.training.loop import train, train_step
+from trainer.training.oom_recovery import Fitting, OutOfMemory, StartAgain, take_up_adaptation
+from trainer.training.optimizer_step import is_out_of_memory
 
 
 def _calm_setup(folder: Path, **options: Any) -> Setup:

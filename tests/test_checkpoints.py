@@ -21,7 +21,7 @@ from trainer.checkpoints.checkpoint import (
 )
 from trainer.core.errors import CheckpointError
 from trainer.core.train_state import weights_for_evaluation
-from trainer.loop import train_step
+from trainer.training.loop import train_step
 
 
 def test_a_checkpoint_holds_weights_settings_state_and_a_manifest(tmp_path: Path) -> None:

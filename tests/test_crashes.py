@@ -31,8 +31,8 @@ from trainer.core.train_state import Setup
 from trainer.core.types import Clip, Features
 from trainer.data.features.cache import FeatureCache
 from trainer.data.features.dataset import choose_clips
-from trainer.loop import train, train_step
 from trainer.runs.run import Run
+from trainer.training.loop import train, train_step
 
 
 def _moments(folder: Path, album: Path, deed: Callable[[], object]) -> list[Path]:

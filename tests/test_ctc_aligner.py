@@ -12,7 +12,6 @@ import soundfile
 import torch
 from torch import Tensor, nn
 
-from trainer.assemble import check_before_start
 from trainer.config.resolve import with_absolute_paths
 from trainer.core.errors import CheckpointError, ConfigError, DataError, StopRequested
 from trainer.core.run_config import Choice, DataConfig, RunConfig
@@ -27,6 +26,7 @@ from trainer.models.fastspeech2.alignment.ctc_aligner import (
 )
 from trainer.models.fastspeech2.training.featurizer import SpeechFeaturizer
 from trainer.models.fastspeech2.training.survey import survey
+from trainer.training.assemble import check_before_start
 
 LABELS = ["-", "|", "A", "B", "C", "D"]
 TONES = {"a": 440.0, "b": 800.0, "c": 1300.0, "d": 2100.0}

@@ -19,7 +19,6 @@ from torch.utils._pytree import tree_leaves
 
 from tests.parity import optimizer_problem as problem
 from tests.test_gate import VARIANTS
-from trainer.assemble import build_setup
 from trainer.config.resolve import resolve
 from trainer.core.device import describe_cpu
 from trainer.core.options import build_options
@@ -27,10 +26,11 @@ from trainer.core.registry import discover
 from trainer.core.run_config import Choice, RunConfig, TrainingConfig
 from trainer.core.specs import OptimizerSpec
 from trainer.core.train_state import Setup, World
-from trainer.loop import train_step
 from trainer.optimizers import kron
 from trainer.optimizers._core import elementwise, param_table
 from trainer.rehearsal import imagine, largest_batches, longest_clips, make_up_clips, rehearsal_of
+from trainer.training.assemble import build_setup
+from trainer.training.loop import train_step
 
 CARD = torch.device("meta")
 SPECS = discover("trainer.optimizers", OptimizerSpec)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from trainer.assemble import _tell_unseen_gpu, take_device
 from trainer.checkpoints.staging import Staging
 from trainer.core.device import (
     Device,
@@ -20,6 +19,7 @@ from trainer.core.device import (
     list_holders,
 )
 from trainer.process import explain_failure
+from trainer.training.assemble import _tell_unseen_gpu, take_device
 
 _GIB = 2**30
 
@@ -109,7 +109,7 @@ def test_what_a_run_trains_on_is_torchs_current_gpu(
 ) -> None:
     taken: list[int] = []
     gpus = [Device("cuda", index, "a GPU", 24.0, (8, 9)) for index in range(2)]
-    monkeypatch.setattr("trainer.assemble._torch_gpus", lambda: gpus)
+    monkeypatch.setattr("trainer.training.assemble._torch_gpus", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
 
     assert take_device(wanted, rank) == gpus[1]

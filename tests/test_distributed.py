@@ -17,18 +17,18 @@ from trainer.core.errors import RunError
 from trainer.core.events import Event
 from trainer.core.run_config import TrainingConfig
 from trainer.core.train_state import Cadence, Setup, World
-from trainer.distributed import agree, join_world, sum_values
-from trainer.loop import train
 from trainer.runs.restart_policy import RestartPolicy
 from trainer.supervisor import Supervisor
+from trainer.training.distributed import agree, join_world, sum_values
+from trainer.training.loop import train
 
 _RANK = """
 import os, signal, sys
 from pathlib import Path
 from tests.test_distributed import RankBatches, make_plain_setup
 from trainer.checkpoints.checkpoint import newest_checkpoint, restore_checkpoint
-from trainer.distributed import agree, join_world, leave_world
-from trainer.loop import train
+from trainer.training.distributed import agree, join_world, leave_world
+from trainer.training.loop import train
 from trainer.supervisor import end_process
 
 class LosingBatches(RankBatches):

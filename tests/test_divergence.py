@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
 from tests._toy import OPTIMIZERS, make_setup
-from trainer.adapting import StartAgain, take_up_adaptation
 from trainer.checkpoints.checkpoint import newest_checkpoint, restore_checkpoint
 from trainer.core.events import CheckpointSaved, Event, Notice, RunAdapted, StepDone
 from trainer.core.train_state import Cadence, Precision, Setup
-from trainer.divergence import MOST_AMONG, Divergence, LossNotFinite
-from trainer.loop import train, train_step
+from trainer.training.loop import train, train_step
+from trainer.training.nan_recovery import MOST_AMONG, Divergence, LossNotFinite
+from trainer.training.oom_recovery import StartAgain, take_up_adaptation
 
 
 def _poison(setup: Setup, *steps: int, gradient_only: bool = False) -> None:

@@ -165,7 +165,7 @@ def test_a_crash_leaves_its_stack_in_the_log_and_no_secret(folder: Path) -> None
 
     log = (run.folder / "log.txt").read_text(encoding="utf-8")
     assert process.returncode == 128 + 11
-    assert "Segmentation fault" in log and "trainer/loop.py" in log
+    assert "Segmentation fault" in log and "trainer/training/loop.py" in log
     assert "canary71c2" not in said
     assert _files_with_secrets(folder) == []
 

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from trainer.assemble import build_setup, choose_device
 from trainer.config.presets import USABLE_SHARE, apply_preset
 from trainer.config.resolve import resolve
 from trainer.core.device import Device
@@ -22,8 +21,9 @@ from trainer.core.types import Batch
 from trainer.cuda_like import CudaLike
 from trainer.estimate import count_step, estimate
 from trainer.live_memory import FlopCount, LiveMemory
-from trainer.loop import train_step
 from trainer.rehearsal import imagine, largest_batches, longest_clips, make_up_clips
+from trainer.training.assemble import build_setup, choose_device
+from trainer.training.loop import train_step
 
 CPU = choose_device("cpu")
 GPU = Device("cuda", 0, "a GPU of another machine", 24.0, (9, 0))

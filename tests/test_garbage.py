@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from tests._toy import make_setup
-from trainer import loop
 from trainer.core.events import StepDone, ValidationDone
 from trainer.core.train_state import Cadence
-from trainer.garbage import collection_by_hand, sweep
+from trainer.training import loop
+from trainer.training.garbage_collection import collection_by_hand, sweep
 
 
 class Cycle:

@@ -19,10 +19,10 @@ from tests.parity import optimizer_problem as problem
 from trainer.core.options import build_options, describe
 from trainer.core.registry import discover
 from trainer.core.specs import OptimizerSpec
-from trainer.loop import train_step
 from trainer.optimizers._algorithms import prodigy
 from trainer.optimizers._core import found_inf, param_table
 from trainer.optimizers._core.param_table import TableOptimizer
+from trainer.training.loop import train_step
 
 CPU = torch.device("cpu")
 SPECS = discover("trainer.optimizers", OptimizerSpec)

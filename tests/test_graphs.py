@@ -14,11 +14,11 @@ from trainer.core.probe import probe
 from trainer.core.run_config import TrainingConfig
 from trainer.core.train_state import Setup
 from trainer.core.types import Batch
-from trainer.loop import train_step
 from trainer.models._layers.gpt2 import Gpt2Trunk
 from trainer.optimizations import compile as box
 from trainer.optimizations._core import compiled_block, cuda_graphs
 from trainer.optimizations.compile import OPTIMIZATION, Options
+from trainer.training.loop import train_step
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),

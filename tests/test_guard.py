@@ -10,8 +10,8 @@ from tests._toy import make_setup
 from trainer.callbacks.instability import FIRST_STEPS, Guard, find_trouble, has_risen, rescue_config
 from trainer.core.events import CheckpointSaved, Event, Notice, StepDone
 from trainer.core.run_config import Choice, DataConfig, RunConfig
-from trainer.divergence import LossNotFinite
-from trainer.loop import train
+from trainer.training.loop import train
+from trainer.training.nan_recovery import LossNotFinite
 
 FALLING = [4.0 * math.exp(-step / 60) + 0.3 * math.sin(step) for step in range(100)]
 CALM = [2.0 + math.sin(3 * step) for step in range(100)]

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from tests._toy import OPTIMIZERS, make_setup
-from trainer.adapting import take_up_adaptation
 from trainer.checkpoints.checkpoint import restore_checkpoint, save_checkpoint
 from trainer.core.ema import start_average
 from trainer.core.errors import ConfigError
@@ -24,11 +23,12 @@ from trainer.core.registry import discover
 from trainer.core.run_config import RunConfig
 from trainer.core.specs import Optimization, OptimizerSpec, State
 from trainer.core.train_state import Setup, weights_for_evaluation
-from trainer.evaluate import validate
-from trainer.loop import train_step
 from trainer.optimizations._core import half_weights
 from trainer.optimizations._core.half_weights import round_by_chance_
 from trainer.optimizers._core.param_groups import param_groups
+from trainer.training.evaluate import validate
+from trainer.training.loop import train_step
+from trainer.training.oom_recovery import take_up_adaptation
 
 CATALOG = discover("trainer.optimizations", Optimization)
 SPECS = discover("trainer.optimizers", OptimizerSpec)

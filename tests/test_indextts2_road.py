@@ -22,7 +22,6 @@ from _indextts2 import (
 )
 from safetensors.torch import load_file
 
-from trainer.assemble import assemble
 from trainer.config.presets import apply_preset
 from trainer.core.errors import CheckpointError, DataError
 from trainer.core.events import (
@@ -36,7 +35,6 @@ from trainer.core.events import (
 )
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.train_state import Setup, World
-from trainer.loop import train
 from trainer.models.indextts2.checkpoint import base_folder
 from trainer.models.indextts2.checkpoint.base_folder import CONDITIONING_FILE, open_base
 from trainer.models.indextts2.checkpoint.shapes import (
@@ -53,6 +51,8 @@ from trainer.runs.run import Run
 from trainer.safe_unpickle import Job
 from trainer.safe_unpickle.child import convert
 from trainer.speaking import export_voice, speak
+from trainer.training.assemble import assemble
+from trainer.training.loop import train
 
 DEMO = Path(__file__).parent.parent / "assets" / "demo"
 Trained = tuple[Run, Setup, list[Event]]

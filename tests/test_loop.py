@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from tests._toy import OPTIMIZERS, make_setup
-from trainer.assemble import seed_everything
 from trainer.checkpoints.checkpoint import newest_checkpoint, restore_checkpoint
 from trainer.core.events import (
     CheckpointSaved,
@@ -21,8 +20,9 @@ from trainer.core.events import (
 )
 from trainer.core.train_state import Cadence, Setup, World
 from trainer.core.types import Batch
-from trainer.divergence import LossNotFinite
-from trainer.loop import seed_step, train
+from trainer.training.assemble import seed_everything
+from trainer.training.loop import seed_step, train
+from trainer.training.nan_recovery import LossNotFinite
 
 
 def _train(setup: Setup) -> tuple[str, list[Event]]:

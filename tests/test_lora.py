@@ -18,11 +18,11 @@ from trainer.core.probe import probe
 from trainer.core.registry import find
 from trainer.core.specs import OptimizerSpec
 from trainer.core.train_state import Setup, weights_for_evaluation
-from trainer.evaluate import validate
-from trainer.loop import train, train_step
 from trainer.models._layers.gpt2 import Gpt2Trunk
 from trainer.optimizations.lora import OPTIMIZATION, Options, apply, folded
 from trainer.optimizers._core.param_groups import param_groups
+from trainer.training.evaluate import validate
+from trainer.training.loop import train, train_step
 
 STEPS = 12
 

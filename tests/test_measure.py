@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.assemble import choose_device
 from trainer.core.device import Device
 from trainer.core.errors import ConfigError
 from trainer.core.registry import discover
@@ -37,6 +36,7 @@ from trainer.measurements import (
     s_per_step_of,
 )
 from trainer.rehearsal import make_up_clips
+from trainer.training.assemble import choose_device
 
 CPU = choose_device("cpu")
 GPU = Device("cuda", 0, "NVIDIA H200", 139.8, (9, 0))

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from tests._toy import TOY, make_setup
-from trainer.assemble import check_before_start
 from trainer.core.device import Device
 from trainer.core.errors import ConfigError
 from trainer.core.options import build_options
@@ -22,9 +21,10 @@ from trainer.core.run_config import RunConfig, TrainingConfig
 from trainer.core.specs import Optimization, State
 from trainer.core.train_state import STAGES, Precision, Setup
 from trainer.core.types import Batch
-from trainer.loop import train_step
 from trainer.models._layers.attention import SelfAttention
 from trainer.optimizations._core import compiled_block
+from trainer.training.assemble import check_before_start
+from trainer.training.loop import train_step
 
 # The compiler's own look at the gradients of what goes into a block.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")

@@ -18,10 +18,10 @@ from trainer.core.probe import probe
 from trainer.core.specs import State
 from trainer.core.train_state import Setup
 from trainer.core.types import Batch
-from trainer.loop import train_step
 from trainer.optimizations import compile as box
 from trainer.optimizations._core import compiled_block
 from trainer.optimizations.compile import OPTIMIZATION, Gain, Options, apply, foresee, settle
+from trainer.training.loop import train_step
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 CPU = Device("cpu", 0, "some CPU", 8.0)

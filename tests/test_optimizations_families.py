@@ -20,13 +20,13 @@ from trainer.core.registry import discover
 from trainer.core.specs import Optimization, State
 from trainer.core.train_state import Setup
 from trainer.core.types import Batch, Features
-from trainer.loop import train_step
 from trainer.models.fastspeech2 import FAMILY as FASTSPEECH2
 from trainer.models.xtts import FAMILY as XTTS
 from trainer.models.xtts.network.gpt import XttsGpt
 from trainer.models.xtts.network.sizes import TINY
 from trainer.models.xtts.training.batches import counts, make_collate
 from trainer.optimizations._core import compiled_block
+from trainer.training.loop import train_step
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 CATALOG = discover("trainer.optimizations", Optimization)

@@ -19,12 +19,12 @@ from trainer.core.events import Event, StepDone
 from trainer.core.options import build_options, describe
 from trainer.core.registry import discover
 from trainer.core.specs import OptimizerSpec
-from trainer.loop import train
 from trainer.optimizers._algorithms.mars import VECTOR_BETAS
 from trainer.optimizers._core import native, param_table
 from trainer.optimizers._core.param_groups import param_groups
 from trainer.optimizers._core.warmup import ramped
 from trainer.optimizers.muon import count_projections, is_hidden
+from trainer.training.loop import train
 
 CPU = torch.device("cpu")
 SPECS = discover("trainer.optimizers", OptimizerSpec)

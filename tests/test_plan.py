@@ -10,10 +10,10 @@ from trainer.checkpoints.checkpoint import newest_checkpoint, restore_checkpoint
 from trainer.config.schedules import SCHEDULES, CosineOptions, LinearOptions, NoamOptions
 from trainer.core.events import Event, EventLog, PlanChanged, RunStarted, StepDone, ValidationDone
 from trainer.core.train_state import Setup
-from trainer.loop import train
-from trainer.plan import LEAST_SHARE, hold_rate, take_up_plan
 from trainer.runs.control import ask_for_steps, asked_steps, take_asked_steps
 from trainer.runs.metric_store import RunSeries
+from trainer.training.loop import train
+from trainer.training.run_length import LEAST_SHARE, hold_rate, take_up_plan
 
 
 def _train(setup: Setup, told: PlanChanged | None = None) -> list[Event]:

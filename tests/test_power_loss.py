@@ -11,7 +11,7 @@ from tests._disk import Disk, Operation, record
 from tests._toy import make_setup
 from trainer.checkpoints.checkpoint import newest_checkpoint, save_checkpoint
 from trainer.core.atomic_io import write_durably
-from trainer.loop import train_step
+from trainer.training.loop import train_step
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="reads /proc to name what is forced"

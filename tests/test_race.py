@@ -23,8 +23,6 @@ from trainer.core.errors import ConfigError, RunExists, RunOwned, TimbreError
 from trainer.core.events import Event, RunFinished, RunStarted, StepDone, ValidationDone
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.train_state import Cadence
-from trainer.divergence import LossNotFinite
-from trainer.loop import train
 from trainer.race import Entrant, Race, RacePlan
 from trainer.race.command import publish, race_command
 from trainer.race.entry import read_entrants
@@ -34,6 +32,8 @@ from trainer.race.result import Result, read_result
 from trainer.race.verdict import compare, noise_between_seeds
 from trainer.runs.locks import take_lock
 from trainer.runs.run import Run
+from trainer.training.loop import train
+from trainer.training.nan_recovery import LossNotFinite
 
 DEMO = Path(__file__).parent.parent / "assets" / "demo"
 CONFIG = RunConfig(data=DataConfig(train_csv="a.csv"))

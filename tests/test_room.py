@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from _toy import make_setup
 
-from trainer import Run, RunConfig, preflight
+from trainer import Run, RunConfig
 from trainer.checkpoints.checkpoint import save_checkpoint
 from trainer.core.events import MOST_WAITING, Event, EventLog, Notice, StepDone
 from trainer.core.train_state import Cadence, World
-from trainer.preflight import NoRoom, checkpoint_bytes, refuse_without_room
 from trainer.telling import Teller
+from trainer.training import preflight
+from trainer.training.preflight import NoRoom, checkpoint_bytes, refuse_without_room
 
 
 @pytest.mark.fault("B3")

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from tests._toy import OPTIMIZERS, make_setup
-from trainer.assemble import _restore
 from trainer.callbacks.replay_check import MOST_STEPS, Verification
 from trainer.checkpoints.checkpoint import restore_checkpoint, save_checkpoint, saved_scope
 from trainer.checkpoints.compatibility import (
@@ -27,8 +26,9 @@ from trainer.core.errors import ConfigError, RunOwned
 from trainer.core.events import Event, Notice, ResumeVerified, StepDone
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.train_state import Setup
-from trainer.loop import train_step
 from trainer.runs.run import Run
+from trainer.training.assemble import _restore
+from trainer.training.loop import train_step
 
 CONFIG = RunConfig(data=DataConfig(train_csv="a.csv"), training=TrainingConfig(steps=9))
 

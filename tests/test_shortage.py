@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 
 from tests._toy import make_setup
-from trainer import adapting, shortage
 from trainer.__main__ import join_memory
-from trainer.adapting import Fitting, OutOfMemory, take_up_adaptation
 from trainer.checkpoints.checkpoint import newest_step
 from trainer.core.device import Device, Holder, list_holders
 from trainer.core.errors import MemoryInPieces
 from trainer.core.events import CheckpointSaved, Event, Notice, RunAdapted, StepDone
 from trainer.core.train_state import Setup
-from trainer.loop import train
 from trainer.runs.restart_policy import RESTARTABLE, Ending
-from trainer.shortage import Shortage
+from trainer.training import oom_diagnosis, oom_recovery
+from trainer.training.loop import train
+from trainer.training.oom_diagnosis import Shortage
+from trainer.training.oom_recovery import Fitting, OutOfMemory, take_up_adaptation
 
 GPU = Device("cuda", 0, "A GPU", 24.0, (8, 9))
 IN_PIECES = Shortage(reserved_gib=20.0, allocated_gib=14.0)
@@ -42,8 +42,8 @@ def say(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         def read(setup: Setup) -> Shortage:
             return left.pop(0) if len(left) > 1 else left[0]
 
-        monkeypatch.setattr(adapting, "read_shortage", read)
-        monkeypatch.setattr(shortage, "read_shortage", read)
+        monkeypatch.setattr(oom_recovery, "read_shortage", read)
+        monkeypatch.setattr(oom_diagnosis, "read_shortage", read)
 
     return prepare
 
@@ -54,7 +54,7 @@ def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     slept: list[float] = []
     # Not in the module `time` itself, by which other threads of this process sleep.
     clock = SimpleNamespace(sleep=slept.append, monotonic=lambda: sum(slept))
-    monkeypatch.setattr(shortage, "time", clock)
+    monkeypatch.setattr(oom_diagnosis, "time", clock)
     return slept
 
 
@@ -170,7 +170,7 @@ def test_a_program_that_stays_is_waited_for_three_times_and_then_pieces_get_smal
 
     assert train(setup, events.append) == "finished"
 
-    assert sum(naps) == pytest.approx(sum(shortage.WAITS_S))
+    assert sum(naps) == pytest.approx(sum(oom_diagnosis.WAITS_S))
     assert [event.parts for event in _kinds(events, RunAdapted)] == [2]
     assert "blender (pid 4242)" in _kinds(events, Notice)[-1].text
 

@@ -19,20 +19,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tests._no_reads import copies_to_the_host
-from trainer.assemble import assemble
 from trainer.core.events import EventLog, StepDone
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.train_state import Setup, World
 from trainer.core.types import Batch
 from trainer.data.features.loader import BatchPlan, ClipBatches
-from trainer.loop import train_step
-from trainer.meter import Meter
 from trainer.models._layers.attention import SelfAttention
 from trainer.models.xtts.network.gpt import XttsGpt
 from trainer.models.xtts.network.sizes import CODE_STRIDE, SAMPLE_RATE, GptSizes
 from trainer.models.xtts.training.batches import counts, make_collate
 from trainer.models.xtts.training.losses import losses
 from trainer.runs.run import Run
+from trainer.training.assemble import assemble
+from trainer.training.loop import train_step
+from trainer.training.metrics import Meter
 
 DEMO = Path(__file__).parent.parent / "assets" / "demo"
 NUM_CLIPS, BATCH_SIZE = 12, 4

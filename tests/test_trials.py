@@ -13,7 +13,6 @@ from _clips import write_tone
 from _page import in_blocks, make_studio
 
 from trainer.advice import advise, advise_preset
-from trainer.assemble import choose_device
 from trainer.cli import main
 from trainer.config.presets import apply_preset
 from trainer.config.resolve import resolve
@@ -37,6 +36,7 @@ from trainer.race.choices import RaceChoices, plan_race
 from trainer.race.command import publish
 from trainer.race.view import view_race
 from trainer.runs.run import Run
+from trainer.training.assemble import choose_device
 from webui import errands
 from webui.errands import Errand
 from webui.refusals import FieldWatch

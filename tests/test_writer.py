@@ -20,7 +20,7 @@ from trainer.checkpoints.staging import Staging
 from trainer.core.errors import CheckpointError
 from trainer.core.events import CheckpointSaved, Event, Notice
 from trainer.core.train_state import Setup
-from trainer.loop import train, train_step
+from trainer.training.loop import train, train_step
 
 
 class Gate:

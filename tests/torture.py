@@ -34,8 +34,8 @@ import torch._dynamo
 from safetensors.torch import load_file
 from torch import Tensor
 
-import trainer.loop
 import trainer.process
+import trainer.training.loop
 from tests._toy import OPTIMIZERS
 from trainer.checkpoints.checkpoint import newest_checkpoint, newest_step
 from trainer.config.resolve import find_optimizer

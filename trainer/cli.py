@@ -183,9 +183,9 @@ def _alphabet_for(family_name: str, base_name: str, clips: Sequence[Clip]) -> di
 
 
 def _train(argv: list[str]) -> int:
-    from trainer.assemble import check_before_start
     from trainer.config.cli_flags import config_from_args, refuse_missing_data
     from trainer.config.resolve import with_absolute_paths
+    from trainer.training.assemble import check_before_start
 
     parser = _parser("train")
     parser.add_argument("--run", required=True, metavar="DIR", help="the new run folder")

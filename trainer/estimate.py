@@ -14,7 +14,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import _engine_run_backward
 
-from trainer.assemble import build_setup, choose_device
 from trainer.config.resolve import Entries, resolve
 from trainer.core.device import Device
 from trainer.core.run_config import RunConfig
@@ -24,6 +23,7 @@ from trainer.cuda_like import CudaLike
 from trainer.data.features.dataset import Dataset
 from trainer.live_memory import FlopCount, LiveMemory, MadeUpScalars
 from trainer.rehearsal import imagine, largest_batches, longest_clips, make_up_clips, rehearsal_of
+from trainer.training.assemble import build_setup, choose_device
 
 GIB = 1024**3
 # These stages set up the process or replace the graph, which fake tensors do not allow. Without

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from trainer.assemble import choose_device
 from trainer.config.cli_flags import config_from_args
 from trainer.config.presets import USABLE_SHARE, apply_preset
 from trainer.config.resolve import find_family, with_absolute_paths
@@ -20,6 +19,7 @@ from trainer.data.lists.manifest import read_manifest
 from trainer.estimate import GIB, estimate
 from trainer.measurements import s_per_step_of
 from trainer.rehearsal import without_size
+from trainer.training.assemble import choose_device
 
 Tell = Callable[[str], None]
 

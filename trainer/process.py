@@ -13,18 +13,12 @@ from typing import IO
 
 import psutil
 
-from trainer.adapting import Fitting, StartAgain, take_up_adaptation
-from trainer.assemble import assemble, choose_device, describe_start
 from trainer.callbacks.alerts import Alerts
 from trainer.callbacks.instability import FIRST_STEPS, Guard
 from trainer.callbacks.replay_check import Verification
 from trainer.core.errors import StopRequested, TimbreError
 from trainer.core.events import Event, RunFinished
 from trainer.core.train_state import Setup, World
-from trainer.distributed import join_world, leave_world
-from trainer.loop import train
-from trainer.plan import take_up_plan
-from trainer.preflight import refuse_without_room
 from trainer.runs.heartbeat import Heartbeat, end_orphans
 from trainer.runs.locks import Identity
 from trainer.runs.metric_store import RunSeries
@@ -44,6 +38,12 @@ from trainer.runs.restart_policy import (
 from trainer.runs.run import Run
 from trainer.supervisor import die_with_parent
 from trainer.telling import Teller
+from trainer.training.assemble import assemble, choose_device, describe_start
+from trainer.training.distributed import join_world, leave_world
+from trainer.training.loop import train
+from trainer.training.oom_recovery import Fitting, StartAgain, take_up_adaptation
+from trainer.training.preflight import refuse_without_room
+from trainer.training.run_length import take_up_plan
 
 _LOG = logging.getLogger("timbre")
 # How torch words failures that a new process can fix; it has no exception class for most of them.

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainer.assemble import assemble, check_before_start
 from trainer.config.cli_flags import config_from_args, refuse_missing_data
 from trainer.config.resolve import find_base_lr, resolve
 from trainer.core.errors import ConfigError, MissingDependency, RunExists
 from trainer.core.events import Event
 from trainer.core.run_config import RunConfig
 from trainer.core.train_state import Setup, World
-from trainer.loop import seed_step, train_step
+from trainer.training.assemble import assemble, check_before_start
+from trainer.training.loop import seed_step, train_step
 
 Progress = Callable[[int, int], None]
 

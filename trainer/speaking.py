@@ -9,7 +9,6 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from trainer.assemble import choose_device
 from trainer.checkpoints.checkpoint import newest_checkpoint, verify_checkpoint
 from trainer.config.resolve import find_family
 from trainer.core.device import glance_at, list_devices
@@ -18,6 +17,7 @@ from trainer.core.options import build_options
 from trainer.core.run_config import Choice, RunConfig
 from trainer.core.specs import ModelFamily, Speech
 from trainer.runs.run import Run
+from trainer.training.assemble import choose_device
 
 Said = TypeVar("Said")
 _SPARE_GIB = 3.0  # activations, the CUDA context and a margin for training (chosen by hand)

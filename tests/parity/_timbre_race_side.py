@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from race_marks import Marks, Moment
 
-from trainer.assemble import assemble
 from trainer.core.events import CheckpointSaved, Event, Notice, PhaseChanged, RunStarted, StepDone
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.train_state import World
 from trainer.process import continue_run
 from trainer.runs.run import Run
+from trainer.training.assemble import assemble
 
 
 def main() -> int:

@@ -4,13 +4,13 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from trainer.assemble import check_before_start
 from trainer.config.cli_flags import config_from_args, refuse_missing_data
 from trainer.config.resolve import with_absolute_paths
 from trainer.core.errors import ConfigError
 from trainer.core.registry import discover, find
 from trainer.launchers._launcher import Launcher, Resources, read_handle
 from trainer.runs.run import Run
+from trainer.training.assemble import check_before_start
 
 Tell = Callable[[str], None]
 _LAUNCHERS = "trainer.launchers"

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trainer.assemble import choose_device
 from trainer.config.cli_flags import config_from_args
 from trainer.config.resolve import find_family, with_absolute_paths
 from trainer.core.errors import ConfigError
@@ -20,6 +19,7 @@ from trainer.measure.plan import FIRST, MeasurePlan
 from trainer.measure.report import line_of, to_markdown
 from trainer.measurements import Measurement, keep, list_kept, new_path, read_kept
 from trainer.rehearsal import without_size
+from trainer.training.assemble import choose_device
 
 FINISHED, STOPPED = 0, 10
 _USUAL_STEPS = 1000

@@ -15,7 +15,6 @@ from typing import Any
 import psutil
 import torch
 
-from trainer.assemble import choose_device
 from trainer.config.resolve import resolve
 from trainer.core.device import Device
 from trainer.core.paths import child_environment, trainer_command
@@ -25,6 +24,7 @@ from trainer.measure.plan import AGAIN, ALL, FIRST, MeasurePlan, plan_rows, row_
 from trainer.measure.row import Job
 from trainer.measurements import Measurement, Row
 from trainer.rehearsal import rehearsal_of
+from trainer.training.assemble import choose_device
 
 _POLL_S = 0.1
 # The constants below were chosen by hand.

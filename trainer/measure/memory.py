@@ -7,7 +7,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from trainer.core.train_state import Setup
 from trainer.live_memory import LiveMemory
-from trainer.loop import train_step
+from trainer.training.loop import train_step
 
 
 def peak_on_cpu(setup: Setup, step: int) -> int:

@@ -16,13 +16,6 @@ from typing import Any
 import psutil
 import torch
 
-from trainer.assemble import (
-    build_setup,
-    check_before_start,
-    describe_start,
-    seed_everything,
-    take_device,
-)
 from trainer.callbacks.step_timer import Stopwatch
 from trainer.config.resolve import Entries, resolve
 from trainer.core.errors import TimbreError
@@ -33,10 +26,17 @@ from trainer.core.train_state import Setup, World, weights_for_evaluation
 from trainer.core.types import Batch
 from trainer.data.features.dataset import Dataset, prepare_dataset
 from trainer.estimate import GIB, count_step
-from trainer.loop import train_step
 from trainer.measure.memory import peak_on_cpu
 from trainer.measurements import Row
 from trainer.rehearsal import imagine, make_up_clips, rehearsal_of, spread_lengths
+from trainer.training.assemble import (
+    build_setup,
+    check_before_start,
+    describe_start,
+    seed_everything,
+    take_device,
+)
+from trainer.training.loop import train_step
 
 _BATCHES = 4
 """Batches of synthetic clips: enough that lengths vary, few enough to build quickly."""

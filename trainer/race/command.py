@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
-from trainer.assemble import check_before_start
 from trainer.config.cli_flags import config_from_args, refuse_missing_data
 from trainer.core.errors import ConfigError, MissingDependency
 from trainer.core.options import build_options, describe
@@ -17,6 +16,7 @@ from trainer.race.plan import RacePlan
 from trainer.race.queue import Race, Tell, machine_of
 from trainer.race.report import budget, make_report, to_csv, to_json, to_markdown
 from trainer.race.verdict import foretell
+from trainer.training.assemble import check_before_start
 
 FINISHED, STOPPED = 0, 10
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from trainer.core.events import Event, PlanChanged
 from trainer.core.train_state import Setup
-from trainer.distributed import share_number
 from trainer.runs.control import take_asked_steps
+from trainer.training.distributed import share_number
 
 LEAST_SHARE = 0.05
 """Rate of added steps, relative to the peak, if the schedule ended at zero (chosen by hand)."""

@@ -20,8 +20,8 @@ from trainer.core.probe import probe
 from trainer.core.registry import find
 from trainer.core.specs import Optimization
 from trainer.core.train_state import Precision, Probe, Setup
-from trainer.shortage import Others, Shortage, read_shortage
-from trainer.updates import UpdateLost, is_out_of_memory
+from trainer.training.oom_diagnosis import Others, Shortage, read_shortage
+from trainer.training.optimizer_step import UpdateLost, is_out_of_memory
 
 Emit = Callable[[Event], None]
 Result = TypeVar("Result")

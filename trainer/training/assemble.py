@@ -40,8 +40,8 @@ from trainer.core.run_config import RunConfig, parse_interval
 from trainer.core.specs import Optimization
 from trainer.core.train_state import Cadence, Probe, Setup, World
 from trainer.data.features.dataset import Dataset, Emit, make_batches, prepare_dataset
-from trainer.distributed import in_turn
 from trainer.optimizers._core.param_groups import param_groups
+from trainer.training.distributed import in_turn
 
 
 def choose_device(wanted: str, local_rank: int = 0) -> Device:

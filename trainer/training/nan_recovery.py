@@ -8,10 +8,10 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from trainer.adapting import StartAgain
 from trainer.core.errors import TimbreError
 from trainer.core.events import Event, Notice
 from trainer.core.train_state import Setup
+from trainer.training.oom_recovery import StartAgain
 
 # Skipped steps before the run rolls back: 3 in a row, or 10 of the last 100. Chosen by hand: a
 # single bad clip comes back once per epoch, while weights that are beyond repair fail every step.

@@ -10,7 +10,7 @@ from trainer.core.errors import CheckpointError, DataError
 from trainer.core.events import Event, Notice, PreviewMade
 from trainer.core.train_state import Setup, weights_for_evaluation
 from trainer.data.audio.audio_io import write_wav
-from trainer.distributed import sum_values
+from trainer.training.distributed import sum_values
 
 # Val batches in a picture: enough to see the trend, without the cost of a second validation.
 # Chosen by hand.

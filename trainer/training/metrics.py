@@ -12,7 +12,7 @@ from trainer.callbacks.step_timer import Lap, Splits, Stopwatch, seconds_by_part
 from trainer.core.device import DeviceUse, glance_at
 from trainer.core.events import Event, StepDone
 from trainer.core.train_state import Setup
-from trainer.divergence import Divergence
+from trainer.training.nan_recovery import Divergence
 
 _GIB = 1024**3
 _GLANCE_S = 2.0  # chosen by hand: a chart needs no more, and a driver query takes a moment

@@ -6,8 +6,8 @@ from typing import Any
 
 from trainer.core.events import Event
 from trainer.core.train_state import Cadence, Setup
-from trainer.distributed import agree, share_number
-from trainer.plan import take_up_change
+from trainer.training.distributed import agree, share_number
+from trainer.training.run_length import take_up_change
 
 DEEDS = ("validate", "preview", "save", "stop", "plan")
 

@@ -6,22 +6,22 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from trainer.adapting import Fitting
 from trainer.checkpoints.async_writer import CheckpointWriter
 from trainer.core.events import Event, Notice, ValidationDone
 from trainer.core.train_state import Setup
-from trainer.distributed import sum_gradients, sum_values
-from trainer.evaluate import make_previews, validate
-from trainer.garbage import collection_by_hand, sweep
-from trainer.meter import Meter
-from trainer.timetable import Timetable, note_validation
-from trainer.updates import (
+from trainer.training.distributed import sum_gradients, sum_values
+from trainer.training.evaluate import make_previews, validate
+from trainer.training.garbage_collection import collection_by_hand, sweep
+from trainer.training.metrics import Meter
+from trainer.training.oom_recovery import Fitting
+from trainer.training.optimizer_step import (
     is_finite,
     is_out_of_memory,
     kept_statistics,
     spread_to_gradients,
     update_weights,
 )
+from trainer.training.triggers import Timetable, note_validation
 
 Emit = Callable[[Event], None]
 
