@@ -28,11 +28,11 @@ FLOORS = {
     "app": 7.0,
     "webui": 6.0,
     "trainer.__main__": 5.4,
-    "trainer.cli": 5.3,
+    "trainer.commands.main": 5.3,
     "trainer": 5.2,
-    "trainer.foresight": 5.15,
+    "trainer.commands.estimate": 5.15,
     "trainer.launchers": 5.15,
-    "trainer.lines": 5.0,
+    "trainer.commands.event_text": 5.0,
     "trainer.measure": 5.15,
     "trainer.race": 5.15,
     "trainer.rate_finder": 5.15,
@@ -42,7 +42,7 @@ FLOORS = {
     "trainer.speaking": 5.1,
     "trainer.train_gpt": 5.2,
     "trainer.judge": 5.0,
-    "trainer.cutting": 5.2,
+    "trainer.commands.cut": 5.2,
     "trainer.transcription": 5.15,
     "trainer.runs.run_store": 5.05,
     "trainer.runs.trash": 5.02,
@@ -105,10 +105,10 @@ FLOORS = {
     "trainer.core.options": 0.1,
     "trainer.core.atomic_io": 0.0,
     "trainer.core.errors": 0.0,
-    "trainer.companion": 0.0,
+    "trainer.commands.package_conflict": 0.0,
     "trainer.core.paths": 0.0,
     "trainer.core.version": 0.0,
-    "trainer.usage": 0.1,
+    "trainer.commands.usage": 0.1,
 }
 
 # Rooms that may import less than what lies below them.
@@ -342,7 +342,7 @@ class Refuse:
 
 sys.meta_path.insert(0, Refuse())
 import trainer
-from trainer.cli import main
+from trainer.commands.main import main
 for module in pkgutil.walk_packages(trainer.__path__, "trainer."):
     importlib.import_module(module.name)
 assert main(["--help"]) == 0
@@ -443,7 +443,7 @@ def test_only_the_command_line_prints() -> None:
     printing = [
         f"{module.name}:{node.lineno}"
         for module in _modules().values()
-        if module.name not in ("app", "trainer.cli", "trainer.__main__")
+        if module.name not in ("app", "trainer.commands.main", "trainer.__main__")
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
     ]

@@ -10,10 +10,10 @@ from playwright.sync_api import BrowserContext, Page
 from test_trials import CONFIG, finished_race
 
 from trainer import Run
+from trainer.commands.race import publish
 from trainer.core.device import list_devices
 from trainer.core.events import Notice, RunStarted, StepDone
 from trainer.measurements import Measurement, Row, keep
-from trainer.race.command import publish
 
 pytestmark = needs_chromium
 TYPE_AT_ONCE = """(words) => { for (const letter of words) {

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests._clips import write_list, write_tone
-from trainer import Run, RunConfig, cli
+from trainer import Run, RunConfig
 from trainer.__main__ import leave_a_core
-from trainer.cli import main
+from trainer.commands import main as cli
+from trainer.commands.main import main
 from trainer.config.cli_flags import command_line, config_flags, config_from_args
 from trainer.config.presets import PRESETS, apply_preset
 from trainer.core.errors import ConfigError

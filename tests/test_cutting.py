@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from trainer.cli import main
+from trainer.commands.cut import cut_recordings
+from trainer.commands.main import main
 from trainer.core.errors import CheckpointError, DataError, MissingDependency, RunExists
 from trainer.core.run_config import DataConfig
-from trainer.cutting import cut_recordings
 from trainer.data.lists.manifest import read_manifest
 from trainer.data.recordings.segmentation import Recording, find_recordings, measure_levels
 from trainer.data.recordings.silence import FRAME_S, Cutting, find_clips, find_speech

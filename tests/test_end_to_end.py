@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from tests._holding import hold
 from trainer import Run
-from trainer.cli import main
+from trainer.commands.main import main
 
 DEMO = Path(__file__).parent.parent / "assets" / "demo"
 STEPS = 14

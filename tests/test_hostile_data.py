@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from trainer import RunConfig
-from trainer.cli import main
+from trainer.commands.main import main
 from trainer.core.errors import DataError
 from trainer.core.events import StepDone
 from trainer.core.run_config import DataConfig

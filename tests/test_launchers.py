@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from trainer import Run, RunConfig
+from trainer.commands.launch import launch_command
 from trainer.core.errors import ConfigError, RunError, RunNotFound
 from trainer.core.events import StepDone
 from trainer.core.registry import discover
 from trainer.core.run_config import DataConfig
 from trainer.launchers import local, slurm
-from trainer.launchers._command import launch_command
 from trainer.launchers._launcher import Launcher, Resources, read_handle
 
 _TRAINER = """

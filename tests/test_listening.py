@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from trainer import Run, RunConfig
-from trainer.cli import main
+from trainer.commands.main import main
 from trainer.core.device import Device, DeviceUse
 from trainer.core.errors import CheckpointError, ConfigError, DataError, RunError
 from trainer.core.run_config import DataConfig

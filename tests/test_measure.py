@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from trainer.commands.measure import measure_command
 from trainer.core.device import Device
 from trainer.core.errors import ConfigError
 from trainer.core.registry import discover
@@ -19,7 +20,6 @@ from trainer.core.specs import Optimization
 from trainer.estimate import estimate
 from trainer.measure import ladder as ladder_module
 from trainer.measure import plan as plan_module
-from trainer.measure.command import measure_command
 from trainer.measure.goals import judge_goals, plan_goals
 from trainer.measure.ladder import Ladder
 from trainer.measure.peaks import peak_flops
@@ -415,7 +415,7 @@ def test_kept_measurements_are_listed_and_shown() -> None:
 def test_rows_are_printed_as_json_lines_as_they_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.measure.command.Ladder", _Answering)
+    monkeypatch.setattr("trainer.commands.measure.Ladder", _Answering)
     out = tmp_path / "m.json"
 
     code, told = _command(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tests._no_reads import NoReads
 from tests._toy import OPTIMIZERS, make_setup
 from tests.parity import optimizer_problem as problem
-from trainer.cli import main
+from trainer.commands.main import main
 from trainer.core.errors import ConfigError
 from trainer.core.events import Event, StepDone
 from trainer.core.options import build_options, describe

@@ -18,13 +18,13 @@ import torch
 
 from tests._holding import hold
 from tests._toy import ToyModel, make_setup
+from trainer.commands.race import publish, race_command
 from trainer.config.resolve import find_optimizer
 from trainer.core.errors import ConfigError, RunExists, RunOwned, TimbreError
 from trainer.core.events import Event, RunFinished, RunStarted, StepDone, ValidationDone
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.train_state import Cadence
 from trainer.race import Entrant, Race, RacePlan
-from trainer.race.command import publish, race_command
 from trainer.race.entry import read_entrants
 from trainer.race.jobs import PACE_STEPS, chosen_value, find_steps, known_jobs
 from trainer.race.report import make_report, to_csv, to_json, to_markdown

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.cli import COMMANDS
+from trainer.commands.main import COMMANDS
 from trainer.config.presets import PRESETS
 from trainer.config.schedules import SCHEDULES
 from trainer.core.registry import discover

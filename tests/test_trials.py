@@ -13,7 +13,9 @@ from _clips import write_tone
 from _page import in_blocks, make_studio
 
 from trainer.advice import advise, advise_preset
-from trainer.cli import main
+from trainer.commands.estimate import find_fix
+from trainer.commands.main import main
+from trainer.commands.race import publish
 from trainer.config.presets import apply_preset
 from trainer.config.resolve import resolve
 from trainer.core.device import Device
@@ -28,12 +30,10 @@ from trainer.core.events import (
 )
 from trainer.core.options import describe
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
-from trainer.foresight import find_fix
 from trainer.measure.plan import plan_rows
 from trainer.measurements import Measurement, Row, keep, kept_folder
 from trainer.race import Race
 from trainer.race.choices import RaceChoices, plan_race
-from trainer.race.command import publish
 from trainer.race.view import view_race
 from trainer.runs.run import Run
 from trainer.training.assemble import choose_device

@@ -20,7 +20,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     # Number GPUs as the driver does, and as the page shows them; CUDA's default puts fast ones
     # first.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    from trainer.cli import main as run_command
+    from trainer.commands.main import main as run_command
 
     end_process(run_command(words))
 
@@ -59,7 +59,7 @@ def join_memory() -> None:
 
 if __name__ == "__main__":
     # The `timbre` command has made this check by itself.
-    from trainer.companion import refuse_foreign_trainer
+    from trainer.commands.package_conflict import refuse_foreign_trainer
 
     refuse_foreign_trainer()
     main()

@@ -21,8 +21,8 @@ def main(words: Sequence[str] | None = None) -> None:
     from webui import launch
 
     if words and words[0] in ("-h", "--help"):
-        from trainer.cli import COMMANDS
-        from trainer.usage import describe_commands
+        from trainer.commands.main import COMMANDS
+        from trainer.commands.usage import describe_commands
 
         launch.build_parser(epilog=describe_commands(COMMANDS, "timbre")).print_help()
         return

@@ -10,16 +10,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from trainer.commands.event_text import describe_event, shown_progress
+from trainer.commands.usage import program, top_parser
 from trainer.core.errors import TimbreError, refusal_of_disk
 from trainer.core.events import Event, PhaseChanged, StepDone
 from trainer.core.paths import SAFE_PATH, child_environment
 from trainer.core.run_config import absolute_path
 from trainer.core.types import Clip
 from trainer.data.lists.ledger import disarm
-from trainer.lines import describe_event, shown_progress
 from trainer.runs.metric_store import merged_rows
 from trainer.runs.run import Run
-from trainer.usage import program, top_parser
 
 COMMANDS = {
     "check": "read CSVs and list every clip and every problem",
@@ -418,31 +418,31 @@ def _export(argv: list[str]) -> int:
 
 
 def _launch(argv: list[str]) -> int:
-    from trainer.launchers._command import launch_command
+    from trainer.commands.launch import launch_command
 
     return launch_command(_parser("launch"), argv, _say)
 
 
 def _race(argv: list[str]) -> int:
-    from trainer.race.command import race_command
+    from trainer.commands.race import race_command
 
     return race_command(_parser("race"), argv, _say)
 
 
 def _cut(argv: list[str]) -> int:
-    from trainer.cutting import cut_command
+    from trainer.commands.cut import cut_command
 
     return cut_command(_parser("cut"), argv, _say)
 
 
 def _estimate(argv: list[str]) -> int:
-    from trainer.foresight import estimate_command
+    from trainer.commands.estimate import estimate_command
 
     return estimate_command(_parser("estimate"), argv, _say)
 
 
 def _measure(argv: list[str]) -> int:
-    from trainer.measure.command import measure_command
+    from trainer.commands.measure import measure_command
 
     return measure_command(_parser("measure"), argv, _say)
 
