@@ -18,8 +18,8 @@ from trainer.core.events import Event, Notice, RunStarted, StepDone, ValidationD
 from trainer.core.train_state import Cadence, World
 from trainer.core.types import Batch
 from trainer.data.features.dataset import _reporter
-from trainer.telling import Teller
 from trainer.training.loop import train
+from trainer.worker.event_writer import Teller
 from webui import launch as app
 
 _ROOT = Path(__file__).parent.parent

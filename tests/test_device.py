@@ -18,8 +18,8 @@ from trainer.core.device import (
     list_devices,
     list_holders,
 )
-from trainer.process import explain_failure
 from trainer.training.assemble import _tell_unseen_gpu, take_device
+from trainer.worker.training_process import explain_failure
 
 _GIB = 2**30
 

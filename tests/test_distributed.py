@@ -18,9 +18,9 @@ from trainer.core.events import Event
 from trainer.core.run_config import TrainingConfig
 from trainer.core.train_state import Cadence, Setup, World
 from trainer.runs.restart_policy import RestartPolicy
-from trainer.supervisor import Supervisor
 from trainer.training.distributed import agree, join_world, sum_values
 from trainer.training.loop import train
+from trainer.worker.supervisor import Supervisor
 
 _RANK = """
 import os, signal, sys
@@ -29,7 +29,7 @@ from tests.test_distributed import RankBatches, make_plain_setup
 from trainer.checkpoints.checkpoint import newest_checkpoint, restore_checkpoint
 from trainer.training.distributed import agree, join_world, leave_world
 from trainer.training.loop import train
-from trainer.supervisor import end_process
+from trainer.worker.supervisor import end_process
 
 class LosingBatches(RankBatches):
     def of_step(self, step):
@@ -56,7 +56,7 @@ end_process(0)
 _LAUNCH = """
 import os, sys
 from pathlib import Path
-from trainer.supervisor import report
+from trainer.worker.supervisor import report
 report(Path(sys.argv[1]), 2)
 torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 os.execv(sys.executable, [sys.executable, *torchrun, sys.argv[2], sys.argv[1]])
@@ -96,7 +96,7 @@ def test_one_process_is_a_world_of_its_own() -> None:
 
 
 def test_what_is_left_of_a_rank_cannot_spoil_its_exit_code() -> None:
-    program = "import atexit, os, trainer.supervisor as s; atexit.register(os.abort)"
+    program = "import atexit, os, trainer.worker.supervisor as s; atexit.register(os.abort)"
     program += "; print('told'); s.end_process(3)"
 
     ended = subprocess.run(

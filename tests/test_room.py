@@ -15,9 +15,9 @@ from trainer import Run, RunConfig
 from trainer.checkpoints.checkpoint import save_checkpoint
 from trainer.core.events import MOST_WAITING, Event, EventLog, Notice, StepDone
 from trainer.core.train_state import Cadence, World
-from trainer.telling import Teller
 from trainer.training import preflight
 from trainer.training.preflight import NoRoom, checkpoint_bytes, refuse_without_room
+from trainer.worker.event_writer import Teller
 
 
 @pytest.mark.fault("B3")

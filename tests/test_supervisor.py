@@ -18,12 +18,12 @@ import pytest
 
 from trainer import Run, RunConfig
 from trainer.core.events import Notice, RunFinished, RunStarted, StepDone
-from trainer.logs import cap_log
-from trainer.process import explain_failure
 from trainer.runs.heartbeat import Heartbeat, end_orphans, read_pulses
 from trainer.runs.locks import Identity, boot_id, kill_tree
 from trainer.runs.restart_policy import Ending, RestartPolicy, explain_exit, leave_ending
-from trainer.supervisor import Supervisor, needs_supervisor
+from trainer.worker.log_rotation import cap_log
+from trainer.worker.supervisor import Supervisor, needs_supervisor
+from trainer.worker.training_process import explain_failure
 
 _AT_ONCE = RestartPolicy(most=2, waits_s=(0.0,))
 _CHILD = """
@@ -436,7 +436,7 @@ def test_only_what_trains_is_supervised(
 
 _SET_UP = """
 import ctypes, sys
-from trainer.process import set_up_process, take_signals
+from trainer.worker.training_process import set_up_process, take_signals
 from trainer.runs.run import Run
 from trainer.core.train_state import World
 run = Run.open(sys.argv[1])
@@ -483,8 +483,8 @@ def test_a_training_process_answers_signals_and_leaves_a_trace_of_a_crash(run: R
 def test_a_trained_process_ends_with_its_supervisor(run: Run) -> None:
     (run.folder / "deaf").touch()
     source = (
-        "import sys\nfrom trainer.supervisor import *\n"
-        f"child = {_CHILD!r}.replace('if end == \"dump\"', 'from trainer.supervisor import "
+        "import sys\nfrom trainer.worker.supervisor import *\n"
+        f"child = {_CHILD!r}.replace('if end == \"dump\"', 'from trainer.worker.supervisor import "
         'die_with_parent; die_with_parent()\\nif end == "dump"\')\n'
         "Supervisor([sys.executable, '-c', child, sys.argv[1], 'wait', '1'], "
         "RestartPolicy()).run()\n"

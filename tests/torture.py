@@ -34,8 +34,8 @@ import torch._dynamo
 from safetensors.torch import load_file
 from torch import Tensor
 
-import trainer.process
 import trainer.training.loop
+import trainer.worker.training_process
 from tests._toy import OPTIMIZERS
 from trainer.checkpoints.checkpoint import newest_checkpoint, newest_step
 from trainer.config.resolve import find_optimizer
@@ -202,19 +202,19 @@ def start(folder: Path, fault: Fault | None = None) -> int:
         torch.set_num_threads(1)
         if fault is not None:
             _arm(fault)
-        code = trainer.process.continue_run(Run.open(folder))
+        code = trainer.worker.training_process.continue_run(Run.open(folder))
     os._exit(code)
 
 
 def _arm(fault: Fault) -> None:
-    assemble = trainer.process.assemble
+    assemble = trainer.worker.training_process.assemble
 
     def assemble_and_arm(*arguments: Any, **options: Any) -> Setup:
         setup = assemble(*arguments, **options)
         fault(setup)
         return setup
 
-    trainer.process.assemble = assemble_and_arm
+    trainer.worker.training_process.assemble = assemble_and_arm
 
 
 def end_of(child: int, within_s: float = _PATIENCE_S) -> int:

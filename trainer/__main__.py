@@ -11,7 +11,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     words = list(sys.argv[1:] if words is None else words)
     limit_spinning()
     # Imported here: the supervisor stays small because it never loads what a run needs.
-    from trainer.supervisor import end_process, needs_supervisor, supervise
+    from trainer.worker.supervisor import end_process, needs_supervisor, supervise
 
     if needs_supervisor(words):
         sys.exit(supervise(words))

@@ -15,9 +15,9 @@ from race_marks import Marks, Moment
 from trainer.core.events import CheckpointSaved, Event, Notice, PhaseChanged, RunStarted, StepDone
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.train_state import World
-from trainer.process import continue_run
 from trainer.runs.run import Run
 from trainer.training.assemble import assemble
+from trainer.worker.training_process import continue_run
 
 
 def main() -> int:

@@ -245,7 +245,7 @@ def _continue(run: Run) -> int:
     import os
     import subprocess
 
-    from trainer.supervisor import report
+    from trainer.worker.supervisor import report
 
     is_one_of_several = "WORLD_SIZE" in os.environ
     if not is_one_of_several:
@@ -255,7 +255,7 @@ def _continue(run: Run) -> int:
         if os.name == "nt":  # execv on Windows returns to the shell before torchrun has ended
             return subprocess.run(run.torchrun(), env=environment, check=False).returncode
         os.execve(sys.executable, run.torchrun(), environment)
-    from trainer.process import continue_run
+    from trainer.worker.training_process import continue_run
 
     listen = _Printer() if sys.stdout.isatty() or "TIMBRE_PROGRESS" in os.environ else None
     return continue_run(run, listen)

@@ -36,14 +36,14 @@ from trainer.runs.restart_policy import (
     take_ending,
 )
 from trainer.runs.run import Run
-from trainer.supervisor import die_with_parent
-from trainer.telling import Teller
 from trainer.training.assemble import assemble, choose_device, describe_start
 from trainer.training.distributed import join_world, leave_world
 from trainer.training.loop import train
 from trainer.training.oom_recovery import Fitting, StartAgain, take_up_adaptation
 from trainer.training.preflight import refuse_without_room
 from trainer.training.run_length import take_up_plan
+from trainer.worker.event_writer import Teller
+from trainer.worker.supervisor import die_with_parent
 
 _LOG = logging.getLogger("timbre")
 # How torch words failures that a new process can fix; it has no exception class for most of them.

@@ -25,7 +25,6 @@ import psutil
 
 from trainer.core.events import Event, EventLog, Notice, RunFinished, RunStarted, StepDone
 from trainer.core.paths import child_environment, trainer_command
-from trainer.logs import cap_log
 from trainer.runs.heartbeat import read_pulses
 from trainer.runs.locks import Identity, kill_tree, take_lock
 from trainer.runs.restart_policy import (
@@ -42,6 +41,7 @@ from trainer.runs.restart_policy import (
     explain_exit,
     take_ending,
 )
+from trainer.worker.log_rotation import cap_log
 
 REPORT = "TIMBRE_REPORT"
 """Environment variable with the file descriptor on which a child reports what it trains."""
