@@ -29,11 +29,11 @@ from trainer.core.registry import discover
 from trainer.core.run_config import Choice, RunConfig, TrainingConfig
 from trainer.core.specs import OptimizerSpec
 from trainer.core.train_state import Setup, World
-from trainer.measure import Ladder, MeasurePlan
-from trainer.measure.goals import judge_goals
-from trainer.measure.ladder import describe_machine
-from trainer.measure.report import line_of
-from trainer.rehearsal import imagine, make_up_clips, rehearsal_of
+from trainer.profiling.benchmark import Ladder, MeasurePlan
+from trainer.profiling.benchmark.benchmark import describe_machine
+from trainer.profiling.benchmark.goals import judge_goals
+from trainer.profiling.benchmark.report import line_of
+from trainer.profiling.synthetic_batches import imagine, make_up_clips, rehearsal_of
 from trainer.training.assemble import build_setup, seed_everything, take_device
 from trainer.training.loop import train_step
 

@@ -13,7 +13,7 @@ from trainer import Run
 from trainer.commands.race import publish
 from trainer.core.device import list_devices
 from trainer.core.events import Notice, RunStarted, StepDone
-from trainer.measurements import Measurement, Row, keep
+from trainer.profiling.measurements import Measurement, Row, keep
 
 pytestmark = needs_chromium
 TYPE_AT_ONCE = """(words) => { for (const letter of words) {

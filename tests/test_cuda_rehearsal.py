@@ -28,7 +28,13 @@ from trainer.core.specs import OptimizerSpec
 from trainer.core.train_state import Setup, World
 from trainer.optimizers import kron
 from trainer.optimizers._core import elementwise, param_table
-from trainer.rehearsal import imagine, largest_batches, longest_clips, make_up_clips, rehearsal_of
+from trainer.profiling.synthetic_batches import (
+    imagine,
+    largest_batches,
+    longest_clips,
+    make_up_clips,
+    rehearsal_of,
+)
 from trainer.training.assemble import build_setup
 from trainer.training.loop import train_step
 

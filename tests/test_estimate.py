@@ -18,10 +18,15 @@ from trainer.core.run_config import Choice, RunConfig, TrainingConfig
 from trainer.core.specs import OptimizerSpec
 from trainer.core.train_state import Setup, World
 from trainer.core.types import Batch
-from trainer.cuda_like import CudaLike
-from trainer.estimate import count_step, estimate
-from trainer.live_memory import FlopCount, LiveMemory
-from trainer.rehearsal import imagine, largest_batches, longest_clips, make_up_clips
+from trainer.profiling.cuda_allocator import CudaLike
+from trainer.profiling.memory_estimate import count_step, estimate
+from trainer.profiling.memory_tracker import FlopCount, LiveMemory
+from trainer.profiling.synthetic_batches import (
+    imagine,
+    largest_batches,
+    longest_clips,
+    make_up_clips,
+)
 from trainer.training.assemble import build_setup, choose_device
 from trainer.training.loop import train_step
 

@@ -9,10 +9,10 @@ from trainer.config.presets import USABLE_SHARE, apply_preset
 from trainer.core.device import Device
 from trainer.core.run_config import Choice, RunConfig
 from trainer.core.types import Batch, Features
-from trainer.estimate import estimate
 from trainer.models.indextts2 import FAMILY
 from trainer.models.indextts2.options import Options
-from trainer.rehearsal import make_up_clips
+from trainer.profiling.memory_estimate import estimate
+from trainer.profiling.synthetic_batches import make_up_clips
 
 GPU = Device("cuda", 0, "a GPU of another machine", 24.0, (8, 9))
 

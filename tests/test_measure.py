@@ -17,16 +17,15 @@ from trainer.core.errors import ConfigError
 from trainer.core.registry import discover
 from trainer.core.run_config import Choice, RunConfig, TrainingConfig
 from trainer.core.specs import Optimization
-from trainer.estimate import estimate
-from trainer.measure import ladder as ladder_module
-from trainer.measure import plan as plan_module
-from trainer.measure.goals import judge_goals, plan_goals
-from trainer.measure.ladder import Ladder
-from trainer.measure.peaks import peak_flops
-from trainer.measure.plan import MeasurePlan, available_boxes, plan_rows, row_of_all
-from trainer.measure.report import line_of, to_markdown
-from trainer.measure.row import Job, carry_out
-from trainer.measurements import (
+from trainer.profiling.benchmark import benchmark as ladder_module
+from trainer.profiling.benchmark import plan as plan_module
+from trainer.profiling.benchmark.benchmark import Ladder
+from trainer.profiling.benchmark.goals import judge_goals, plan_goals
+from trainer.profiling.benchmark.peaks import peak_flops
+from trainer.profiling.benchmark.plan import MeasurePlan, available_boxes, plan_rows, row_of_all
+from trainer.profiling.benchmark.report import line_of, to_markdown
+from trainer.profiling.benchmark.trial import Job, carry_out
+from trainer.profiling.measurements import (
     Measurement,
     Row,
     keep,
@@ -35,7 +34,8 @@ from trainer.measurements import (
     read_kept,
     s_per_step_of,
 )
-from trainer.rehearsal import make_up_clips
+from trainer.profiling.memory_estimate import estimate
+from trainer.profiling.synthetic_batches import make_up_clips
 from trainer.training.assemble import choose_device
 
 CPU = choose_device("cpu")

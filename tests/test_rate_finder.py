@@ -10,7 +10,7 @@ import torch
 from tests._toy import make_setup
 from trainer.core.errors import ConfigError
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
-from trainer.rate_finder import (
+from trainer.profiling.lr_finder import (
     RateFinding,
     find_rate,
     judge_rates,

@@ -12,7 +12,6 @@ import pytest
 from _clips import write_tone
 from _page import in_blocks, make_studio
 
-from trainer.advice import advise, advise_preset
 from trainer.commands.estimate import find_fix
 from trainer.commands.main import main
 from trainer.commands.race import publish
@@ -30,8 +29,9 @@ from trainer.core.events import (
 )
 from trainer.core.options import describe
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
-from trainer.measure.plan import plan_rows
-from trainer.measurements import Measurement, Row, keep, kept_folder
+from trainer.profiling.benchmark.plan import plan_rows
+from trainer.profiling.measurements import Measurement, Row, keep, kept_folder
+from trainer.profiling.recommendations import advise, advise_preset
 from trainer.race import Race
 from trainer.race.choices import RaceChoices, plan_race
 from trainer.race.view import view_race

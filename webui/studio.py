@@ -13,7 +13,7 @@ from trainer.core.errors import DataError, TimbreError
 from trainer.core.paths import ASSETS
 from trainer.core.run_config import DataConfig, RunConfig
 from trainer.data.lists.manifest import Manifest, Progress, no_progress, read_manifest
-from trainer.measurements import list_kept
+from trainer.profiling.measurements import list_kept
 from trainer.runs.run import Run
 from trainer.runs.run_store import RunLibrary
 from webui.errands import Errand

@@ -8,7 +8,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from trainer.measurements import list_kept
+from trainer.profiling.measurements import list_kept
 from webui.errands import Errand
 from webui.studio import Studio
 

@@ -16,9 +16,9 @@ from trainer.core.run_config import RunConfig
 from trainer.core.specs import Optimization
 from trainer.core.types import Clip
 from trainer.data.lists.manifest import read_manifest
-from trainer.estimate import GIB, estimate
-from trainer.measurements import s_per_step_of
-from trainer.rehearsal import without_size
+from trainer.profiling.measurements import s_per_step_of
+from trainer.profiling.memory_estimate import GIB, estimate
+from trainer.profiling.synthetic_batches import without_size
 from trainer.training.assemble import choose_device
 
 Tell = Callable[[str], None]

@@ -448,7 +448,7 @@ def _measure(argv: list[str]) -> int:
 
 
 def _find_lr(argv: list[str]) -> int:
-    from trainer.rate_finder import find_lr_command
+    from trainer.profiling.lr_finder import find_lr_command
 
     return find_lr_command(_parser("find-lr"), argv, _say)
 

@@ -14,11 +14,11 @@ from trainer.config.cli_flags import config_from_args
 from trainer.config.resolve import find_family, with_absolute_paths
 from trainer.core.errors import ConfigError
 from trainer.core.specs import ModelFamily
-from trainer.measure.ladder import Ladder
-from trainer.measure.plan import FIRST, MeasurePlan
-from trainer.measure.report import line_of, to_markdown
-from trainer.measurements import Measurement, keep, list_kept, new_path, read_kept
-from trainer.rehearsal import without_size
+from trainer.profiling.benchmark.benchmark import Ladder
+from trainer.profiling.benchmark.plan import FIRST, MeasurePlan
+from trainer.profiling.benchmark.report import line_of, to_markdown
+from trainer.profiling.measurements import Measurement, keep, list_kept, new_path, read_kept
+from trainer.profiling.synthetic_batches import without_size
 from trainer.training.assemble import choose_device
 
 FINISHED, STOPPED = 0, 10
@@ -34,7 +34,7 @@ def measure_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: 
     # A trial's child process: it needs none of the flags below.
     known, rest = _own_parser(add_help=False).parse_known_args(argv)
     if known.row:
-        from trainer.measure.row import carry_out
+        from trainer.profiling.benchmark.trial import carry_out
 
         return carry_out(Path(known.row), Path(known.row_out))
     if known.show is not None:

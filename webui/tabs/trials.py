@@ -9,12 +9,12 @@ from typing import Any
 
 import gradio as gr
 
-from trainer.advice import PURPOSES, advise, advise_preset
 from trainer.config.presets import PRESETS, apply_preset
 from trainer.config.resolve import resolve
 from trainer.core.device import Device, glance_at, list_devices
 from trainer.core.errors import ConfigError, RunError, TimbreError
 from trainer.core.run_config import RunConfig
+from trainer.profiling.recommendations import PURPOSES, advise, advise_preset
 from webui.actions import event_detail, toasts
 from webui.errands import write_config
 from webui.field_updates import fill_fields

@@ -1,6 +1,6 @@
 """Format a measurement as lines for a terminal and as a Markdown table."""
 
-from trainer.measurements import Measurement, Row
+from trainer.profiling.measurements import Measurement, Row
 
 
 def line_of(row: Row, first: Row | None) -> str:

@@ -25,10 +25,10 @@ from trainer.core.run_config import RunConfig
 from trainer.core.train_state import Setup, World, weights_for_evaluation
 from trainer.core.types import Batch
 from trainer.data.features.dataset import Dataset, prepare_dataset
-from trainer.estimate import GIB, count_step
-from trainer.measure.memory import peak_on_cpu
-from trainer.measurements import Row
-from trainer.rehearsal import imagine, make_up_clips, rehearsal_of, spread_lengths
+from trainer.profiling.benchmark.memory import peak_on_cpu
+from trainer.profiling.measurements import Row
+from trainer.profiling.memory_estimate import GIB, count_step
+from trainer.profiling.synthetic_batches import imagine, make_up_clips, rehearsal_of, spread_lengths
 from trainer.training.assemble import (
     build_setup,
     check_before_start,

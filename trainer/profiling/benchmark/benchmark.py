@@ -18,12 +18,12 @@ import torch
 from trainer.config.resolve import resolve
 from trainer.core.device import Device
 from trainer.core.paths import child_environment, trainer_command
-from trainer.measure.goals import plan_goals
-from trainer.measure.peaks import peak_flops
-from trainer.measure.plan import AGAIN, ALL, FIRST, MeasurePlan, plan_rows, row_of_all
-from trainer.measure.row import Job
-from trainer.measurements import Measurement, Row
-from trainer.rehearsal import rehearsal_of
+from trainer.profiling.benchmark.goals import plan_goals
+from trainer.profiling.benchmark.peaks import peak_flops
+from trainer.profiling.benchmark.plan import AGAIN, ALL, FIRST, MeasurePlan, plan_rows, row_of_all
+from trainer.profiling.benchmark.trial import Job
+from trainer.profiling.measurements import Measurement, Row
+from trainer.profiling.synthetic_batches import rehearsal_of
 from trainer.training.assemble import choose_device
 
 _POLL_S = 0.1

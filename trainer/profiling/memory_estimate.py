@@ -19,10 +19,16 @@ from trainer.core.device import Device
 from trainer.core.run_config import RunConfig
 from trainer.core.train_state import Setup, World
 from trainer.core.types import Batch, Clip
-from trainer.cuda_like import CudaLike
 from trainer.data.features.dataset import Dataset
-from trainer.live_memory import FlopCount, LiveMemory, MadeUpScalars
-from trainer.rehearsal import imagine, largest_batches, longest_clips, make_up_clips, rehearsal_of
+from trainer.profiling.cuda_allocator import CudaLike
+from trainer.profiling.memory_tracker import FlopCount, LiveMemory, MadeUpScalars
+from trainer.profiling.synthetic_batches import (
+    imagine,
+    largest_batches,
+    longest_clips,
+    make_up_clips,
+    rehearsal_of,
+)
 from trainer.training.assemble import build_setup, choose_device
 
 GIB = 1024**3

@@ -6,7 +6,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from trainer.core.train_state import Setup
-from trainer.live_memory import LiveMemory
+from trainer.profiling.memory_tracker import LiveMemory
 from trainer.training.loop import train_step
 
 

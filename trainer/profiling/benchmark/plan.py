@@ -11,7 +11,7 @@ from trainer.core.registry import discover
 from trainer.core.run_config import RunConfig, merge_values
 from trainer.core.specs import Optimization
 from trainer.core.train_state import STAGES
-from trainer.measurements import Row
+from trainer.profiling.measurements import Row
 
 GUIDE = ("gradient_checkpointing", "sdpa", "mixed_precision")
 """The three optimizations of the guide this project grew from, in its order."""

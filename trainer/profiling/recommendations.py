@@ -11,7 +11,7 @@ from trainer.config.presets import PRESETS
 from trainer.core.device import Device
 from trainer.core.registry import discover
 from trainer.core.specs import Optimization
-from trainer.measurements import Measurement, Row, list_kept
+from trainer.profiling.measurements import Measurement, Row, list_kept
 
 PURPOSES = ("quick", "balanced", "quality", "low-memory")
 """What a run is for; each is the name of a preset that works for every family."""

@@ -4,7 +4,7 @@ Every trial runs in its own process, so that none inherits memory, flags or comp
 another, and a trial that hangs can be killed.
 """
 
-from trainer.measure.ladder import Ladder
-from trainer.measure.plan import MeasurePlan
+from trainer.profiling.benchmark.benchmark import Ladder
+from trainer.profiling.benchmark.plan import MeasurePlan
 
 __all__ = ["Ladder", "MeasurePlan"]

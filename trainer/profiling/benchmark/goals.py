@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainer.core.device import Device
-from trainer.measure.plan import FIRST, GUIDE, available_boxes
-from trainer.measurements import Measurement, Row
+from trainer.profiling.benchmark.plan import FIRST, GUIDE, available_boxes
+from trainer.profiling.measurements import Measurement, Row
 
 SMALL_CARD_BYTES = 7.2e9
 """Memory that a run may use on a card sold with 8 GB: 90 %, the rest is left to the desktop."""

@@ -1,0 +1,1 @@
+"""Estimate memory, measure speed and find a learning rate."""
