@@ -4,7 +4,8 @@
 
 Four sources read the eval sentences of each demo speaker: the ground truth clips, the base
 checkpoint with its nearest voice, a run from scratch, and a run from the base. The packages of
-`trainer/judge.py` have to be installed. Transcripts and waves stay in the work folder.
+`trainer/inference/speech_metrics.py` have to be installed. Transcripts and waves stay in the work
+folder.
 """
 
 import argparse
@@ -26,9 +27,9 @@ from assets.make_demo import ASSETS
 from trainer.core.run_config import RunConfig
 from trainer.core.specs import Speech
 from trainer.data.audio.audio_io import write_wav
-from trainer.judge import Spoken, judge, mean_similarity
+from trainer.inference.speech_metrics import Spoken, judge, mean_similarity
+from trainer.inference.synthesis import open_export, open_voice
 from trainer.runs.run import Run
-from trainer.speaking import open_export, open_voice
 
 DEMO, BASE = ASSETS / "demo", ASSETS / "base"
 VOICE_CLIPS = 24

@@ -8,7 +8,7 @@ from _page_server import PageServer
 from playwright.sync_api import Browser, BrowserContext
 
 from trainer import Run, RunConfig
-from trainer.votes import read_votes
+from trainer.inference.listening_test import read_votes
 
 pytestmark = needs_chromium
 KINDS = ("svg", "wav")

@@ -19,7 +19,7 @@ from trainer.core.run_config import DataConfig
 from trainer.data.lists.manifest import read_manifest
 from trainer.data.recordings.segmentation import Recording, find_recordings, measure_levels
 from trainer.data.recordings.silence import FRAME_S, Cutting, find_clips, find_speech
-from trainer.transcription import open_transcriber
+from trainer.inference.transcription import open_transcriber
 
 RATE = 16_000
 

@@ -19,7 +19,7 @@ from trainer.core.options import describe
 from trainer.core.registry import discover
 from trainer.core.specs import Corpus, ModelFamily
 from trainer.core.types import Batch, Clip
-from trainer.speaking import speak_pieces
+from trainer.inference.synthesis import speak_pieces
 
 FAMILIES = list(discover("trainer.models", ModelFamily).values())
 TEXTS = [

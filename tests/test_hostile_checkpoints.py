@@ -11,7 +11,11 @@ from _page_server import PROJECT
 from trainer.safe_unpickle import left_out, read_pickle
 
 _SOURCES = sorted([*PROJECT.glob("trainer/**/*.py"), *PROJECT.glob("assets/**/*.py")])
-_OURS = {"trainer/checkpoints/checkpoint.py", "trainer/judge.py", "trainer/safe_unpickle/child.py"}
+_OURS = {
+    "trainer/checkpoints/checkpoint.py",
+    "trainer/inference/speech_metrics.py",
+    "trainer/safe_unpickle/child.py",
+}
 """Who opens pickles: our own checkpoints, an optional scorer of the tests, the isolated child."""
 
 

@@ -35,6 +35,7 @@ from trainer.core.events import (
 )
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.train_state import Setup, World
+from trainer.inference.synthesis import export_voice, speak
 from trainer.models.indextts2.checkpoint import base_folder
 from trainer.models.indextts2.checkpoint.base_folder import CONDITIONING_FILE, open_base
 from trainer.models.indextts2.checkpoint.shapes import (
@@ -50,7 +51,6 @@ from trainer.race.report import make_report
 from trainer.runs.run import Run
 from trainer.safe_unpickle import Job
 from trainer.safe_unpickle.child import convert
-from trainer.speaking import export_voice, speak
 from trainer.training.assemble import assemble
 from trainer.training.loop import train
 

@@ -21,7 +21,7 @@ from trainer.core.device import Device, DeviceUse
 from trainer.core.errors import CheckpointError, ConfigError, DataError, RunError
 from trainer.core.run_config import DataConfig
 from trainer.core.specs import Speech
-from trainer.speaking import choose_place, open_export, open_voice, speak, speak_takes
+from trainer.inference.synthesis import choose_place, open_export, open_voice, speak, speak_takes
 from webui import listening, speaking
 from webui.listening import make_takes, read_clips, read_takes, standings, take_path, vote
 from webui.routes import build_routes
@@ -154,7 +154,7 @@ def test_the_base_is_heard_with_the_speakers_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run.create(tmp_path / "voice", RunConfig(data=DataConfig("x.csv"), base=str(BASE)))
-    monkeypatch.setattr("trainer.speaking.find_checkpoint", lambda run, which: BASE)
+    monkeypatch.setattr("trainer.inference.synthesis.find_checkpoint", lambda run, which: BASE)
 
     spoken = list(speak_takes(run, ["Hi.", "No."], ["last", "base"]))
     takes = {(which, number): speech.wave for which, number, speech in spoken}
@@ -173,7 +173,7 @@ def test_a_run_from_fresh_weights_has_no_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run.create(tmp_path / "voice", RunConfig())
-    monkeypatch.setattr("trainer.speaking.find_checkpoint", lambda run, which: BASE)
+    monkeypatch.setattr("trainer.inference.synthesis.find_checkpoint", lambda run, which: BASE)
 
     with pytest.raises(CheckpointError, match="no base to hear"):
         open_voice(run, "base")
@@ -190,10 +190,10 @@ def test_speech_takes_a_gpu_only_where_it_disturbs_nobody(
 ) -> None:
     gpus = [Device("cuda", index, "GPU", 24.0, (9, 0)) for index in range(len(used_gib))]
     cpu = Device("cpu", 0, "CPU", 16.0)
-    monkeypatch.setattr("trainer.speaking.list_devices", lambda: [*gpus, cpu])
+    monkeypatch.setattr("trainer.inference.synthesis.list_devices", lambda: [*gpus, cpu])
     monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
     monkeypatch.setattr(
-        "trainer.speaking.glance_at", lambda gpu: DeviceUse(used_gib[gpu.index], 24.0)
+        "trainer.inference.synthesis.glance_at", lambda gpu: DeviceUse(used_gib[gpu.index], 24.0)
     )
 
     assert choose_place("auto", 2.0) == place
@@ -203,7 +203,7 @@ def test_a_gpu_that_fills_up_while_one_listens_leaves_it_to_the_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run.create(tmp_path / "voice", RunConfig(base=str(BASE)))
-    monkeypatch.setattr("trainer.speaking.find_checkpoint", lambda run, which: BASE)
+    monkeypatch.setattr("trainer.inference.synthesis.find_checkpoint", lambda run, which: BASE)
     family, model, facts = open_export(BASE, run.config)
     fails = iter([torch.OutOfMemoryError("made up")])
 
@@ -214,7 +214,7 @@ def test_a_gpu_that_fills_up_while_one_listens_leaves_it_to_the_cpu(
 
     full = replace(family, synthesize=synthesize)
     monkeypatch.setattr(
-        "trainer.speaking.open_voice", lambda run, which: (full, model, facts, BASE)
+        "trainer.inference.synthesis.open_voice", lambda run, which: (full, model, facts, BASE)
     )
 
     assert len(speak(run, "Hi.").wave) > 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainer import Run
-from trainer.speaking import export_voice
+from trainer.inference.synthesis import export_voice
 
 ROOT = Path(__file__).resolve().parent.parent
 MUSEUM = ROOT / "tests" / "museum" / "runs-0.1.0"

@@ -6,7 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainer.votes import FIRST, SAME, SECOND, Vote, append_vote, rank, read_votes
+from trainer.inference.listening_test import (
+    FIRST,
+    SAME,
+    SECOND,
+    Vote,
+    append_vote,
+    rank,
+    read_votes,
+)
 
 
 def _simulate(strengths: dict[str, float], count: int) -> list[Vote]:

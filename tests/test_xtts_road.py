@@ -18,12 +18,12 @@ from trainer.core.errors import CheckpointError, ConfigError, DataError
 from trainer.core.events import Event, Notice, PreviewMade, StepDone, ValidationDone
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.train_state import Setup, World
+from trainer.inference.synthesis import export_voice, speak
 from trainer.models.xtts.checkpoint.base_folder import open_base
 from trainer.models.xtts.inference.synthesis import _encode, checks
 from trainer.models.xtts.inference.voice import SpeakingGpt, own_model
 from trainer.models.xtts.text.tokenizer import XttsTokenizer
 from trainer.runs.run import Run
-from trainer.speaking import export_voice, speak
 from trainer.train_gpt import Arguments, run_config, train_gpt
 from trainer.training.assemble import assemble
 from trainer.training.loop import train, train_step

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from trainer.core.specs import Speech
 from trainer.data.audio.audio_io import AudioError
 from trainer.data.audio.live_wav import wav_header, write_live
+from trainer.inference.synthesis import speak_pieces
 from trainer.models.fastspeech2 import FAMILY as FASTSPEECH2
 from trainer.models.xtts.inference.streaming import TO_MELS, TO_OUTPUT, decode_pieces, reach_of
 from trainer.models.xtts.network.sizes import TINY, VocoderSizes
 from trainer.models.xtts.network.vocoder import XttsVocoder, load_vocoder, random_vocoder_state
-from trainer.speaking import speak_pieces
 
 SIZES = replace(TINY.vocoder, latent_width=16)
 

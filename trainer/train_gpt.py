@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from trainer.core.errors import CheckpointError, ConfigError, RunError
 from trainer.core.options import build_options, option
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig, absolute_path
+from trainer.inference.synthesis import export_voice
 from trainer.runs.run import Run
 from trainer.runs.run_store import free_name
-from trainer.speaking import export_voice
 from trainer.training.assemble import check_before_start
 
 _SAMPLE_RATE = 22050  # of XTTS' training audio, the unit of `max_audio_length`

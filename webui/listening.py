@@ -19,8 +19,8 @@ import soundfile
 
 from trainer.core.atomic_io import append_line
 from trainer.core.errors import DataError, RunError
+from trainer.inference.listening_test import WINNERS, Vote, append_vote, rank, read_votes
 from trainer.runs.run import Run
-from trainer.votes import WINNERS, Vote, append_vote, rank, read_votes
 from webui import speaking
 from webui.streaming import MOST_LETTERS
 

@@ -20,7 +20,7 @@ from trainer.data.audio.headers import AudioError, audio_facts
 from trainer.data.lists.rewrite import as_table
 from trainer.data.recordings.segmentation import Recording, cut_recording, find_recordings
 from trainer.data.recordings.silence import Cutting
-from trainer.transcription import Transcriber, open_transcriber
+from trainer.inference.transcription import Transcriber, open_transcriber
 
 LIST_FILE = "list.csv"
 _NOTES_FILE = "cutting.jsonl"  # the journal; JSON lines, so that a torn last line harms no other

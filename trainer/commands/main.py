@@ -351,7 +351,7 @@ def _synthesize(argv: list[str]) -> int:
         return _speak_takes(args)
     args.text = args.text[0]
     from trainer.data.audio.audio_io import write_wav
-    from trainer.speaking import find_voice, speak
+    from trainer.inference.synthesis import find_voice, speak
 
     if args.out == "-":
         parser.error("--out - works only with --stream; add --stream or give a file name")
@@ -365,7 +365,7 @@ def _synthesize(argv: list[str]) -> int:
 def _speak_takes(args: argparse.Namespace) -> int:
     """Synthesize every text with every checkpoint into a folder: best-0.wav, best-1.wav, ..."""
     from trainer.data.audio.audio_io import write_wav
-    from trainer.speaking import find_voice, speak_takes
+    from trainer.inference.synthesis import find_voice, speak_takes
 
     folder, checkpoints = Path(args.out), args.checkpoint.split(",")
     folder.mkdir(parents=True, exist_ok=True)
@@ -381,7 +381,7 @@ def _speak_takes(args: argparse.Namespace) -> int:
 def _stream(args: argparse.Namespace, started: float) -> int:
     """Write speech as it is generated, and report on stderr how soon it started."""
     from trainer.data.audio.live_wav import write_live
-    from trainer.speaking import find_voice, open_voice, place_voice, speak_pieces
+    from trainer.inference.synthesis import find_voice, open_voice, place_voice, speak_pieces
 
     family, model, facts, _ = open_voice(find_voice(args.run), args.checkpoint)
     place_voice(model, args.device)
@@ -404,7 +404,7 @@ def _stream(args: argparse.Namespace, started: float) -> int:
 
 
 def _export(argv: list[str]) -> int:
-    from trainer.speaking import export_voice
+    from trainer.inference.synthesis import export_voice
 
     parser = _run_parser("export")
     parser.add_argument("--out", required=True, metavar="FOLDER", help="the new folder")

@@ -26,7 +26,7 @@ def open_transcriber(model: str, language: str) -> Transcriber:
     except ImportError:
         raise MissingDependency("faster-whisper", "Transcribing with Whisper") from None
     # Imported here because it loads torch, which cutting recordings does not need.
-    from trainer.speaking import choose_place
+    from trainer.inference.synthesis import choose_place
 
     try:
         kind, _, index = choose_place("auto", _WEIGHTS_GIB).partition(":")

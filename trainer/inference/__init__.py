@@ -1,0 +1,1 @@
+"""Speech, exports, listening tests and speech metrics."""
