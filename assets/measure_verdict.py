@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from assets.make_demo import ASSETS
-from trainer.race.scatter import learn_scatter
+from trainer.race.seed_variance import learn_scatter
 from trainer.race.verdict import Comparison, compare, find_tellable
 
 RUNS, SEEDS_APART = 400, 3.0

@@ -25,7 +25,7 @@ from trainer.core.events import Event, RunFinished, RunStarted, StepDone, Valida
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.train_state import Cadence
 from trainer.race import Entrant, Race, RacePlan
-from trainer.race.entry import read_entrants
+from trainer.race.contenders import read_entrants
 from trainer.race.jobs import PACE_STEPS, chosen_value, find_steps, known_jobs
 from trainer.race.report import make_report, to_csv, to_json, to_markdown
 from trainer.race.result import Result, read_result

@@ -6,7 +6,7 @@ from statistics import mean
 import pytest
 
 from trainer.race.choices import promise_of
-from trainer.race.scatter import learn_scatter
+from trainer.race.seed_variance import learn_scatter
 from trainer.race.verdict import advise_seeds, caution, compare, find_tellable, foretell
 
 SEEDS = (1, 2, 3)

@@ -11,8 +11,8 @@ from trainer.core.errors import ConfigError, MissingDependency
 from trainer.core.options import build_options, describe
 from trainer.core.run_config import RunConfig
 from trainer.race.choices import RaceChoices, plan_race
-from trainer.race.picture import draw_race
 from trainer.race.plan import RacePlan
+from trainer.race.plots import draw_race
 from trainer.race.queue import Race, Tell, machine_of
 from trainer.race.report import budget, make_report, to_csv, to_json, to_markdown
 from trainer.race.verdict import foretell

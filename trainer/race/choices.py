@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from trainer.core.errors import ConfigError
 from trainer.core.options import option
 from trainer.core.run_config import RunConfig
-from trainer.race.entry import read_entrants
+from trainer.race.contenders import read_entrants
 from trainer.race.plan import RacePlan
 from trainer.race.verdict import foretell
 

@@ -20,7 +20,7 @@ from trainer.race.jobs import (
     sweep_jobs,
 )
 from trainer.race.plan import Entrant, RacePlan
-from trainer.race.scatter import learn_scatter
+from trainer.race.seed_variance import learn_scatter
 from trainer.race.verdict import Comparison, caution, compare, headline, noise_between_seeds
 
 CLOCKS = ("steps", "seconds")

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from trainer.race.scatter import FEWEST_ENTRANTS, Scatter, Scores
+from trainer.race.seed_variance import FEWEST_ENTRANTS, Scatter, Scores
 
 _DOUBT = 0.05
 _NEGLIGIBLE = 0.005
