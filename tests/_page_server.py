@@ -95,7 +95,8 @@ def _serve() -> None:
     import app
     from trainer.core.run_config import RunConfig
     from trainer.runs.run import Run
-    from webui import speaking, studio
+    from webui import studio
+    from webui.jobs import synthesis
     from webui.studio import demo_config
     from webui.tabs import start, train, trials
 
@@ -125,9 +126,9 @@ def _serve() -> None:
     demo = _small_demo(Path.cwd() / "demo", studio.demo_data())
     studio.demo_data = train.demo_data = lambda: demo
     start.demo_config = shorter_demo
-    real_speak = speaking.trainer_command
+    real_speak = synthesis.trainer_command
     Run.command = command  # type: ignore[method-assign]
-    speaking.trainer_command = speak
+    synthesis.trainer_command = speak
     app.main()
 
 

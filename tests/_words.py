@@ -21,7 +21,7 @@ from trainer.core.options import describe
 from trainer.core.registry import discover
 from trainer.core.run_config import DataConfig, TrainingConfig
 from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
-from webui.form import _describe
+from webui.forms.form import _describe
 from webui.page import build_page
 
 PROJECT = Path(__file__).resolve().parent.parent

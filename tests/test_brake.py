@@ -12,9 +12,16 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from webui import brake as module
-from webui.brake import BURST, FREE_GUESSES, LONGEST_WAIT_S, Brake, LoginBrake, group_of
-from webui.gate import Gate
+from webui.security import rate_limit as module
+from webui.security.rate_limit import (
+    BURST,
+    FREE_GUESSES,
+    LONGEST_WAIT_S,
+    Brake,
+    LoginBrake,
+    group_of,
+)
+from webui.security.token_auth import Gate
 from webui.server import _login
 
 TOKEN = "t" * 43

@@ -9,8 +9,8 @@ from _page import make_studio
 from trainer.core.errors import DataError
 from trainer.core.run_config import DataConfig
 from trainer.data.lists.manifest import read_manifest
-from webui.drafts import Draft, save_draft
 from webui.studio import demo_data
+from webui.views.text_edits import Draft, save_draft
 
 PLACE = ("train.csv", 2)
 

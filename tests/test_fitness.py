@@ -9,7 +9,7 @@ from trainer.core.errors import RunError
 from trainer.core.run_config import DataConfig
 from trainer.data.lists.manifest import read_manifest
 from trainer.data.text.charset_coverage import describe_alphabet
-from webui.fitness import describe_fitness, judge_for
+from webui.views.compatibility_check import describe_fitness, judge_for
 
 DEMO = Path(__file__).parent.parent / "assets" / "demo"
 

@@ -18,15 +18,15 @@ from trainer.core.registry import discover
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
 from trainer.data.lists.manifest import read_manifest
-from webui.curve import draw_lr_curve
-from webui.form import OptionsForm
-from webui.ledger import Look, ledger_page, report
-from webui.refusals import about_lists, marks
-from webui.run_form import DataForm, RunForm
+from webui.forms.form import OptionsForm
+from webui.forms.form_validation import about_lists, marks
+from webui.forms.run_form import DataForm, RunForm
 from webui.studio import Studio
 from webui.tabs.data import store_upload
 from webui.tabs.start import machine_facts
 from webui.tabs.train import preset_shown, with_preset
+from webui.views.clip_table import Look, ledger_page, report
+from webui.views.lr_curve import draw_lr_curve
 
 _ENTRIES = [
     *discover("trainer.models", ModelFamily).values(),

@@ -22,8 +22,8 @@ from trainer.core.errors import CheckpointError, ConfigError, DataError, RunErro
 from trainer.core.run_config import DataConfig
 from trainer.core.specs import Speech
 from trainer.inference.synthesis import choose_place, open_export, open_voice, speak, speak_takes
-from webui import listening, speaking
-from webui.listening import make_takes, read_clips, read_takes, standings, take_path, vote
+from webui.jobs import listening_test, synthesis
+from webui.jobs.listening_test import make_takes, read_clips, read_takes, standings, take_path, vote
 from webui.routes import build_routes
 
 BASE = Path(__file__).parent.parent / "assets" / "base"
@@ -60,7 +60,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], list[str]]]:
         pairs = [(which, number) for which in checkpoints for number in range(len(texts))]
         return {pair: write_tone(folder / f"{pair[0]}-{pair[1]}.wav", 0.2) for pair in pairs}
 
-    monkeypatch.setattr(speaking, "speak_takes", speak)
+    monkeypatch.setattr(synthesis, "speak_takes", speak)
     return asked
 
 
@@ -178,7 +178,7 @@ def test_a_run_from_fresh_weights_has_no_base(
     with pytest.raises(CheckpointError, match="no base to hear"):
         open_voice(run, "base")
 
-    assert not listening.choices(run, [])["has_base"]
+    assert not listening_test.choices(run, [])["has_base"]
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from trainer.data.lists.findings import find_odd
 from trainer.data.lists.manifest import Manifest, read_manifest
 from trainer.data.lists.preview import peek_at
 from webui.actions import as_shown
-from webui.fitness import describe_alphabet, describe_fitness, safe
-from webui.ledger import describe_columns, report, what_to_look_at
+from webui.views.clip_table import describe_columns, report, what_to_look_at
+from webui.views.compatibility_check import describe_alphabet, describe_fitness, safe
 
 EVIL = "<img src=x onerror=alert(1)>${alert(2)}{{alert(3)}}`\"'&"
 _OURS = {

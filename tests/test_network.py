@@ -13,11 +13,11 @@ import pytest
 from _page import make_studio
 from _page_server import PROJECT, PageServer, start_page
 
-from webui import gate
 from webui import launch as app
-from webui.guard import Guard
-from webui.limits import MAX_FORM_BYTES, Allowance, Limits
 from webui.routes import build_routes
+from webui.security import token_auth
+from webui.security.origin_check import Guard
+from webui.security.request_limits import MAX_FORM_BYTES, Allowance, Limits
 
 CANARY = "canary-3f9ab1"
 _PATIENCE_S = 120
@@ -145,19 +145,19 @@ def test_no_secret_reaches_a_file_but_the_one_of_the_token(
 def test_the_token_outlives_a_restart_but_not_its_file(tmp_path: Path) -> None:
     path = tmp_path / "token"
 
-    first, second = gate.stored_token(path), gate.stored_token(path)
+    first, second = token_auth.stored_token(path), token_auth.stored_token(path)
     path.unlink()
 
     assert first == second
     assert len(first) >= 32
-    assert gate.stored_token(path) != first
+    assert token_auth.stored_token(path) != first
 
 
 @pytest.mark.parametrize("content", ["", "short", "\u00e9" * 40])
 def test_a_damaged_token_is_replaced(tmp_path: Path, content: str) -> None:
     (tmp_path / "token").write_text(content, encoding="utf-8")
 
-    assert len(gate.stored_token(tmp_path / "token")) >= 32
+    assert len(token_auth.stored_token(tmp_path / "token")) >= 32
 
 
 def test_a_password_can_be_kept_off_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:

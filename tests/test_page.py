@@ -22,11 +22,11 @@ from trainer import RunConfig
 from trainer.core.errors import DataError, RunError
 from trainer.core.run_config import DataConfig, TrainingConfig
 from trainer.runs.run import Run
-from webui import speaking
 from webui import studio as studio_module
 from webui.actions import perform
 from webui.api import export_run
-from webui.listening import read_clips
+from webui.jobs import synthesis
+from webui.jobs.listening_test import read_clips
 from webui.page import build_page
 from webui.studio import demo_config
 from webui.tabs.listen import original_audio
@@ -346,7 +346,7 @@ def test_an_export_in_bf16_has_a_folder_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[list[str]] = []
-    monkeypatch.setattr(speaking, "_run_trainer", said.append)
+    monkeypatch.setattr(synthesis, "_run_trainer", said.append)
     studio = make_studio(tmp_path)
     Run.create(studio.library.folder / "voice", RunConfig())
 
@@ -407,7 +407,7 @@ def test_only_checkpoints_can_be_named(tmp_path: Path, checkpoint: str) -> None:
     run = Run.create(studio.library.folder / "voice", RunConfig())
 
     with pytest.raises(RunError, match="no checkpoint"):
-        speaking.speak(run, "Hello", speaker="", checkpoint=checkpoint, out=tmp_path / "x.wav")
+        synthesis.speak(run, "Hello", speaker="", checkpoint=checkpoint, out=tmp_path / "x.wav")
     with pytest.raises(RunError, match="no checkpoint"):
         export_run(studio, "voice", checkpoint)
 

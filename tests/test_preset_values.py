@@ -7,8 +7,8 @@ from _page import in_blocks
 
 from trainer.config.presets import PRESETS
 from trainer.core.run_config import Choice, DataConfig, RunConfig
-from webui.preset_values import DEFAULTS, PresetValues
-from webui.run_form import RunForm
+from webui.forms.preset_values import DEFAULTS, PresetValues
+from webui.forms.run_form import RunForm
 from webui.tabs.train import with_preset
 
 STARTS = {

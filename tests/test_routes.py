@@ -24,10 +24,10 @@ from trainer.core.events import (
 )
 from trainer.core.run_config import TrainingConfig
 from trainer.runs.run import Run, RunStatus
-from webui.guard import Guard
-from webui.login import is_logged_in
 from webui.routes import build_routes
 from webui.scripts import bundle, mount
+from webui.security.login import is_logged_in
+from webui.security.origin_check import Guard
 from webui.status import actions, describe, duration_text
 from webui.studio import Studio
 

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 from trainer import RunConfig
 from trainer.runs.run import Run
-from webui import speaking, streaming
+from webui.jobs import speech_stream, synthesis
 from webui.routes import build_routes
 
 FAKE = Path(__file__).parent / "_fake_speaker.py"
@@ -26,9 +26,9 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 @pytest.fixture
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Starlette:
     monkeypatch.setattr(
-        speaking, "trainer_command", lambda words: [sys.executable, str(FAKE), *words]
+        synthesis, "trainer_command", lambda words: [sys.executable, str(FAKE), *words]
     )
-    monkeypatch.setattr(streaming, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(speech_stream, "_PATIENCE_S", 0.05)
     studio = make_studio(tmp_path)
     Run.create(studio.library.folder / "voice", RunConfig())
     return Starlette(routes=build_routes(studio))
@@ -115,13 +115,13 @@ def test_the_child_ends_when_the_listener_leaves_before_the_first_sound(
     async def story() -> tuple[int, Listener]:
         started: list[int] = []
 
-        class Watched(speaking.LiveSpeech):
+        class Watched(synthesis.LiveSpeech):
             def read(self) -> bytes:
                 started.append(self.pid)
                 anyio.from_thread.run_sync(listener.left.set)
                 return super().read()
 
-        monkeypatch.setattr(streaming, "LiveSpeech", Watched)
+        monkeypatch.setattr(speech_stream, "LiveSpeech", Watched)
         listener = Listener(app, text="wait")
         await listener.listen()
         return started[0], listener
@@ -173,7 +173,7 @@ def test_an_answer_whose_sound_breaks_off_is_never_finished(
 def test_what_takes_too_long_is_given_up(
     client: TestClient, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(speech_stream, "_TIMEOUT_S", 0.3)
 
     answer = client.get("/studio/speech?run=voice&text=wait")
 
@@ -191,7 +191,7 @@ def test_text_that_looks_like_an_option_is_text(
         asked.append(words)
         return [sys.executable, "-c", ""]
 
-    monkeypatch.setattr(speaking, "trainer_command", command)
+    monkeypatch.setattr(synthesis, "trainer_command", command)
 
     answer = client.get("/studio/speech?run=voice&text=--help&speaker=--out&checkpoint=last")
 

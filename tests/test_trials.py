@@ -37,15 +37,15 @@ from trainer.race.choices import RaceChoices, plan_race
 from trainer.race.view import view_race
 from trainer.runs.run import Run
 from trainer.training.assemble import choose_device
-from webui import errands
-from webui.errands import Errand
-from webui.refusals import FieldWatch
-from webui.rescue import rescue
+from webui.forms.form_validation import FieldWatch
+from webui.jobs import background_job
+from webui.jobs.background_job import Errand
+from webui.restart_with_adamw import rescue
 from webui.tabs import race as race_tab
-from webui.tabs.tapes import start_cut
+from webui.tabs.recordings import start_cut
 from webui.tabs.train import warn_of_rate
 from webui.tabs.trials import describe_estimate, describe_levels, start_rates
-from webui.trials import describe_cut, describe_measuring, describe_rates
+from webui.views.trial_results import describe_cut, describe_measuring, describe_rates
 
 CPU = Device("cpu", 0, "a processor", 16.0)
 GPU = Device("cuda", 0, "a card", 12.0, (8, 6))
@@ -162,7 +162,9 @@ def test_an_errand_outlives_the_page_and_is_found_by_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = 'import time; print(\'{"done": 1, "total": 2}\', flush=True); time.sleep(600)'
-    monkeypatch.setattr(errands, "trainer_command", lambda words: [sys.executable, "-c", *words])
+    monkeypatch.setattr(
+        background_job, "trainer_command", lambda words: [sys.executable, "-c", *words]
+    )
     first = Errand(tmp_path / "errand")
     first.start([program], {"out": "1"})
     later = Errand(tmp_path / "errand")

@@ -6,7 +6,7 @@ from typing import Any
 import gradio as gr
 
 from trainer.core.errors import RunError, TimbreError
-from webui.rescue import rescue
+from webui.restart_with_adamw import rescue
 from webui.studio import Studio
 
 _REQUESTS = {

@@ -9,8 +9,8 @@ from gradio.events import api
 from trainer.core.errors import ConfigError
 from trainer.core.run_config import DataConfig, RunConfig
 from trainer.data.lists.manifest import read_manifest
-from webui import speaking
 from webui.actions import perform, toasts
+from webui.jobs import synthesis
 from webui.studio import Studio
 
 
@@ -76,12 +76,12 @@ def speak_with(
     """Synthesize a sentence to a new WAV file in the scratch folder and return its path."""
     run = studio.library.get(name)
     out = studio.scratch / f"{uuid.uuid4().hex}.wav"
-    return speaking.speak(run, text, speaker=speaker, checkpoint=checkpoint, out=out)
+    return synthesis.speak(run, text, speaker=speaker, checkpoint=checkpoint, out=out)
 
 
 def export_run(studio: Studio, name: str, checkpoint: str, *, bf16: bool = False) -> Path:
     """Export the weights of a run to a new folder in its `exports` and return the folder."""
-    speaking.check_name(checkpoint)
+    synthesis.check_name(checkpoint)
     run = studio.library.get(name)
     wanted = f"{checkpoint}-bf16" if bf16 else checkpoint
     folder = run.folder / "exports" / wanted
@@ -90,4 +90,4 @@ def export_run(studio: Studio, name: str, checkpoint: str, *, bf16: bool = False
         number += 1
         folder = run.folder / "exports" / f"{wanted}-{number}"
     folder.parent.mkdir(exist_ok=True)
-    return speaking.export(run, folder, checkpoint=checkpoint, bf16=bf16)
+    return synthesis.export(run, folder, checkpoint=checkpoint, bf16=bf16)

@@ -6,7 +6,7 @@ import gradio as gr
 
 from trainer.core.device import list_devices
 from webui.api import add_endpoints
-from webui.refusals import FieldWatch
+from webui.forms.form_validation import FieldWatch
 from webui.scripts import mount, queued
 from webui.studio import Studio
 from webui.tabs import data, listen, live, race, runs, start, train

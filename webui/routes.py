@@ -14,14 +14,14 @@ from starlette.routing import Route
 from trainer.core.errors import RunNotFound, TimbreError
 from trainer.data.lists.ledger import disarm
 from trainer.runs.metric_store import RunSeries
-from webui import listening
-from webui.listening import read_clips
-from webui.login import is_logged_in
+from webui.jobs import listening_test
+from webui.jobs.listening_test import read_clips
+from webui.jobs.speech_stream import Speeches
 from webui.scripts import bundle
+from webui.security.login import is_logged_in
 from webui.status import describe
-from webui.streaming import Speeches
 from webui.studio import ASSETS, Studio
-from webui.trials import Trials
+from webui.views.trial_results import Trials
 
 View = Callable[[Request], Response]
 _NEWEST_ONLY = frozenset({
@@ -146,14 +146,14 @@ class _Runs:
         return answer
 
     def curves(self, request: Request) -> Response:
-        from webui.charts import draw_curves  # matplotlib is slow to import and rarely needed
+        from webui.views.charts import draw_curves  # matplotlib is slow to import and rarely needed
 
         name = request.path_params["name"]
         series = self._library.series(name)
         return _picture(request, name, lambda kind: draw_curves(name, series, kind))
 
     def comparison(self, request: Request) -> Response:
-        from webui.charts import DRAWN, draw_comparison
+        from webui.views.charts import DRAWN, draw_comparison
 
         names = list(dict.fromkeys(request.query_params.getlist("run")))
         metric = request.query_params.get("metric", "train/loss")
@@ -183,14 +183,14 @@ class _Runs:
     def takes(self, request: Request) -> Response:
         run = self._library.get(request.path_params["name"])
         values = {
-            "takes": [vars(take) for take in listening.read_takes(run)],
-            "choices": listening.choices(run, read_clips(run)),
+            "takes": [vars(take) for take in listening_test.read_takes(run)],
+            "choices": listening_test.choices(run, read_clips(run)),
         }
-        return _json(values | listening.standings(run))
+        return _json(values | listening_test.standings(run))
 
     def take(self, request: Request) -> Response:
         run = self._library.get(request.path_params["name"])
-        path = listening.take_path(run, request.path_params["take"])
+        path = listening_test.take_path(run, request.path_params["take"])
         if path is None:
             return _json({"error": "Take not found. Generate it again."}, 404)
         return FileResponse(path, media_type="audio/wav")

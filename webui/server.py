@@ -11,13 +11,13 @@ from pathlib import Path
 from starlette.middleware import Middleware
 
 from trainer.runs.run_store import RunLibrary
-from webui.brake import Brake, LoginBrake
-from webui.gate import Gate, stored_token
-from webui.guard import Guard
-from webui.limits import Allowance, Limits
-from webui.login import LoginPage
 from webui.page import build_head, build_page
 from webui.routes import build_routes
+from webui.security.login import LoginPage
+from webui.security.origin_check import Guard
+from webui.security.rate_limit import Brake, LoginBrake
+from webui.security.request_limits import Allowance, Limits
+from webui.security.token_auth import Gate, stored_token
 from webui.studio import Studio
 from webui.theme import build_theme
 

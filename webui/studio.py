@@ -16,9 +16,9 @@ from trainer.data.lists.manifest import Manifest, Progress, no_progress, read_ma
 from trainer.profiling.measurements import list_kept
 from trainer.runs.run import Run
 from trainer.runs.run_store import RunLibrary
-from webui.errands import Errand
-from webui.overview import Overview
-from webui.races import Races
+from webui.jobs.background_job import Errand
+from webui.jobs.races import Races
+from webui.run_list import Overview
 
 _RUNS_ASKED = 20
 """So many of the newest runs are asked how long a step takes; reading a long log costs seconds."""

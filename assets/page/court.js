@@ -2,7 +2,7 @@
 (function () {
   "use strict";
   const t = window.timbre;
-  // The limits match webui/listening.py, and the timeout that of webui/speaking.py.
+  // The limits match webui/jobs/listening_test.py, and the timeout that of webui/jobs/synthesis.py.
   const MOST = 5, MOST_TEXTS = 6, LOOK_MS = 1500, PATIENCE_MS = 300000;
   let court = null;
 

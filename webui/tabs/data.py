@@ -16,14 +16,14 @@ from trainer.core.specs import ModelFamily
 from trainer.data.lists.archives import unpack
 from trainer.data.lists.folder import find_dataset
 from webui.actions import as_shown, toasts
-from webui.field_updates import fill_fields
-from webui.fitness import describe_fitness, judge_for
-from webui.form import Values
-from webui.refusals import FieldWatch
-from webui.run_form import DataForm
+from webui.forms.field_updates import fill_fields
+from webui.forms.form import Values
+from webui.forms.form_validation import FieldWatch
+from webui.forms.run_form import DataForm
 from webui.studio import Studio, demo_data
-from webui.tabs import tapes
-from webui.tabs.ledger import LedgerWiring, build_ledger
+from webui.tabs import recordings as tapes
+from webui.tabs.clip_table import LedgerWiring, build_ledger
+from webui.views.compatibility_check import describe_fitness, judge_for
 
 _AUDIO = (".wav", ".flac", ".ogg", ".mp3")
 _LISTS = (".csv", ".tsv", ".txt", ".list")

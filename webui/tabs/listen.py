@@ -10,7 +10,7 @@ from trainer.core.errors import DataError, TimbreError
 from trainer.runs.run import Run
 from webui.actions import event_detail, toasts
 from webui.api import speak_with
-from webui.listening import make_takes, read_clips, vote
+from webui.jobs.listening_test import make_takes, read_clips, vote
 from webui.scripts import mount
 from webui.studio import Studio
 from webui.tabs.runs import export_files

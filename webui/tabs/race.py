@@ -12,8 +12,8 @@ from trainer.core.run_config import RunConfig
 from trainer.core.specs import OptimizerSpec
 from trainer.race.choices import RaceChoices, plan_race, promise_of
 from webui.actions import as_shown, event_detail, toasts
-from webui.form import OptionsForm, Values
-from webui.refusals import FieldWatch, as_list, marks, problems_of
+from webui.forms.form import OptionsForm, Values
+from webui.forms.form_validation import FieldWatch, as_list, marks, problems_of
 from webui.scripts import mount
 from webui.studio import Studio
 

@@ -25,12 +25,11 @@ from trainer.core.errors import ConfigError, DataError, TimbreError
 from trainer.core.run_config import RunConfig, read_config
 from trainer.runs.run_store import free_name
 from webui.actions import as_shown, event_detail, toasts
-from webui.curve import draw_lr_curve
-from webui.field_updates import asking, fill_fields
-from webui.form import Values
-from webui.preset_values import DEFAULTS, PresetValues, build_preset_values
-from webui.refusals import FieldWatch, about_lists, as_list, marks, problems_of
-from webui.run_form import DataForm, RunForm
+from webui.forms.field_updates import asking, fill_fields
+from webui.forms.form import Values
+from webui.forms.form_validation import FieldWatch, about_lists, as_list, marks, problems_of
+from webui.forms.preset_values import DEFAULTS, PresetValues, build_preset_values
+from webui.forms.run_form import DataForm, RunForm
 from webui.scripts import mount
 from webui.status import duration_text
 from webui.studio import Studio, demo_base, demo_data
@@ -38,6 +37,7 @@ from webui.tabs import race as race_tab
 from webui.tabs import trials
 from webui.tabs.start import show_run
 from webui.tabs.trials import TrialsPart
+from webui.views.lr_curve import draw_lr_curve
 
 _FAR = 10.0
 """Rates further than this factor from the usual one get a warning; chosen by hand."""

@@ -16,16 +16,16 @@ from trainer.core.errors import ConfigError, RunError, TimbreError
 from trainer.core.run_config import RunConfig
 from trainer.profiling.recommendations import PURPOSES, advise, advise_preset
 from webui.actions import event_detail, toasts
-from webui.errands import write_config
-from webui.field_updates import fill_fields
-from webui.fitness import safe
-from webui.form import Values
-from webui.refusals import FieldWatch
-from webui.run_form import RunForm
+from webui.forms.field_updates import fill_fields
+from webui.forms.form import Values
+from webui.forms.form_validation import FieldWatch
+from webui.forms.run_form import RunForm
+from webui.jobs.background_job import write_config
+from webui.jobs.synthesis import ask_trainer
 from webui.scripts import mount
-from webui.speaking import ask_trainer
 from webui.status import duration_text
 from webui.studio import Studio
+from webui.views.compatibility_check import safe
 
 _QUIET: dict[str, Any] = {
     "show_progress": "hidden",

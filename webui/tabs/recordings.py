@@ -12,7 +12,7 @@ from trainer.core.errors import DataError, RunError
 from trainer.data.recordings.segmentation import AUDIO
 from trainer.data.recordings.silence import Cutting
 from webui.actions import event_detail, toasts
-from webui.form import as_text
+from webui.forms.form import as_text
 from webui.scripts import mount
 from webui.studio import Studio
 

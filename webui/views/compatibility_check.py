@@ -6,7 +6,7 @@ from typing import Any
 
 from trainer.core.options import describe
 from trainer.core.run_config import DataConfig
-from webui.speaking import ask_trainer
+from webui.jobs.synthesis import ask_trainer
 
 _TIMEOUT_S = 3600.0  # Computing the features of many hours of speech can take that long.
 _SHOWN = 50  # Rows of the table; chosen by hand, as are the 60 pieces of a text.

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from trainer.profiling.measurements import list_kept
-from webui.errands import Errand
+from webui.jobs.background_job import Errand
 from webui.studio import Studio
 
 _KEPT = 20  # Benchmark results listed on the page; chosen by hand.

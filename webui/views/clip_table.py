@@ -11,8 +11,8 @@ from trainer.core.types import Problem
 from trainer.data.lists.findings import KINDS, Finding, leak_notes
 from trainer.data.lists.manifest import Manifest
 from trainer.data.lists.preview import Peek
-from webui.drafts import Draft
-from webui.fitness import safe
+from webui.views.compatibility_check import safe
+from webui.views.text_edits import Draft
 
 PAGE_ROWS = 200
 COLUMNS = {

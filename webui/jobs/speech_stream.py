@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from trainer.core.errors import DataError
 from trainer.runs.run_store import RunLibrary
-from webui.speaking import LiveSpeech, check_name
+from webui.jobs.synthesis import LiveSpeech, check_name
 
 MOST_LETTERS = 1000  # Chosen by hand: about a minute of speech; longer texts go to a file.
 _LONGEST_NAME = 200

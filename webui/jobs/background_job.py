@@ -14,7 +14,7 @@ import psutil
 from trainer.core.errors import RunError
 from trainer.core.paths import PROJECT, child_environment
 from trainer.core.run_config import RunConfig
-from webui.speaking import trainer_command
+from webui.jobs.synthesis import trainer_command
 
 
 @dataclass

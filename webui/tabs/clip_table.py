@@ -16,11 +16,13 @@ from trainer.data.lists.findings import Finding, find_odd
 from trainer.data.lists.manifest import Manifest
 from trainer.data.lists.preview import Peek, peek_at
 from webui.actions import as_shown, event_detail, toasts
-from webui.drafts import Draft, save_draft
-from webui.ear import Ear
-from webui.field_updates import asking, fill_fields
-from webui.form import Values, as_text
-from webui.ledger import (
+from webui.forms.field_updates import asking, fill_fields
+from webui.forms.form import Values, as_text
+from webui.forms.form_validation import FieldWatch, about_lists, marks
+from webui.forms.run_form import DataForm
+from webui.scripts import mount
+from webui.studio import Studio
+from webui.views.clip_table import (
     COLUMNS,
     Look,
     describe_columns,
@@ -31,10 +33,8 @@ from webui.ledger import (
     report,
     what_to_look_at,
 )
-from webui.refusals import FieldWatch, about_lists, marks
-from webui.run_form import DataForm
-from webui.scripts import mount
-from webui.studio import Studio
+from webui.views.quality_cache import Ear
+from webui.views.text_edits import Draft, save_draft
 
 _QUIET: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None}
 _BAR = gr.Progress()

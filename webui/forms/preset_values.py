@@ -10,8 +10,8 @@ from gradio.components import Component
 
 from trainer.config.presets import PRESETS
 from trainer.core.run_config import RunConfig
-from webui.form import ChoiceForm
-from webui.run_form import RunForm
+from webui.forms.form import ChoiceForm
+from webui.forms.run_form import RunForm
 
 DEFAULTS = "defaults"
 """The entry of the preset list that resets everything but the family and its base."""

@@ -11,7 +11,7 @@ from trainer.core.errors import ConfigError
 from trainer.core.registry import discover
 from trainer.core.run_config import DataConfig, RunConfig, TrainingConfig
 from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
-from webui.form import ChoiceForm, OptionsForm, Values
+from webui.forms.form import ChoiceForm, OptionsForm, Values
 
 _DEFAULTS = RunConfig()
 _LISTS = ("train_csv", "eval_csv", "train_data", "columns")

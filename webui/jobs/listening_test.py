@@ -21,8 +21,8 @@ from trainer.core.atomic_io import append_line
 from trainer.core.errors import DataError, RunError
 from trainer.inference.listening_test import WINNERS, Vote, append_vote, rank, read_votes
 from trainer.runs.run import Run
-from webui import speaking
-from webui.streaming import MOST_LETTERS
+from webui.jobs import synthesis
+from webui.jobs.speech_stream import MOST_LETTERS
 
 RECORDING, BASE = "recording", "base"
 MOST_CHECKPOINTS, MOST_TEXTS = 5, 6
@@ -166,7 +166,7 @@ def _speak(run: Run, missing: Sequence[Take], speaker: str) -> int:
     texts = list(dict.fromkeys(take.text for take in missing))
     entries = list(dict.fromkeys(take.entry for take in missing))
     with tempfile.TemporaryDirectory() as work:
-        files = speaking.speak_takes(run, texts, entries, speaker=speaker, folder=Path(work))
+        files = synthesis.speak_takes(run, texts, entries, speaker=speaker, folder=Path(work))
         for take in missing:
             _keep(run, take, files[take.entry, texts.index(take.text)])
     return len(missing)

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from webui.brake import Brake, address_of, refusal
+from webui.security.rate_limit import Brake, address_of, refusal
 
 _LEAST_LENGTH = 32
 _KEPT_S = 30 * 86400

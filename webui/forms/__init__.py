@@ -1,0 +1,1 @@
+"""Forms: dataclasses to widgets and back, with validation."""

@@ -1,0 +1,1 @@
+"""Background jobs: child processes that the page starts and follows."""

@@ -1,0 +1,1 @@
+"""Security: passwords, tokens, origins and limits."""

@@ -1,0 +1,1 @@
+"""Views: what the page shows of data and results."""
