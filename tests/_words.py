@@ -25,7 +25,7 @@ from webui.forms.form import _describe
 from webui.page import build_page
 
 PROJECT = Path(__file__).resolve().parent.parent
-WORDS = PROJECT / "assets" / "page" / "words"
+WORDS = PROJECT / "webui" / "static" / "translations"
 SAID_IN_TERMINALS = ("cli.py", "launch.py")
 """What starts the page speaks to a terminal, in English."""
 SAID_BY_PYTHON = (
@@ -181,7 +181,7 @@ def _option_classes() -> list[type]:
 
 def script_words() -> Iterator[str]:
     """Yield the sentences of our scripts; a literal joined to a value ends or starts with `{}`."""
-    for path in sorted((PROJECT / "assets" / "page").glob("*.js")):
+    for path in sorted((PROJECT / "webui" / "static" / "js").rglob("*.js")):
         text = path.read_text(encoding="utf-8").replace('"use strict";', "")
         text = re.sub(r'"\s*\+\s*"', "", text)
         text = re.sub(r'`\s*\+\s*"((?:[^"\\]|\\.)*)"', r"\1`", text)

@@ -72,7 +72,7 @@ def test_the_rule_finds_what_is_not_escaped(code: str) -> None:
 
 @pytest.mark.fault("F7")
 def test_no_component_and_no_script_takes_words_as_markup() -> None:
-    scripts = sorted((PROJECT / "assets" / "page").glob("*.js"))
+    scripts = sorted((PROJECT / "webui" / "static" / "js").rglob("*.js"))
     forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function"
     dangerous = r"sanitize_html=False|datatype=\"(html|markdown)|[\"']html[\"']\s*[,\]]|unsafe_"
 
@@ -81,7 +81,11 @@ def test_no_component_and_no_script_takes_words_as_markup() -> None:
 
     # Comments may speak of it.
     assert [name for name in found if name != "dom.js"] == []
-    lines = (PROJECT / "assets" / "page" / "dom.js").read_text(encoding="utf-8").splitlines()
+    lines = (
+        (PROJECT / "webui" / "static" / "js" / "base" / "dom.js")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    )
     assert [line for line in lines[1:] if re.search(forbidden, line)] == []
 
 

@@ -223,7 +223,7 @@ def test_the_wheel_takes_three_names_and_gives_one_command(wheel: Path) -> None:
 
 
 def test_the_wheel_holds_every_file_that_the_source_tree_reads(installed: Path) -> None:
-    folders = ["trainer", "webui", "assets/base", "assets/demo", "assets/page"]
+    folders = ["trainer", "webui", "assets/base", "assets/demo", "webui/static"]
     needed = [
         path.relative_to(ROOT)
         for folder in folders

@@ -21,7 +21,7 @@ def test_every_sentence_of_the_page_is_translated(said: dict[str, str], language
         f"{where}: {sentence}" for sentence, where in said.items() if not known.knows(sentence)
     ]
 
-    assert not missing, f"add to assets/page/words/{language}.json:\n" + "\n".join(missing)
+    assert not missing, f"add to webui/static/translations/{language}.json:\n" + "\n".join(missing)
 
 
 def test_the_page_says_what_this_test_looks_for(said: dict[str, str]) -> None:

@@ -17,10 +17,10 @@ from trainer.runs.metric_store import RunSeries
 from webui.jobs import listening_test
 from webui.jobs.listening_test import read_clips
 from webui.jobs.speech_stream import Speeches
-from webui.scripts import bundle
+from webui.scripts import STATIC, bundle
 from webui.security.login import is_logged_in
 from webui.status import describe
-from webui.studio import ASSETS, Studio
+from webui.studio import Studio
 from webui.views.trial_results import Trials
 
 View = Callable[[Request], Response]
@@ -64,9 +64,9 @@ def page_file(request: Request) -> Response:
     if request.path_params["file"] == "page.js":
         return Response(bundle(), media_type="text/javascript", headers=headers)
     if request.path_params["file"] == "page.css":
-        return FileResponse(ASSETS / "page" / "page.css", media_type="text/css", headers=headers)
+        return FileResponse(STATIC / "css" / "page.css", media_type="text/css", headers=headers)
     if request.path_params["file"] in DICTIONARIES:
-        words = ASSETS / "page" / "words" / request.path_params["file"]
+        words = STATIC / "translations" / request.path_params["file"]
         return FileResponse(words, media_type="application/json", headers=headers)
     return _json({"error": "File not found."}, 404)
 

@@ -5,42 +5,44 @@ Calls are therefore put in a queue that the script works off when it has loaded.
 """
 
 import os
+from pathlib import Path
 
-from webui.studio import ASSETS
+STATIC = Path(__file__).resolve().parent / "static"
+"""Scripts, styles and translations that the page loads."""
 
 _PARTS = (
-    "dom.js",
-    "words.js",
-    "access.js",
-    "login.js",
-    "chart.js",
-    "series.js",
-    "poll.js",
-    "strip.js",
-    "breakdown.js",
-    "overlay.js",
-    "history.js",
-    "live.js",
-    "trash.js",
-    "compare.js",
-    "runs.js",
-    "race.js",
-    "trials.js",
-    "speech.js",
-    "data.js",
-    "cuts.js",
-    "fields.js",
-    "form_fill.js",
-    "spectrogram.js",
-    "court.js",
-    "mount.js",
+    "base/dom.js",
+    "base/translations.js",
+    "base/access.js",
+    "base/login.js",
+    "charts/chart.js",
+    "charts/series.js",
+    "base/poll.js",
+    "tabs/status_bar.js",
+    "charts/breakdown.js",
+    "charts/overlay.js",
+    "charts/history.js",
+    "tabs/live.js",
+    "tabs/trash.js",
+    "charts/compare.js",
+    "tabs/runs.js",
+    "tabs/race.js",
+    "tabs/trials.js",
+    "tabs/speech.js",
+    "tabs/data.js",
+    "tabs/segmentation.js",
+    "tabs/fields.js",
+    "tabs/form_fill.js",
+    "charts/spectrogram.js",
+    "tabs/listening_test.js",
+    "base/mount.js",
 )
 
 
 def bundle() -> str:
     """Return all scripts in loading order, preceded by the polling interval."""
     poll_ms = int(os.environ.get("TIMBRE_POLL_MS", "1000"))
-    parts = [(ASSETS / "page" / name).read_text(encoding="utf-8") for name in _PARTS]
+    parts = [(STATIC / "js" / name).read_text(encoding="utf-8") for name in _PARTS]
     return "\n".join([f"window.timbre = {{ pollMs: {poll_ms} }};", *parts])
 
 
