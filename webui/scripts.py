@@ -22,6 +22,7 @@ _PARTS = (
     "charts/breakdown.js",
     "charts/overlay.js",
     "charts/history.js",
+    "tabs/tiles.js",
     "tabs/live.js",
     "tabs/trash.js",
     "charts/compare.js",
