@@ -10,8 +10,15 @@ from _page_server import PROJECT
 
 from trainer.safe_unpickle import left_out, read_pickle
 
-_SOURCES = sorted([*PROJECT.glob("trainer/**/*.py"), *PROJECT.glob("assets/**/*.py")])
+_SOURCES = sorted(
+    [
+        *PROJECT.glob("trainer/**/*.py"),
+        *PROJECT.glob("assets/**/*.py"),
+        *PROJECT.glob("benchmarks/**/*.py"),
+    ]
+)
 _OURS = {
+    "benchmarks/torture.py",
     "trainer/checkpoints/checkpoint.py",
     "trainer/inference/speech_metrics.py",
     "trainer/safe_unpickle/child.py",

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from assets import measure_gpu
-from assets.measure_gpu import OPTIMIZERS, measure_in_children, measure_optimizers
+from benchmarks import measure_gpu
+from benchmarks.measure_gpu import OPTIMIZERS, measure_in_children, measure_optimizers
 
 _EMPTY = {"command": "", "goals": [], "optimizers": {"rows": {}}}
 

@@ -50,7 +50,7 @@ from trainer.models.xtts.network.sizes import SAMPLE_RATE, GptSizes, Sizes, Voco
 
 HERE = Path(__file__).parent
 DEMO = HERE.parents[1] / "assets" / "demo"
-OUT = HERE.parents[1] / "assets" / "measured" / "coqui_race.json"
+OUT = HERE.parents[1] / "benchmarks" / "results" / "coqui_race.json"
 
 SIZES = Sizes(
     GptSizes(layers=6, width=256, heads=4, num_text_tokens=6681),

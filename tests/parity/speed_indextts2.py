@@ -3,7 +3,7 @@
 Usage, from the root of the repository, with the environment of compare_indextts2.py:
 
     PYTHONPATH=. python tests/parity/speed_indextts2.py --upstream PATH --python PATH \
-        --out assets/measured/indextts2_step.json
+        --out benchmarks/results/indextts2_step.json
 
 Both train the same network on the same batch of clips of different lengths with AdamW and clipping.
 The community's way pads text and codes of a batch and computes every block again in the backward
@@ -36,7 +36,7 @@ from trainer.models.indextts2.training.losses import losses
 SIDE = Path(__file__).with_name("_indextts2_side.py")
 COMMAND = (
     "PYTHONPATH=. python tests/parity/speed_indextts2.py --upstream PATH --python PATH "
-    "--out assets/measured/indextts2_step.json"
+    "--out benchmarks/results/indextts2_step.json"
 )
 THEIRS = ("padded", "padded bf16", "kept", "kept bf16")
 OURS = ("fp32", "bf16")

@@ -3,7 +3,7 @@
 On a CPU, PyTorch's dropout draws one random number per value and stores the mask as floats. This
 one stores a quarter as much. It takes about half the time for the forward pass and two thirds for
 forward plus backward (median ratios of 0.39 to 0.59 and 0.56 to 0.89 for three shapes in three
-runs on a busy machine: `OMP_NUM_THREADS=1 python -m assets.measure_dropout`). On other devices
+runs on a busy machine: `OMP_NUM_THREADS=1 python -m benchmarks.measure_dropout`). On other devices
 PyTorch's fused dropout is used.
 """
 

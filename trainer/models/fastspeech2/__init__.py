@@ -39,7 +39,7 @@ FAMILY = ModelFamily(
     stream=stream,
     reads=read_texts,
     rehearsal=REHEARSAL,
-    # The best rates of the sweeps in assets/measured/race_all.json (small size, bundled base, 37
+    # The best rates of the sweeps in benchmarks/results/race_all.json (small size, bundled base, 37
     # steps). Kron is the exception: its best rate diverged over 150 steps, a tenth of it did well.
     learning_rates={
         "adamw": 2e-3,

@@ -13,7 +13,7 @@ from torch import Tensor
 from trainer.optimizers._core import foreach as lists
 
 PIECE = 1 << 18
-"""Entries worked on at once, a power of two that assets/measure_optimizers.py likes best."""
+"""Entries worked on at once, a power of two that benchmarks/measure_optimizers.py likes best."""
 _SMALL = 1 << 12
 """Tensors up to this many entries are handed over as lists: calls would cost more than the work."""
 _LONG_AGO = 1e9

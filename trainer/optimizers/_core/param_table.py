@@ -20,7 +20,8 @@ from trainer.optimizers._core.found_inf import OPEN, Gate
 from trainer.optimizers._core.native import NativeRule
 
 CPU_PIECE = 1 << 18
-"""Entries that a CPU works on at once; measured by assets/measure_optimizers.py, 2**14 to 2**20."""
+"""Entries that a CPU works on at once; measured by benchmarks/measure_optimizers.py, 2**14 to
+2**20."""
 DEVICE_PIECES = 1 << 25
 """Entries of a launch elsewhere; bounds temporary memory to 128 MiB a temporary in float32."""
 

@@ -1,6 +1,6 @@
 """How long training stands still for a checkpoint: saved beside it, and saved at once.
 
-python -m assets.measure_saving [--mib 200] [--rounds 7] [--folder DIR] trains a stack of linear
+python -m benchmarks.measure_saving [--mib 200] [--rounds 7] [--folder DIR] trains a stack of linear
 layers whose checkpoint has about that size. Every round does the same steps without a save and
 with one beside them, then saves at once. It prints medians of the rounds.
 """
@@ -176,7 +176,8 @@ def main() -> None:
     )
     if chosen.out is not None:
         figures = {
-            "command": f"OMP_NUM_THREADS={torch.get_num_threads()} python -m assets.measure_saving "
+            "command": f"OMP_NUM_THREADS={torch.get_num_threads()} python -m "
+            "benchmarks.measure_saving "
             f"--mib {chosen.mib:g} --rounds {chosen.rounds} --steps {chosen.steps}",
             "stall_share": statistics.median(stalls),
             "stall_shares": stalls,

@@ -1,6 +1,7 @@
 """Measure what a step of every optimizer costs, as a ratio to PyTorch's fused AdamW.
 
-    OMP_NUM_THREADS=1 python -m assets.measure_optimizers   # writes assets/measured/optimizers.json
+    OMP_NUM_THREADS=1 python -m benchmarks.measure_optimizers
+    # writes benchmarks/results/optimizers.json
 
 The parameters have the shapes of the language model of XTTS v2, narrower and with fewer layers.
 Every optimizer steps in turn with AdamW in one process; a ratio compares the CPU time of
@@ -69,12 +70,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the optimizers.")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--only", default="", help="names, separated by commas; empty: all")
-    parser.add_argument("--out", type=Path, default=ASSETS / "measured" / "optimizers.json")
+    parser.add_argument(
+        "--out", type=Path, default=ASSETS.parent / "benchmarks" / "results" / "optimizers.json"
+    )
     options = parser.parse_args()
     names = [name for name in options.only.split(",") if name]
     weights = make_weights()
     result = {
-        "command": "OMP_NUM_THREADS=1 python -m assets.measure_optimizers",
+        "command": "OMP_NUM_THREADS=1 python -m benchmarks.measure_optimizers",
         "machine": describe_machine() | {"threads": torch.get_num_threads()},
         "parameters": {
             "tensors": len(weights),

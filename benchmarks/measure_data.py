@@ -1,6 +1,6 @@
 """What buckets, the token budget and the cache save, on the demo corpus and FastSpeech 2 (CPU).
 
-python -m assets.measure_data [--rounds 5] trains on the same clips for an epoch with batches as
+python -m benchmarks.measure_data [--rounds 5] trains on the same clips for an epoch with batches as
 they come, with buckets and with a token budget, in turn, by process CPU seconds; then it computes
 the features of 20 clips and reads them from the cache.
 """
@@ -25,7 +25,7 @@ from trainer.data.features.cache import FeatureCache
 from trainer.data.features.dataset import Dataset, prepare_dataset
 from trainer.data.features.loader import BatchPlan, ClipBatches
 
-_DEMO = Path(__file__).parent / "demo"
+_DEMO = Path(__file__).parent.parent / "assets" / "demo"
 Counts = Callable[[Features], dict[str, float]]
 
 
@@ -127,7 +127,9 @@ def main() -> None:
     """Measure and write the report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=_DEMO.parent / "measured" / "data.json")
+    parser.add_argument(
+        "--out", type=Path, default=_DEMO.parents[1] / "benchmarks" / "results" / "data.json"
+    )
     chosen = parser.parse_args()
     data = DataConfig(train_csv=str(_DEMO / "train.csv"), eval_csv=str(_DEMO / "eval.csv"))
     family = find_family("fastspeech2")
@@ -137,7 +139,7 @@ def main() -> None:
             Path(folder), config, family, family.options(), lambda event: None
         )
         report = {
-            "command": "OMP_NUM_THREADS=1 python -m assets.measure_data",
+            "command": "OMP_NUM_THREADS=1 python -m benchmarks.measure_data",
             "what": " ".join((__doc__ or "").split("\n\n", 1)[1].split()),
             "machine": describe_machine(),
             "clips": len(dataset.train),

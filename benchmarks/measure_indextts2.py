@@ -1,4 +1,6 @@
-"""Measure IndexTTS-2 at full size on this machine: python -m assets.measure_indextts2 --work DIR.
+"""Measure IndexTTS-2 at full size on this machine.
+
+    python -m benchmarks.measure_indextts2 --work DIR
 
 Random weights in the published layout and a made-up manifest of precomputed features are written
 once, then trained for two steps, resumed for two more and exported, each in a process of its own
@@ -15,13 +17,13 @@ import torch
 from torch import Tensor
 
 from assets.make_base import describe_machine
-from assets.measure_xtts import measure
+from benchmarks.measure_xtts import measure
 from trainer.models.indextts2.checkpoint.base_folder import config_of
 from trainer.models.indextts2.checkpoint.export import write_published
 from trainer.models.indextts2.network.gpt import UnifiedVoice
 from trainer.models.indextts2.network.sizes import Sizes
 
-ASSETS = Path(__file__).parent
+ASSETS = Path(__file__).parent.parent / "assets"
 NUM_CLIPS = 6
 SECONDS = 6.0
 
@@ -30,7 +32,9 @@ def main() -> None:
     """Run every phase and write the report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--work", required=True, type=Path, help="a folder for about 30 GB")
-    parser.add_argument("--out", type=Path, default=ASSETS / "measured" / "indextts2_full.json")
+    parser.add_argument(
+        "--out", type=Path, default=ASSETS.parent / "benchmarks" / "results" / "indextts2_full.json"
+    )
     parser.add_argument("--flags", default="", help="further flags of `train`, e.g. --sdpa")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
@@ -38,7 +42,7 @@ def main() -> None:
     if not (args.work / "base" / "gpt.pth").is_file():
         make_folder(args.work / "base", Sizes())
     report = {
-        "command": "python -m assets.measure_indextts2 --work DIR"
+        "command": "python -m benchmarks.measure_indextts2 --work DIR"
         + (f" --flags='{args.flags}'" if args.flags else ""),
         "machine": describe_machine(),
         "phases": measure_phases(args.work, args.flags.split()),

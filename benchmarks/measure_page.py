@@ -1,4 +1,4 @@
-"""Measure what an open page costs training: python -m assets.measure_page --work DIR.
+"""Measure what an open page costs training: python -m benchmarks.measure_page --work DIR.
 
 One run trains the demo voice in its own process, on one thread. A page server runs all the time;
 in turns of some steps nobody looks, or Chromium shows the Live tab and polls once a second. Counted
@@ -26,7 +26,7 @@ from assets.make_base import describe_machine
 from trainer import Run, RunConfig
 from trainer.core.run_config import DataConfig, TrainingConfig
 
-ASSETS = Path(__file__).parent
+ASSETS = Path(__file__).parent.parent / "assets"
 PROJECT = ASSETS.parent
 CSV = {"train_csv": str(ASSETS / "demo/train.csv"), "eval_csv": str(ASSETS / "demo/eval.csv")}
 
@@ -37,14 +37,16 @@ def main() -> None:
     parser.add_argument("--work", required=True, type=Path, help="a folder for the run")
     parser.add_argument("--turns", type=int, default=9, help="of each kind")
     parser.add_argument("--steps", type=int, default=40, help="a turn")
-    parser.add_argument("--out", type=Path, default=ASSETS / "measured" / "page_open.json")
+    parser.add_argument(
+        "--out", type=Path, default=ASSETS.parent / "benchmarks" / "results" / "page_open.json"
+    )
     chosen = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     runs = chosen.work.absolute() / "runs"
     with _server(runs) as url:
         turns = measure(runs, url, chosen.turns, chosen.steps)
     report = {
-        "command": "python -m assets.measure_page --work DIR",
+        "command": "python -m benchmarks.measure_page --work DIR",
         "what": " ".join((__doc__ or "").split("\n\n", 1)[1].split()),
         "machine": describe_machine(),
         "steps_a_turn": chosen.steps,

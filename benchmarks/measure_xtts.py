@@ -1,4 +1,4 @@
-"""Measure XTTS v2 at full size on this machine: python -m assets.measure_xtts --work DIR.
+"""Measure XTTS v2 at full size on this machine: python -m benchmarks.measure_xtts --work DIR.
 
 Random weights in the published layout are made once, then trained for two steps, resumed for two
 more and exported, each in a process of its own whose peak memory the system reports. Numbers are
@@ -18,7 +18,7 @@ import pandas
 from assets.make_base import describe_machine
 from assets.make_xtts import FULL, make_folder
 
-ASSETS = Path(__file__).parent
+ASSETS = Path(__file__).parent.parent / "assets"
 NUM_CLIPS = 6
 
 
@@ -27,7 +27,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", required=True, type=Path, help="a folder for about 25 GB")
     parser.add_argument("--base", type=Path, help="a full-size folder to use instead of a new one")
-    parser.add_argument("--out", type=Path, default=ASSETS / "measured" / "xtts_full.json")
+    parser.add_argument(
+        "--out", type=Path, default=ASSETS.parent / "benchmarks" / "results" / "xtts_full.json"
+    )
     parser.add_argument("--flags", default="", help="further flags of `train`, e.g. --sdpa")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
@@ -36,7 +38,7 @@ def main() -> None:
     if not base.is_dir():
         make_folder(base, FULL, seed=0)
     report = {
-        "command": "python -m assets.measure_xtts --work DIR"
+        "command": "python -m benchmarks.measure_xtts --work DIR"
         + (f" --flags '{args.flags}'" if args.flags else ""),
         "machine": describe_machine(),
         "phases": measure_phases(args.work, base, args.flags.split()),

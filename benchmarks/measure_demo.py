@@ -1,6 +1,7 @@
 """Measure the demo: train afresh, speak the held-out sentences, and let the judge compare.
 
-    python -m assets.measure_demo --work /tmp/measure       # writes assets/measured/demo.json
+    python -m benchmarks.measure_demo --work /tmp/measure
+    # writes benchmarks/results/demo.json
 
 Four sources read the eval sentences of each demo speaker: the ground truth clips, the base
 checkpoint with its nearest voice, a run from scratch, and a run from the base. The packages of
@@ -53,12 +54,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the demo.")
     parser.add_argument("--work", type=Path, required=True, help="new folder for runs and waves")
     parser.add_argument("--preset", default="quick")
-    parser.add_argument("--out", type=Path, default=ASSETS / "measured" / "demo.json")
+    parser.add_argument(
+        "--out", type=Path, default=ASSETS.parent / "benchmarks" / "results" / "demo.json"
+    )
     options = parser.parse_args()
     options.work.mkdir(parents=True)
     speakers = {name: read_held(name) for name in ("hana", "rowan")}
     result = {
-        "command": f"python -m assets.measure_demo --work W --preset {options.preset}",
+        "command": f"python -m benchmarks.measure_demo --work W --preset {options.preset}",
         "machine": describe_machine(),
         "judge": {
             name: metadata.version(name)

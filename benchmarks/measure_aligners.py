@@ -1,6 +1,7 @@
 """Measure the aligners: does the neural one find the word starts that the monophone one finds?
 
-    python -m assets.measure_aligners --steps 300 1000 3000   # writes assets/measured/aligners.json
+    python -m benchmarks.measure_aligners --steps 300 1000 3000
+    # writes benchmarks/results/aligners.json
 
 Both align the demo corpus, characters from scratch, on one CPU. Nobody marked the true starts, so
 the figures tell how far the two agree, not which of them is right.
@@ -49,14 +50,14 @@ def main() -> None:
         found[f"neural, {steps} steps"] = took | compare(starts - expected)
     shown = " ".join(map(str, steps_to_try))
     result = {
-        "command": f"python -m assets.measure_aligners --steps {shown}",
+        "command": f"python -m benchmarks.measure_aligners --steps {shown}",
         "machine": describe_machine(),
         "clips": len(clips),
         "minutes": round(sum(clip.duration_s for clip in clips) / 60, 1),
         "aligners": found,
     }
     text = json.dumps(result, indent=2) + "\n"
-    (ASSETS / "measured" / "aligners.json").write_text(text, encoding="utf-8")
+    (ASSETS.parent / "benchmarks" / "results" / "aligners.json").write_text(text, encoding="utf-8")
     print(text)
 
 

@@ -1,6 +1,6 @@
 """Measure what the project promises of a GPU, in one call of at most ten minutes.
 
-    python -m assets.measure_gpu --json assets/measured/gpu.json
+    python -m benchmarks.measure_gpu --json benchmarks/results/gpu.json
 
 First the speed of a large product and what a whole step costs with each optimizer, as a ratio to
 AdamW in the same process; then the ladder of `python -m trainer measure` with the rows of the
@@ -63,7 +63,7 @@ def main() -> None:
         return
     began = time.monotonic()
     chosen.json.parent.mkdir(parents=True, exist_ok=True)
-    command = " ".join(["python", "-m", "assets.measure_gpu", *sys.argv[1:]])
+    command = " ".join(["python", "-m", "benchmarks.measure_gpu", *sys.argv[1:]])
     _write(chosen.json, {"command": command, "goals": [], "optimizers": {"rows": {}}})
     report = measure_in_children(chosen.device, chosen.size, chosen.json, chosen.minutes)
     found = report["optimizers"]
@@ -87,7 +87,16 @@ def measure_in_children(device: str, size: str, path: Path, minutes: float) -> d
     One that dies loses the row it was at; another goes on with the rest. Returns the report.
     """
     ends_at = time.monotonic() + 60 * SHARE_OF_OPTIMIZERS * minutes
-    words = ["-m", "assets.measure_gpu", "--json", str(path), "--device", device, "--size", size]
+    words = [
+        "-m",
+        "benchmarks.measure_gpu",
+        "--json",
+        str(path),
+        "--device",
+        device,
+        "--size",
+        size,
+    ]
     while True:
         report = _read(path)
         rows, left_s = report["optimizers"]["rows"], ends_at - time.monotonic()

@@ -1,4 +1,4 @@
-"""Measure our dropout beside PyTorch's: OMP_NUM_THREADS=1 python -m assets.measure_dropout.
+"""Measure our dropout beside PyTorch's: OMP_NUM_THREADS=1 python -m benchmarks.measure_dropout.
 
 Both in turns on the same values, CPU seconds of one thread; the ratio is that of neighbours, ours
 to PyTorch's, as a median with its range. Printed forwards, and forwards with the way back.

@@ -1,4 +1,4 @@
-"""Measure what telemetry costs a step: python -m assets.measure_telemetry --work DIR.
+"""Measure what telemetry costs a step: python -m benchmarks.measure_telemetry --work DIR.
 
 Every step of a small XTTS run is done in two ways, in turns the first: bare, and followed by all
 that the loop does to tell about it (Meter, guard, events in the log and on the disk). The network
@@ -27,7 +27,7 @@ from trainer.training.assemble import assemble
 from trainer.training.loop import train_step
 from trainer.training.metrics import Meter
 
-ASSETS = Path(__file__).parent
+ASSETS = Path(__file__).parent.parent / "assets"
 SIZES = Sizes(
     GptSizes(layers=6, width=256, heads=4, num_text_tokens=6681),
     TINY.dvae,
@@ -41,14 +41,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--work", required=True, type=Path, help="a folder for base and run")
     parser.add_argument("--pairs", type=int, default=30)
-    parser.add_argument("--out", type=Path, default=ASSETS / "measured" / "telemetry.json")
+    parser.add_argument(
+        "--out", type=Path, default=ASSETS.parent / "benchmarks" / "results" / "telemetry.json"
+    )
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     chosen.work.mkdir(parents=True, exist_ok=True)
     os.environ["TIMBRE_CACHE"] = str(chosen.work / "cache")
     run, setup = prepare(chosen.work)
     report = {
-        "command": "OMP_NUM_THREADS=1 python -m assets.measure_telemetry --work DIR",
+        "command": "OMP_NUM_THREADS=1 python -m benchmarks.measure_telemetry --work DIR",
         "what": " ".join((__doc__ or "").split("\n\n", 1)[1].split()),
         "machine": describe_machine(),
         **measure(run, setup, chosen.pairs),

@@ -1,6 +1,7 @@
 """Measure how often the race's verdict tells equal optimizers apart, and what it can tell.
 
-    python -m assets.measure_verdict   # writes assets/measured/verdict.json, in about a minute
+    python -m benchmarks.measure_verdict
+    # writes benchmarks/results/verdict.json, in about a minute
 
 Losses are drawn: all optimizers are equal, seeds differ by three times what runs scatter by. Rates
 of false verdicts are of whole races; 5 % are promised for one that is free of wild scatters.
@@ -29,7 +30,9 @@ SCATTERS: dict[str, Callable[[int, random.Random], float]] = {
 def main() -> None:
     """Read the command line, draw races and write what their verdicts were."""
     parser = argparse.ArgumentParser(description="Measure the race's verdict on drawn losses.")
-    parser.add_argument("--out", type=Path, default=ASSETS / "measured" / "verdict.json")
+    parser.add_argument(
+        "--out", type=Path, default=ASSETS.parent / "benchmarks" / "results" / "verdict.json"
+    )
     out = parser.parse_args().out
     found = [
         measure(num_entrants, num_seeds, scatter)
@@ -37,7 +40,7 @@ def main() -> None:
         for num_seeds in (2, 3, 4)
         for scatter in SCATTERS
     ]
-    result = {"command": "python -m assets.measure_verdict", "races": RUNS, "found": found}
+    result = {"command": "python -m benchmarks.measure_verdict", "races": RUNS, "found": found}
     out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 

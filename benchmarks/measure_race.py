@@ -1,10 +1,10 @@
 """Race the optimizers on the demo from the base checkpoint and keep what came out.
 
-    OMP_NUM_THREADS=1 python -m assets.measure_race --work /tmp/race
-    OMP_NUM_THREADS=1 python -m assets.measure_race --work /tmp/race-all --all --steps 150
-    OMP_NUM_THREADS=1 python -m assets.measure_race --work /tmp/race-gpt --gpt --steps 120
+    OMP_NUM_THREADS=1 python -m benchmarks.measure_race --work /tmp/race
+    OMP_NUM_THREADS=1 python -m benchmarks.measure_race --work /tmp/race-all --all --steps 150
+    OMP_NUM_THREADS=1 python -m benchmarks.measure_race --work /tmp/race-gpt --gpt --steps 120
 
-It writes the table, the numbers and the picture `assets/measured/race_demo.*`, `race_all.*` with
+It writes the table, the numbers and the picture `benchmarks/results/race_demo.*`, `race_all.*` with
 every optimizer of the catalog, or `race_gpt.*` with a small GPT of XTTS v2 that starts from random
 weights. A race that was interrupted goes on when the same work folder is given again.
 """
@@ -43,11 +43,11 @@ def main() -> None:
     parser.add_argument("--steps", help="of every run; a quarter of them for those of a sweep")
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--validations", default="8", help="points of each curve")
-    parser.add_argument("--out", type=Path, help="without an ending [assets/measured/race_...]")
+    parser.add_argument("--out", type=Path, help="without an ending [benchmarks/results/race_...]")
     options = parser.parse_args()
     kind = "all" if options.all else "gpt" if options.gpt else "demo"
     usual = all_optimizers() if options.all else OF_GPT if options.gpt else OPTIMIZERS
-    out = options.out or ASSETS / "measured" / f"race_{kind}"
+    out = options.out or ASSETS.parent / "benchmarks" / "results" / f"race_{kind}"
     length = ["--steps", options.steps] if options.steps else ["--minutes", options.minutes]
     model = _random_gpt(options.work.with_name(f"{options.work.name}-base")) if options.gpt else []
     words = [

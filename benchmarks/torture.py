@@ -1,9 +1,10 @@
 """Torture: real small runs that are killed, starved of disk and memory, fed NaN and abandoned.
 
-python -m tests.torture --minutes 10 [--jobs 2] [--seed 1] [--folder DIR] [--out FILE.json] trains
-the small FastSpeech 2 on ten clips of the demo with every optimizer in turn, with accumulated
-gradients and averaged weights, and does to it what happens to runs. Each run is compared with one
-that nothing disturbs. It prints a table and ends with 1 if anything was lost that must not be.
+python -m benchmarks.torture --minutes 10 [--jobs 2] [--seed 1] [--folder DIR] [--out FILE.json]
+trains the small FastSpeech 2 on ten clips of the demo with every optimizer in turn, with
+accumulated gradients and averaged weights, and does to it what happens to runs. Each run is
+compared with one that nothing disturbs. It prints a table and ends with 1 if anything was lost that
+must not be.
 """
 
 import argparse
@@ -582,7 +583,7 @@ def summarize(found: list[Trial]) -> list[dict[str, Any]]:
 
 def main() -> int:
     """Torture for the minutes asked for, print the table and write it."""
-    parser = argparse.ArgumentParser(prog="python -m tests.torture")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.torture")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
@@ -635,7 +636,7 @@ def report(
         if not trial.is_good:
             print(f"NOT GOOD: {trial.kind}, {trial.optimizer}: {trial.detail}")
     result = {
-        "command": f"python -m tests.torture --minutes {args.minutes:g} --jobs {args.jobs} "
+        "command": f"python -m benchmarks.torture --minutes {args.minutes:g} --jobs {args.jobs} "
         f"--seed {args.seed}",
         "seconds": round(seconds),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python "
