@@ -37,7 +37,7 @@ from torch import Tensor
 
 import trainer.training.loop
 import trainer.worker.training_process
-from tests._toy import OPTIMIZERS
+from tests.helpers.toy import OPTIMIZERS
 from trainer.checkpoints.checkpoint import newest_checkpoint, newest_step
 from trainer.config.resolve import find_optimizer
 from trainer.core.events import CheckpointSaved, Notice, ResumeVerified, RunAdapted

@@ -4,7 +4,8 @@ import gc
 import os
 
 import pytest
-from _browser import browser, context, server, start
+
+from tests.helpers.browser import browser, context, server, start
 
 __all__ = ["browser", "context", "server", "start"]
 _LONG = (

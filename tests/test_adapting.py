@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests._toy import make_setup
+from tests.helpers.toy import make_setup
 from trainer.core.events import Event, EventLog, Notice, PreviewMade, RunAdapted
 from trainer.core.train_state import Cadence, Setup
 from trainer.runs.metric_store import RunSeries

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from tests._clips import make_tone, write_tone
+from tests.helpers.clips import make_tone, write_tone
 from trainer.core.errors import DataError
 from trainer.data.audio.audio_io import audio_facts, load_audio, resample, trim_silence, write_wav
 

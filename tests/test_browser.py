@@ -10,11 +10,11 @@ from typing import Any
 
 import psutil
 import pytest
-from _browser import Starter, needs_chromium, new_context, open_page, watch_run
-from _clips import write_list, write_tone
-from _page_server import DEMO_CLIPS, DEMO_STEPS, PageServer
 from playwright.sync_api import Browser, BrowserContext, Page
 
+from tests.helpers.browser import Starter, needs_chromium, new_context, open_page, watch_run
+from tests.helpers.clips import write_list, write_tone
+from tests.helpers.page_server import DEMO_CLIPS, DEMO_STEPS, PageServer
 from trainer import Run, RunConfig
 from trainer.core.run_config import TrainingConfig
 from trainer.runs.run_store import RunLibrary

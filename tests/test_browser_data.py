@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
-from _browser import needs_chromium, open_page
-from _clips import make_tone, write_list, write_tone
-from _page_server import PageServer
 from playwright.sync_api import BrowserContext
+
+from tests.helpers.browser import needs_chromium, open_page
+from tests.helpers.clips import make_tone, write_list, write_tone
+from tests.helpers.page_server import PageServer
 
 pytestmark = needs_chromium
 RATE = 16_000

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from _browser import needs_chromium, open_page
-from _page_server import PageServer
 from playwright.sync_api import BrowserContext, Error, Page, Route
 
+from tests.helpers.browser import needs_chromium, open_page
+from tests.helpers.page_server import PageServer
 from trainer import Run
 
 pytestmark = needs_chromium

@@ -2,11 +2,11 @@
 
 import json
 
-from _browser import needs_chromium, new_context, open_page
-from _clips import write_tone
-from _page_server import PageServer
 from playwright.sync_api import Browser, BrowserContext
 
+from tests.helpers.browser import needs_chromium, new_context, open_page
+from tests.helpers.clips import write_tone
+from tests.helpers.page_server import PageServer
 from trainer import Run, RunConfig
 from trainer.inference.listening_test import read_votes
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _browser import needs_chromium, new_context
-from _page_server import PageServer, start_page
 from playwright.sync_api import Browser, Page
 
+from tests.helpers.browser import needs_chromium, new_context
+from tests.helpers.page_server import PageServer, start_page
 from trainer import Run, RunConfig
 from trainer.core.events import RunStarted, StepDone
 from trainer.core.run_config import TrainingConfig

@@ -7,12 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _browser import Starter, needs_chromium, new_context, open_page, stop_run, watch_run
-from _clips import write_list, write_tone
-from _page_server import PageServer
-from _words import is_word
 from playwright.sync_api import Browser, BrowserContext, Page, Route
 
+from tests.helpers.browser import (
+    Starter,
+    needs_chromium,
+    new_context,
+    open_page,
+    stop_run,
+    watch_run,
+)
+from tests.helpers.clips import write_list, write_tone
+from tests.helpers.page_server import PageServer
+from tests.helpers.words import is_word
 from trainer import Run, RunConfig
 from trainer.callbacks.alerts import Alerts
 from trainer.core.events import (

@@ -1,9 +1,16 @@
 """Runs in a real browser: the queue, more steps, the trash and its undo, copies and comparisons."""
 
-from _browser import Starter, needs_chromium, new_context, open_page, stop_run, watch_run
-from _page_server import PageServer
 from playwright.sync_api import Browser, BrowserContext, Page
 
+from tests.helpers.browser import (
+    Starter,
+    needs_chromium,
+    new_context,
+    open_page,
+    stop_run,
+    watch_run,
+)
+from tests.helpers.page_server import PageServer
 from trainer import Run, RunConfig
 from trainer.core.events import CheckpointSaved, RunFinished, RunStarted, StepDone, ValidationDone
 from trainer.core.run_config import Choice, DataConfig, TrainingConfig

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import psutil
-from _browser import needs_chromium, open_page
-from _page_server import PageServer
 from playwright.sync_api import BrowserContext, Page
-from test_trials import CONFIG, finished_race
 
+from tests.helpers.browser import needs_chromium, open_page
+from tests.helpers.page_server import PageServer
+from tests.test_trials import CONFIG, finished_race
 from trainer import Run
 from trainer.commands.race import publish
 from trainer.core.device import list_devices

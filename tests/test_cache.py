@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests._clips import write_tone
+from tests.helpers.clips import write_tone
 from trainer.core.errors import DataError
 from trainer.core.specs import Corpus
 from trainer.core.types import Clip, Features

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests._toy import OPTIMIZERS, make_setup
+from tests.helpers.toy import OPTIMIZERS, make_setup
 from trainer.checkpoints import checkpoint
 from trainer.checkpoints.checkpoint import (
     clean_leftovers,

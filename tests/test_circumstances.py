@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from _toy import ToyBatches, make_setup
 
+from tests.helpers.toy import ToyBatches, make_setup
 from trainer import Run, RunConfig
 from trainer.checkpoints.checkpoint import newest_checkpoint, prune, save_checkpoint
 from trainer.core.errors import StopRequested

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests._clips import write_list, write_tone
+from tests.helpers.clips import write_list, write_tone
 from trainer import Run, RunConfig
 from trainer.__main__ import leave_a_core
 from trainer.commands import main as cli

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests._clips import write_tone
-from tests._disk import before_each_operation
-from tests._toy import OPTIMIZERS, make_setup
+from tests.helpers.clips import write_tone
+from tests.helpers.disk import before_each_operation
+from tests.helpers.toy import OPTIMIZERS, make_setup
 from trainer.checkpoints.checkpoint import (
     clean_leftovers,
     newest_checkpoint,

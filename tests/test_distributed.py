@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests._toy import ToyBatches, make_setup
+from tests.helpers.toy import ToyBatches, make_setup
 from trainer import Run, RunConfig
 from trainer.checkpoints.checkpoint import newest_checkpoint, restore_checkpoint
 from trainer.core.errors import RunError

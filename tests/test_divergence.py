@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
-from tests._toy import OPTIMIZERS, make_setup
+from tests.helpers.toy import OPTIMIZERS, make_setup
 from trainer.checkpoints.checkpoint import newest_checkpoint, restore_checkpoint
 from trainer.core.events import CheckpointSaved, Event, Notice, RunAdapted, StepDone
 from trainer.core.train_state import Cadence, Precision, Setup

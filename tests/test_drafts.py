@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from _clips import write_list, write_tone
-from _page import make_studio
 
+from tests.helpers.clips import write_list, write_tone
+from tests.helpers.page import make_studio
 from trainer.core.errors import DataError
 from trainer.core.run_config import DataConfig
 from trainer.data.lists.manifest import read_manifest

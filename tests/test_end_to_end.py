@@ -14,7 +14,7 @@ import pytest
 import soundfile
 from safetensors.torch import load_file
 
-from tests._holding import hold
+from tests.helpers.holding import hold
 from trainer import Run
 from trainer.commands.main import main
 

@@ -11,9 +11,9 @@ import pytest
 import soundfile
 import torch
 import torch.nn.functional as F
-from parity.tiny_fastspeech2 import EXPECTED_LOSSES, tiny_batch, tiny_network
 from safetensors.torch import load_file, save_file
 
+from tests.parity.tiny_fastspeech2 import EXPECTED_LOSSES, tiny_batch, tiny_network
 from trainer.core.errors import CheckpointError, DataError
 from trainer.core.types import Batch, Clip, Features
 from trainer.data.text.sentences import split_sentences

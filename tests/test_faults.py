@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.faults import FAULTS, covered_by, report
+from tests.helpers.faults import FAULTS, covered_by, report
 
 _AT_LEAST = 85
 

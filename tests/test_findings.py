@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from _clips import make_tone
 
+from tests.helpers.clips import make_tone
 from trainer.core.types import Clip
 from trainer.data.audio.quality import Quality, measure_files, measure_wave
 from trainer.data.lists.findings import find_odd, leak_notes

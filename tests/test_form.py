@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _clips import write_list, write_tone
-from _page import in_blocks, make_studio
 
+from tests.helpers.clips import write_list, write_tone
+from tests.helpers.page import in_blocks, make_studio
 from trainer.config.presets import PRESETS, apply_preset
 from trainer.config.resolve import mismatches, missing_files, resolve
 from trainer.config.schedules import SCHEDULES

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests._toy import make_setup
+from tests.helpers.toy import make_setup
 from trainer.core.events import StepDone, ValidationDone
 from trainer.core.train_state import Cadence
 from trainer.training import loop

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests._no_reads import NoReads, copies_to_the_host
-from tests._toy import make_setup
+from tests.helpers.no_reads import NoReads, copies_to_the_host
+from tests.helpers.toy import make_setup
 from tests.parity import optimizer_problem as problem
 from trainer.core.options import build_options, describe
 from trainer.core.registry import discover

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests._toy import make_setup
+from tests.helpers.toy import make_setup
 from trainer.core.events import Event, Notice
 from trainer.core.probe import probe
 from trainer.core.run_config import TrainingConfig

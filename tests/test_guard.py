@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests._toy import make_setup
+from tests.helpers.toy import make_setup
 from trainer.callbacks.instability import FIRST_STEPS, Guard, find_trouble, has_risen, rescue_config
 from trainer.core.events import CheckpointSaved, Event, Notice, StepDone
 from trainer.core.run_config import Choice, DataConfig, RunConfig

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from tests._toy import OPTIMIZERS, make_setup
+from tests.helpers.toy import OPTIMIZERS, make_setup
 from trainer.checkpoints.checkpoint import restore_checkpoint, save_checkpoint
 from trainer.core.ema import start_average
 from trainer.core.errors import ConfigError

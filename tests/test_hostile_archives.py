@@ -7,9 +7,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from _clips import write_tone
-from _page import make_studio
 
+from tests.helpers.clips import write_tone
+from tests.helpers.page import make_studio
 from trainer.core.errors import DataError
 from trainer.core.run_config import DataConfig
 from trainer.data.lists import archives

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from _page_server import PROJECT
 
+from tests.helpers.page_server import PROJECT
 from trainer.safe_unpickle import left_out, read_pickle
 
 _SOURCES = sorted(

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from _clips import write_list, write_tone
-from _page import make_studio
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from tests.helpers.clips import write_list, write_tone
+from tests.helpers.page import make_studio
 from trainer import RunConfig
 from trainer.commands.main import main
 from trainer.core.errors import DataError

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from _browser import needs_chromium, open_page, watch_run
-from _clips import write_list, write_tone
-from _page_server import PROJECT, PageServer
 from playwright.sync_api import BrowserContext, Page
 
+from tests.helpers.browser import needs_chromium, open_page, watch_run
+from tests.helpers.clips import write_list, write_tone
+from tests.helpers.page_server import PROJECT, PageServer
 from trainer import Run, RunConfig
 from trainer.core.events import (
     CheckpointSaved,

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from parity.indextts2_ours import (
+
+from tests.parity.indextts2_ours import (
     compute,
     compute_front_ends,
     deviations,
@@ -13,8 +14,7 @@ from parity.indextts2_ours import (
     published_shapes,
     read_golden,
 )
-from parity.xtts_inputs import unpack
-
+from tests.parity.xtts_inputs import unpack
 from trainer.models.indextts2.network.gpt import UnifiedVoice
 
 

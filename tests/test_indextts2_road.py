@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from _indextts2 import (
+from safetensors.torch import load_file
+
+from tests.helpers.indextts2 import (
     Row,
     make_bpe,
     pair,
@@ -20,8 +22,6 @@ from _indextts2 import (
     write_base,
     write_manifest,
 )
-from safetensors.torch import load_file
-
 from trainer.config.presets import apply_preset
 from trainer.core.errors import CheckpointError, DataError
 from trainer.core.events import (

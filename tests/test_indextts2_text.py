@@ -4,8 +4,8 @@ import sys
 
 import pytest
 import torch
-from _indextts2 import make_bpe
 
+from tests.helpers.indextts2 import make_bpe
 from trainer.core.errors import CheckpointError, MissingDependency
 from trainer.models.indextts2.checkpoint.weights import map_rows
 from trainer.models.indextts2.text.tokenizer import (

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from _clips import write_tone
-from _indextts2 import pair, write_arrays, write_manifest
 
+from tests.helpers.clips import write_tone
+from tests.helpers.indextts2 import pair, write_arrays, write_manifest
 from trainer.core.errors import DataError
 from trainer.core.run_config import DataConfig
 from trainer.data.lists.manifest import Manifest, read_manifest

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from _clips import write_tone
-from _page import make_studio
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from tests.helpers.clips import write_tone
+from tests.helpers.page import make_studio
 from trainer import Run, RunConfig
 from trainer.commands.main import main
 from trainer.core.device import Device, DeviceUse

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests._toy import OPTIMIZERS, make_setup
+from tests.helpers.toy import OPTIMIZERS, make_setup
 from trainer.checkpoints.checkpoint import newest_checkpoint, restore_checkpoint
 from trainer.core.events import (
     CheckpointSaved,

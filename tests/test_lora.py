@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from tests._toy import ToyModel, make_setup
+from tests.helpers.toy import ToyModel, make_setup
 from trainer.checkpoints.checkpoint import newest_checkpoint, restore_checkpoint, save_checkpoint
 from trainer.core.errors import ConfigError
 from trainer.core.options import build_options

@@ -11,7 +11,7 @@ import pandas
 import pytest
 import soundfile
 
-from tests._clips import make_tone, write_list, write_tone
+from tests.helpers.clips import make_tone, write_list, write_tone
 from trainer.core.errors import DataError
 from trainer.core.run_config import DataConfig
 from trainer.data.lists.manifest import Manifest, read_manifest

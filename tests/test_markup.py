@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests._clips import write_tone
+from tests.helpers.clips import write_tone
 from trainer.core.run_config import DataConfig
 from trainer.data.lists.findings import find_odd
 from trainer.data.lists.manifest import Manifest, read_manifest

@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
-from _page import make_studio
-from _page_server import PROJECT, PageServer, start_page
 
+from tests.helpers.page import make_studio
+from tests.helpers.page_server import PROJECT, PageServer, start_page
 from webui import launch as app
 from webui.routes import build_routes
 from webui.security import token_auth

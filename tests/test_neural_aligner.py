@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import betabinom
-from test_aligner import make_clips
 
+from tests.test_aligner import make_clips
 from trainer.core.errors import StopRequested
 from trainer.core.types import Clip
 from trainer.models.fastspeech2 import Options

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests._toy import TOY, make_setup
+from tests.helpers.toy import TOY, make_setup
 from trainer.core.device import Device
 from trainer.core.errors import ConfigError
 from trainer.core.options import build_options

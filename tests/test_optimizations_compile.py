@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests._toy import make_setup
+from tests.helpers.toy import make_setup
 from trainer.core.device import Device
 from trainer.core.events import Event, Notice, PhaseChanged
 from trainer.core.probe import probe

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from parity.tiny_fastspeech2 import tiny_batch, tiny_network
 from torch import nn
 from torch._dynamo.backends.debugging import aot_eager
 
-from tests._toy import make_setup
+from tests.helpers.toy import make_setup
+from tests.parity.tiny_fastspeech2 import tiny_batch, tiny_network
 from trainer.core.options import build_options
 from trainer.core.probe import probe
 from trainer.core.registry import discover

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests._toy import OPTIMIZERS
+from tests.helpers.toy import OPTIMIZERS
 from trainer.config.schedules import SCHEDULES
 from trainer.core.errors import ConfigError, MissingDependency
 from trainer.core.options import build_options, describe

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests._no_reads import NoReads
-from tests._toy import OPTIMIZERS, make_setup
+from tests.helpers.no_reads import NoReads
+from tests.helpers.toy import OPTIMIZERS, make_setup
 from tests.parity import optimizer_problem as problem
 from trainer.commands.main import main
 from trainer.core.errors import ConfigError

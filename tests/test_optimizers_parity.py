@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests._no_reads import NoReads
+from tests.helpers.no_reads import NoReads
 from tests.parity import optimizer_problem as problem
 from trainer.core.options import build_options
 from trainer.core.registry import discover

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from safetensors import safe_open
 
 import trainer
-from tests._toy import make_setup
+from tests.helpers.toy import make_setup
 from trainer.checkpoints.checkpoint import save_checkpoint, verify_checkpoint
 from trainer.core import paths
 from trainer.core.run_config import WRITTEN_BY, RunConfig

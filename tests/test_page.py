@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _clips import write_list, write_tone
-from _page import make_studio
-from _page_server import PROJECT, PageServer, start_page
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 
+from tests.helpers.clips import write_list, write_tone
+from tests.helpers.page import make_studio
+from tests.helpers.page_server import PROJECT, PageServer, start_page
 from trainer import RunConfig
 from trainer.core.errors import DataError, RunError
 from trainer.core.run_config import DataConfig, TrainingConfig

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests._toy import make_setup
+from tests.helpers.toy import make_setup
 from trainer.checkpoints.checkpoint import newest_checkpoint, restore_checkpoint
 from trainer.config.schedules import SCHEDULES, CosineOptions, LinearOptions, NoamOptions
 from trainer.core.events import Event, EventLog, PlanChanged, RunStarted, StepDone, ValidationDone

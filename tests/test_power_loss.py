@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests._disk import Disk, Operation, record
-from tests._toy import make_setup
+from tests.helpers.disk import Disk, Operation, record
+from tests.helpers.toy import make_setup
 from trainer.checkpoints.checkpoint import newest_checkpoint, save_checkpoint
 from trainer.core.atomic_io import write_durably
 from trainer.training.loop import train_step

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from _page import in_blocks
 
+from tests.helpers.page import in_blocks
 from trainer.config.presets import PRESETS
 from trainer.core.run_config import Choice, DataConfig, RunConfig
 from webui.forms.preset_values import DEFAULTS, PresetValues

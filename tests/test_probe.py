@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests._toy import TOY, make_setup
+from tests.helpers.toy import TOY, make_setup
 from trainer.core.probe import probe
 from trainer.core.train_state import Precision, Setup
 from trainer.core.types import Batch

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests._holding import hold
-from tests._toy import ToyModel, make_setup
+from tests.helpers.holding import hold
+from tests.helpers.toy import ToyModel, make_setup
 from trainer.commands.race import publish, race_command
 from trainer.config.resolve import find_optimizer
 from trainer.core.errors import ConfigError, RunExists, RunOwned, TimbreError

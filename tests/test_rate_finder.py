@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests._toy import make_setup
+from tests.helpers.toy import make_setup
 from trainer.core.errors import ConfigError
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.profiling.lr_finder import (

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from _clips import write_list, write_tone
 
+from tests.helpers.clips import write_list, write_tone
 from trainer.core.errors import DataError
 from trainer.core.run_config import DataConfig
 from trainer.data.lists.manifest import Manifest, read_manifest

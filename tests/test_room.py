@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from _toy import make_setup
 
+from tests.helpers.toy import make_setup
 from trainer import Run, RunConfig
 from trainer.checkpoints.checkpoint import save_checkpoint
 from trainer.core.events import MOST_WAITING, Event, EventLog, Notice, StepDone

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from unittest.mock import ANY
 
 import pytest
-from _page import make_studio
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.testclient import TestClient
 
+from tests.helpers.page import make_studio
 from trainer import RunConfig
 from trainer.core.events import (
     CheckpointSaved,

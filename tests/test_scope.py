@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests._toy import OPTIMIZERS, make_setup
+from tests.helpers.toy import OPTIMIZERS, make_setup
 from trainer.callbacks.replay_check import MOST_STEPS, Verification
 from trainer.checkpoints.checkpoint import restore_checkpoint, save_checkpoint, saved_scope
 from trainer.checkpoints.compatibility import (

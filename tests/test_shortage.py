@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests._toy import make_setup
+from tests.helpers.toy import make_setup
 from trainer.__main__ import join_memory
 from trainer.checkpoints.checkpoint import newest_step
 from trainer.core.device import Device, Holder, list_holders

@@ -10,16 +10,16 @@ from urllib.parse import urlencode
 import anyio
 import psutil
 import pytest
-from _page import make_studio
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from tests.helpers.page import make_studio
 from trainer import RunConfig
 from trainer.runs.run import Run
 from webui.jobs import speech_stream, synthesis
 from webui.routes import build_routes
 
-FAKE = Path(__file__).parent / "_fake_speaker.py"
+FAKE = Path(__file__).parent / "helpers" / "fake_speaker.py"
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _clips import write_tone
-from _page import in_blocks, make_studio
 
+from tests.helpers.clips import write_tone
+from tests.helpers.page import in_blocks, make_studio
 from trainer.commands.estimate import find_fix
 from trainer.commands.main import main
 from trainer.commands.race import publish

@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from _words import Dictionary, all_said, plain
+
+from tests.helpers.words import Dictionary, all_said, plain
 
 LANGUAGES = ("ko", "am", "fa")
 

@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from tests._toy import make_setup
+from tests.helpers.toy import make_setup
 from trainer.checkpoints import async_writer, checkpoint
 from trainer.checkpoints.async_writer import CheckpointWriter
 from trainer.checkpoints.checkpoint import newest_checkpoint, save_checkpoint

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from parity.xtts_golden import deviations, published_shapes, read_golden
-from parity.xtts_inputs import unpack
-from parity.xtts_ours import (
+
+from tests.parity.xtts_golden import deviations, published_shapes, read_golden
+from tests.parity.xtts_inputs import unpack
+from tests.parity.xtts_ours import (
     compute_frozen,
     compute_gpt,
     compute_mels,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 try:
-    from parity.xtts_inputs import draw
+    from tests.parity.xtts_inputs import draw
 except ModuleNotFoundError:  # run as a script, whose folder is on the path instead
     from xtts_inputs import draw
 

@@ -17,9 +17,9 @@ from trainer.models.indextts2.training.filterbank import filterbank
 from trainer.models.indextts2.training.losses import losses
 
 try:
-    from parity import indextts2_inputs as inputs
-    from parity.xtts_golden import deviation
-    from parity.xtts_inputs import unpack
+    from tests.parity import indextts2_inputs as inputs
+    from tests.parity.xtts_golden import deviation
+    from tests.parity.xtts_inputs import unpack
 except ModuleNotFoundError:  # run as a script, whose folder is on the path instead
     import indextts2_inputs as inputs
     from xtts_golden import deviation

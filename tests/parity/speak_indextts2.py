@@ -5,7 +5,7 @@ compare_indextts2.py) that has what its inference needs:
 
     indextts/bin/python -m pip install omegaconf munch json5 modelscope librosa \
         descript-audiotools WeTextProcessing
-    PYTHONPATH=.:tests python tests/parity/speak_indextts2.py --upstream PATH --python PATH
+    PYTHONPATH=. python tests/parity/speak_indextts2.py --upstream PATH --python PATH
 
 Shows that every line of the road runs: a preview at each step of a run, and a sentence spoken with
 a checkpoint afterwards, both through s2mel and vocoder; then a Notice that names a file taken away.
@@ -23,8 +23,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from _indextts2 import make_bpe, write_arrays, write_manifest
 
+from tests.helpers.indextts2 import make_bpe, write_arrays, write_manifest
 from trainer.core.events import EventLog, Notice, PreviewMade
 from trainer.models.indextts2.checkpoint.base_folder import config_of
 from trainer.models.indextts2.checkpoint.export import write_published

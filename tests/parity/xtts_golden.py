@@ -14,7 +14,7 @@ from trainer.models.xtts.network.speaker_encoder import random_speaker_state
 from trainer.models.xtts.network.vocoder import random_vocoder_state
 
 try:
-    from parity.xtts_inputs import draw
+    from tests.parity.xtts_inputs import draw
 except ModuleNotFoundError:  # run as a script, whose folder is on the path instead
     from xtts_inputs import draw
 

@@ -22,7 +22,7 @@ from trainer.models.xtts.training.batches import counts, make_collate
 from trainer.models.xtts.training.losses import losses
 
 try:
-    from parity import xtts_inputs as inputs
+    from tests.parity import xtts_inputs as inputs
 except ModuleNotFoundError:  # run as a script, whose folder is on the path instead
     import xtts_inputs as inputs
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _page_server import PageServer, start_page
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from tests.helpers.page_server import PageServer, start_page
 from trainer import Run, RunConfig
 from trainer.core.run_config import TrainingConfig
 
@@ -104,7 +104,11 @@ def start(server: PageServer) -> Iterator[Starter]:
     def start_run(name: str, steps: int, end: str = "") -> Run:
         training = TrainingConfig(steps=steps, preview_text=end)
         run = Run.create(server.runs / name, RunConfig(training=training))
-        command = [sys.executable, str(Path(__file__).parent / "_fake_trainer.py"), str(run.folder)]
+        command = [
+            sys.executable,
+            str(Path(__file__).parent.parent / "helpers" / "fake_trainer.py"),
+            str(run.folder),
+        ]
         with (run.folder / "log.txt").open("ab") as log:
             processes.append(subprocess.Popen(command, stdout=log, stderr=log))
         return run

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Two "machines" on one: network namespaces joined by a virtual cable, one torchrun agent in each,
 # one run folder. A rank on the second is killed; both agents start their ranks again and the run
-# ends. Needs root and `ip`: sudo tests/two_machines.sh FOLDER makes a run of the demo clips there.
+# ends. Needs root and `ip`: sudo tests/training/two_machines.sh FOLDER makes a run of the demo clips there.
 set -euo pipefail
 run=$(realpath -m "${1:?give a new folder for the run}")
 python=${PYTHON:-python}

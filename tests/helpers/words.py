@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from _page import make_studio
-
+from tests.helpers.page import make_studio
 from trainer.config.presets import PRESETS
 from trainer.config.schedules import SCHEDULES
 from trainer.core.options import describe
@@ -24,7 +23,7 @@ from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
 from webui.forms.form import _describe
 from webui.page import build_page
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parent.parent.parent
 WORDS = PROJECT / "webui" / "static" / "translations"
 SAID_IN_TERMINALS = ("cli.py", "launch.py")
 """What starts the page speaks to a terminal, in English."""

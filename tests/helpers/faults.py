@@ -1,7 +1,7 @@
 """The faults that Timbre promises to survive, and which tests prove it for each.
 
-python -m tests.faults prints every fault with its tests, and what is not covered yet. A test
-carries `@pytest.mark.fault("A1", ...)`; the marks are read from the source, nothing is run.
+python -m tests.helpers.faults prints every fault with its tests, and what is not covered yet. A
+test carries `@pytest.mark.fault("A1", ...)`; the marks are read from the source, nothing is run.
 """
 
 import ast
@@ -104,7 +104,7 @@ FAULTS = {
     "F14": "commands in names and paths",
     "F15": "secrets in configurations, logs or checkpoints",
 }
-_TESTS = Path(__file__).resolve().parent
+_TESTS = Path(__file__).resolve().parent.parent
 
 
 @cache

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trainer.core.run_config import DataConfig
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parent.parent.parent
 DEMO_STEPS = 40
 """Of the demo, which trains for real here, only not as long."""
 DEMO_CLIPS = {"train_csv": 24, "eval_csv": 6}
@@ -105,12 +105,16 @@ def _serve() -> None:
     def command(run: Run) -> list[str]:
         if run.name.startswith(("real", "demo-voice")):
             return real_command(run)
-        return [sys.executable, str(PROJECT / "tests" / "_fake_trainer.py"), str(run.folder)]
+        return [
+            sys.executable,
+            str(PROJECT / "tests" / "helpers" / "fake_trainer.py"),
+            str(run.folder),
+        ]
 
     def speak(words: Sequence[str]) -> list[str]:
         if "--stream" not in words or Path(words[1]).name.startswith("real"):
             return real_speak(words)
-        return [sys.executable, str(PROJECT / "tests" / "_fake_speaker.py"), *words]
+        return [sys.executable, str(PROJECT / "tests" / "helpers" / "fake_speaker.py"), *words]
 
     def shorter_demo() -> RunConfig:
         config = demo_config()

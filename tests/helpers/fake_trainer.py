@@ -1,7 +1,7 @@
 """A training process for page tests: the contract of a run folder, and made-up numbers.
 
-python tests/_fake_trainer.py RUN: steps until the run's last one, a stop request, or the end that
-the run's preview sentence names: `fail`, `nan` or `vanish`, each after step 20.
+python tests/helpers/fake_trainer.py RUN: steps until the run's last one, a stop request, or the end
+that the run's preview sentence names: `fail`, `nan` or `vanish`, each after step 20.
 """
 
 import math
@@ -12,7 +12,7 @@ import time
 import wave
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from trainer import Run
 from trainer.core.events import (

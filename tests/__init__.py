@@ -1,0 +1,1 @@
+"""Tests; a package, so that no other `tests` is imported instead."""

@@ -1,0 +1,1 @@
+"""Comparisons with original implementations."""
