@@ -7,7 +7,7 @@ from pathlib import Path
 
 # Run by its path: imported by name, it would import trainer/__init__.py first, which may be
 # another package's.
-_COMPANION = Path(__file__).resolve().parent.parent / "trainer" / "companion.py"
+_COMPANION = Path(__file__).resolve().parent.parent / "trainer" / "commands" / "package_conflict.py"
 
 
 def main(words: Sequence[str] | None = None) -> None:
