@@ -1,1 +1,1 @@
-"""Optimizers, one file each."""
+"""Optimizers, one per file; modules that start with an underscore hold what they share."""

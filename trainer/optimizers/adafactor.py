@@ -1,4 +1,4 @@
-"""Adafactor (Shazeer & Stern 2018, arXiv 1804.04235, algorithm 4), as PyTorch has it."""
+"""Adafactor (Shazeer & Stern 2018, arXiv 1804.04235, algorithm 4), PyTorch's implementation."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,23 +15,24 @@ class Options:
     """The options of Adafactor."""
 
     lr: float | None = lr_field(
-        "Empty: what suits the model family. In proportion to each weight's size, unlike AdamW's."
+        "Empty: the model family's default. Relative to the size of each weight, unlike AdamW's."
     )
+    # These three defaults are the paper's (algorithm 6).
     decay_power: float = option(
         -0.8,
         "Decay power",
-        "The memory of the gradient's size grows with the step to this power.",
+        "The decay rate of squared gradients is 1 - step to this power.",
         min=-1.0,
         max=-0.1,
         folded=True,
     )
     clip: float = option(
-        1.0, "Largest update", "Root mean square of an update at most.", min=0.01, max=100.0
+        1.0, "Largest update", "Limit on the root mean square of an update.", min=0.01, max=100.0
     )
     eps: float = option(
         1e-3,
         "Smallest scale",
-        "A weight near zero counts as this large.",
+        "Weights smaller than this count as this large.",
         min=1e-8,
         max=1.0,
         folded=True,
@@ -42,11 +43,12 @@ class Options:
 def build(
     param_groups: list[dict[str, Any]], options: Options, device: torch.device
 ) -> torch.optim.Optimizer:
-    """Return Adafactor in its form with few kernels."""
+    """Return Adafactor in its multi-tensor form, which launches few kernels."""
     return torch.optim.Adafactor(
         param_groups,
         lr=options.lr or SPEC.default_lr,
         beta2_decay=options.decay_power,
+        # None: torch then uses the machine epsilon of the dtype for squared gradients.
         eps=(None, options.eps),
         d=options.clip,
         foreach=True,
@@ -56,13 +58,14 @@ def build(
 SPEC = OptimizerSpec(
     name="adafactor",
     label="Adafactor",
-    summary="Almost no memory of its own; for models that hardly fit.",
+    summary="Needs almost no memory itself; for models that barely fit.",
     paper="https://arxiv.org/abs/1804.04235",
     options=Options,
     build=build,
-    # Row and column means of a matrix of 256 x 256; less for larger ones.
+    # One float32 mean per row and column of a 256 x 256 matrix: 4 * 512 / 65536 bytes, rounded.
+    # Larger matrices need less.
     state_bytes=0.0313,
-    # The constant rate with which T5 is fine-tuned: Raffel et al. 2020, section 3.1.2.
+    # The constant rate used to fine-tune T5: Raffel et al. 2020, section 3.1.2.
     default_lr=1e-3,
     in_parts=True,
 )

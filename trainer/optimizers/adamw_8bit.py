@@ -1,4 +1,4 @@
-"""8-bit AdamW (Dettmers et al. 2022, arXiv 2110.02861): both averages in one byte an entry."""
+"""8-bit AdamW (Dettmers et al. 2022, arXiv 2110.02861), which stores each moment in one byte."""
 
 import importlib
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from trainer.optimizers._core.shared_options import (
 class Options:
     """The options of 8-bit AdamW."""
 
-    lr: float | None = lr_field("Empty: what suits the model family. As AdamW's.")
+    lr: float | None = lr_field("Empty: the model family's default, the same as AdamW's.")
     beta1: float = beta1_field()
     beta2: float = beta2_field()
     eps: float = eps_field()
@@ -45,9 +45,10 @@ def build(
         """8-bit AdamW for the matrices, 32-bit AdamW for the rest."""
 
         def get_config(self, gindex: int, pindex: int, group: dict[str, Any]) -> dict[str, Any]:
-            """Return how a weight's state is kept."""
+            """Return the storage options of a weight's state."""
             config = super().get_config(gindex, pindex, group)
-            # Rows of an embedding are seen rarely; rounding would keep their averages at zero.
+            # Rows of an embedding get gradients rarely, and rounding would keep their moments at
+            # zero. The paper keeps embeddings in 32 bits too.
             return config if group.get("are_matrices", True) else config | {"optim_bits": 32}
 
     return AdamW8bit(
@@ -61,14 +62,15 @@ def build(
 SPEC = OptimizerSpec(
     name="adamw_8bit",
     label="AdamW 8-bit",
-    summary="AdamW in a quarter of its memory; needs the package bitsandbytes.",
+    summary="AdamW with a quarter of the memory; needs the package bitsandbytes.",
     paper="https://arxiv.org/abs/2110.02861",
     options=Options,
     build=build,
-    # Two bytes, a scale per 256 entries each, and two tables of a weight of 256 x 256.
+    # Two bytes per entry, two float32 scales per block of 256 entries (8 / 256), and two lookup
+    # tables of 256 float32 entries per weight, here of 256 x 256 (2048 / 65536).
     state_bytes=2.0625,
     default_lr=1e-4,  # AdamW's
     rate_follows="adamw",
-    warning="Saves little where activations fill the memory.",
+    warning="Saves little when activations take most of the memory.",
     in_parts=True,
 )

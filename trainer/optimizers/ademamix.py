@@ -1,6 +1,6 @@
-"""AdEMAMix (Pagliardini, Ablin & Grangier 2024, arXiv 2409.03137): AdamW with a second, slow mean.
+"""AdEMAMix (Pagliardini, Ablin & Grangier 2024, arXiv 2409.03137): AdamW plus a slow average.
 
-Both the weight of the slow mean and its memory grow over `ramp_steps` (section 3 of the paper).
+The weight of the slow average and its half-life grow over `ramp_steps` (section 3 of the paper).
 """
 
 import math
@@ -34,22 +34,23 @@ class Options:
     lr: float | None = lr_field("Empty: AdamW's usual rate for fine-tuning.")
     beta1: float = beta1_field()
     beta2: float = beta2_field()
-    # The paper's 0.9999 remembers 7,000 steps; a fine-tune is shorter than that.
+    # The paper's 0.9999 has a half-life of 7,000 steps, longer than most fine-tuning runs.
     beta3: float = option(
         0.999,
         "Beta 3",
-        "Memory of the slow mean: 0.999 remembers 700 steps, 0.9999 remembers 7,000.",
+        "Decay rate of the slow average; its half-life is 700 steps at 0.999 and 7,000 at 0.9999.",
         min=0.0,
         max=0.999999,
     )
     alpha: float = option(
-        5.0, "Alpha", "Weight of the slow mean; the paper uses 4 to 10.", min=0.0, max=100.0
+        5.0, "Alpha", "Weight of the slow average; the paper uses 4 to 10.", min=0.0, max=100.0
     )
+    # 500 is chosen by hand for runs of a few thousand steps.
     ramp_steps: int = option(
         500,
         "Ramp (steps)",
-        "Steps until alpha and beta 3 are reached; a whole run in the paper. 0: at once, which "
-        "is unstable at first.",
+        "Steps until alpha and beta 3 reach their values; the paper uses the whole run. 0: from "
+        "the first step, which is unstable at the start.",
         min=0,
     )
     eps: float = eps_field()
@@ -76,15 +77,15 @@ RULE = NativeRule(
 
 
 class AdEMAMix(TableOptimizer):
-    """AdEMAMix; keys as in the authors' code."""
+    """AdEMAMix; state keys as in the authors' code."""
 
     def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
-        """Return zero averages; any shape."""
+        """Return zero moments for a weight of any shape."""
         names = ("exp_avg_fast", "exp_avg_slow", "exp_avg_sq")
         return {name: torch.zeros_like(weight) for name in names}
 
     def update_table(self, table: Table) -> None:
-        """Take one step."""
+        """Update the weights and states of a table once."""
         group, names = table.group, ("exp_avg_fast", "exp_avg_slow", "exp_avg_sq")
         if group["cautious"]:
             columns = [table.column(name) for name in names]
@@ -110,7 +111,7 @@ def _numbers(group: dict[str, Any], step: int) -> tuple[float, ...]:
 
 
 def _updates(grads: list[Tensor], columns: list[list[Tensor]], table: Table) -> list[Tensor]:
-    """Change the averages and return the updates (any shape)."""
+    """Update the moments and return the updates (any shape)."""
     fast, slow, squares = columns
     group, step, gate = table.group, table.step, table.gate
     beta1, beta2, beta3_final = group["betas"]
@@ -118,6 +119,7 @@ def _updates(grads: list[Tensor], columns: list[list[Tensor]], table: Table) -> 
     gate.lerp_(fast, grads, 1 - beta1)
     gate.lerp_(slow, grads, 1 - beta3)
     gate.mean_squares_(squares, grads, beta2)
+    # The slow average gets no bias correction; its weight alpha grows from zero instead.
     updates = list(lists.div(fast, 1 - beta1**step))
     lists.add_(updates, slow, alpha=alpha)
     lists.div_(updates, adam_denominators(squares, group["eps"], beta2, step))
@@ -130,7 +132,7 @@ def build(
     """Return AdEMAMix.
 
     Raises:
-        ConfigError: it cannot be compiled here.
+        ConfigError: the rule cannot be compiled on this machine.
     """
     defaults = {
         "lr": options.lr or SPEC.default_lr,
@@ -149,16 +151,16 @@ def build(
 SPEC = OptimizerSpec(
     name="ademamix",
     label="AdEMAMix",
-    summary="AdamW that also remembers old gradients; made for long runs.",
+    summary="AdamW with a second, slow average of old gradients; made for long runs.",
     paper="https://arxiv.org/abs/2409.03137",
     options=Options,
     build=build,
-    state_bytes=12.0,
-    default_lr=1e-4,  # AdamW's: the paper keeps its rate (section 4)
+    state_bytes=12.0,  # three moments in float32
+    default_lr=1e-4,  # the same as AdamW's, as in the paper (section 4)
     in_parts=True,
     rate_follows="adamw",
     warning=(
-        "Of no use in short runs: below about 5,000 steps the slow mean has hardly formed. A run "
-        "that is cut short never reaches the end of the ramp."
+        "Not useful in short runs: below about 5,000 steps the slow average has barely formed. A "
+        "run that stops early never reaches the end of the ramp."
     ),
 )

@@ -1,7 +1,7 @@
-"""Kron, a preconditioned descent (Li 2015, arXiv 1512.04202; Li 2024, arXiv 2402.11858).
+"""Kron, or PSGD with Kronecker factors (Li 2015, arXiv 1512.04202; Li 2024, arXiv 2402.11858).
 
-For every matrix it fits two triangular factors so that the preconditioned gradient is white; the
-factors are refitted at every step at first and ever more rarely later.
+For each matrix it fits two triangular factors that whiten the preconditioned gradient. The factors
+are refitted at every step at first and less and less often later.
 """
 
 import math
@@ -19,8 +19,9 @@ from trainer.optimizers._core.param_table import Table, TableOptimizer
 from trainer.optimizers._core.shared_options import beta1_field, lr_field, weight_decay_field
 
 _LARGEST_UPDATE = 1.1
-"""Root mean square of an update at most, as in the authors' code."""
+"""Limit on the root mean square of an update, as in the authors' code."""
 _BALANCE_EVERY = 100
+"""Refits between two balancings: the mean interval in the authors' code, which draws lots."""
 
 
 @dataclass(frozen=True)
@@ -28,19 +29,24 @@ class Options:
     """The options of Kron."""
 
     lr: float | None = lr_field(
-        "Empty: what suits the model family; its authors advise a third of AdamW's."
+        "Empty: the model family's default. The authors recommend a third of AdamW's rate."
     )
     beta1: float = beta1_field()
     factor_lr: float = option(
-        0.1, "Rate of the factors", "How fast factors are fitted.", min=1e-4, max=1.0, folded=True
+        0.1,
+        "Rate of the factors",
+        "Step size at which the factors are fitted.",
+        min=1e-4,
+        max=1.0,
+        folded=True,
     )
     refit_steps: int = option(
-        500, "Refit (steps)", "Steps at which factors are refitted every time; then rarer.", min=0
+        500, "Refit (steps)", "Refit at every step up to here, then less often.", min=0
     )
     refit_share: float = option(
         0.03,
         "Refit share",
-        "Share of the steps at which factors are refitted in the end.",
+        "Share of steps with a refit, late in a run.",
         min=0.001,
         max=1.0,
         folded=True,
@@ -48,7 +54,7 @@ class Options:
     max_size: int = option(
         2048,
         "Largest side",
-        "Sides of a matrix above this get a diagonal factor.",
+        "Matrix sides larger than this get a diagonal factor.",
         min=1,
         max=16384,
         folded=True,
@@ -57,10 +63,10 @@ class Options:
 
 
 class Kron(TableOptimizer):
-    """Kron; `momentum_buffer` as in the authors' code, factors as `left` and `right`."""
+    """Kron; `momentum_buffer` as in the authors' code, the factors are `left` and `right`."""
 
     def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
-        """Return a zero mean and factors of one; any shape."""
+        """Return zero momentum and identity factors for a weight of any shape."""
         matrix = weight.reshape(-1) if is_vector(weight) else as_matrix(weight)
         state = {"momentum_buffer": torch.zeros_like(matrix)}
         for name, size in zip(("left", "right"), matrix.shape, strict=False):
@@ -69,7 +75,7 @@ class Kron(TableOptimizer):
         return state
 
     def update(self, tables: list[Table]) -> None:
-        """Take one step; whether factors are refitted is the same for all weights."""
+        """Update all weights; factors of all weights are refitted at the same steps."""
         first = self.param_groups[0]
         due = first["since_refit"] + 1 >= 1 / refit_share(first["count"], first)
         for group in self.param_groups:
@@ -80,6 +86,7 @@ class Kron(TableOptimizer):
         for table in tables:
             rows = zip(table.weights, table.grads, table.states, strict=True)
             for number, (weight, grad, state) in enumerate(rows):
+                # Differs per step and weight, for up to 2**20 weights a table.
                 noise_seed = (first["count"] << 20) + number
                 with table.gate.around(weight, state):
                     mean = _mean(state, table.gate.without_nan(grad), table)
@@ -91,24 +98,27 @@ class Kron(TableOptimizer):
 
 
 def _eye(like: Tensor, size: int) -> Tensor:
-    """Return the matrix of one, (size, size), of the type and on the device of a tensor."""
+    """Return an identity matrix (size, size) with the dtype and device of `like`."""
     return torch.eye(size, dtype=like.dtype, device=like.device)
 
 
 def refit_share(count: int, group: dict[str, Any]) -> float:
-    """Return the share of steps that refit: one at first, then falling exponentially."""
+    """Return the share of steps with a refit: 1 at first, then falling exponentially.
+
+    The rate of 0.001 per step is that of the authors' code.
+    """
     share = math.exp(-0.001 * max(0, count - group["refit_steps"]))
     return max(share, group["refit_share"])
 
 
 def draw_noise(like: Tensor, seed: int) -> Tensor:
-    """Return normal numbers (any shape) that depend on the seed only, so that a resume repeats."""
+    """Return normal noise (any shape) that depends only on the seed, for exact resumes."""
     generator = torch.Generator(like.device).manual_seed(seed)
     return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
 
 
 def _mean(state: dict[str, Any], grad: Tensor, table: Table) -> Tensor:
-    """Change the mean of a gradient (any shape) and return it without bias."""
+    """Update the momentum of a gradient (any shape) and return it with bias correction."""
     beta1 = table.group["betas"][0]
     mean = state["momentum_buffer"]
     mean.lerp_(grad.reshape(mean.shape), 1 - beta1)
@@ -116,7 +126,7 @@ def _mean(state: dict[str, Any], grad: Tensor, table: Table) -> Tensor:
 
 
 def _balance(state: dict[str, Any]) -> None:
-    """Give both factors the same largest entry; their product stays."""
+    """Scale both factors to the same largest entry, without changing their product."""
     sizes = [state[name].abs().max() for name in ("left", "right")]
     middle = (sizes[0] * sizes[1]).sqrt()
     for name, size in zip(("left", "right"), sizes, strict=True):
@@ -124,11 +134,13 @@ def _balance(state: dict[str, Any]) -> None:
 
 
 def _refit(state: dict[str, Any], mean: Tensor, rate: float, seed: int) -> None:
-    """Move the factors so that the preconditioned mean (any shape) becomes white.
+    """Update the factors so that they whiten the momentum (any shape).
 
-    A = left G right^T and B = left^-T V right^-1 with noise V; a factor follows A A^T - B B^T.
+    With A = left G right^T and B = left^-T V right^-1 for noise V, the gradient of a factor is
+    A A^T - B B^T.
     """
     noise = draw_noise(mean, seed)
+    # A little of the noise, as in the authors' code, so that momentum of low rank stays invertible.
     spread = torch.finfo(torch.float32).eps ** 0.5
     mean = torch.add(mean, noise * mean.abs().mean(), alpha=spread)
     ahead, behind = _times_left(state["left"], mean), _divide_left(state["left"], noise)
@@ -140,7 +152,7 @@ def _refit(state: dict[str, Any], mean: Tensor, rate: float, seed: int) -> None:
 
 
 def _follow(factor: Tensor, ahead: Tensor, behind: Tensor, rate: float) -> None:
-    """Change a factor, diagonal or triangular, for sides (rows, any shape)."""
+    """Update a diagonal or triangular factor from A and B, with the factor's side first."""
     tiny = torch.finfo(factor.dtype).tiny
     if factor.dim() == 1:
         first, second = (side.square().reshape(len(factor), -1).sum(1) for side in (ahead, behind))
@@ -148,26 +160,28 @@ def _follow(factor: Tensor, ahead: Tensor, behind: Tensor, rate: float) -> None:
         factor.sub_((first - second) * factor * (rate / size))
         return
     first, second = ahead @ ahead.mT, behind @ behind.mT
+    # The norm makes the step size independent of the scale of the gradients.
     size = _largest_stretch(first + second).clamp(min=tiny)
     factor.sub_(torch.triu((first - second) * (rate / size)) @ factor)
 
 
 def _times_left(factor: Tensor, matrix: Tensor) -> Tensor:
-    """Return factor times matrix (any shape); the factor may be a diagonal."""
+    """Return factor @ matrix (any shape); a 1-D factor is a diagonal."""
     if factor.dim() == 2:
         return factor @ matrix
     return factor.view(-1, *[1] * (matrix.dim() - 1)) * matrix
 
 
 def _divide_left(factor: Tensor, matrix: Tensor) -> Tensor:
-    """Return factor^-T times matrix (any shape); the factor may be a diagonal."""
+    """Return factor^-T @ matrix (any shape); a 1-D factor is a diagonal."""
     if factor.dim() == 2:
         return torch.linalg.solve_triangular(factor.mT, matrix, upper=False)
     return matrix / factor.view(-1, *[1] * (matrix.dim() - 1))
 
 
 def _largest_stretch(matrix: Tensor) -> Tensor:
-    """Return a lower bound (a scalar) of a symmetric matrix's norm by one power step."""
+    """Return a lower bound (a scalar) of a symmetric matrix's norm by one power iteration."""
+    # Scaled by the largest entry first, so that squares neither overflow nor vanish.
     largest = matrix.abs().max()
     tiny = torch.finfo(matrix.dtype).tiny
     scaled = matrix / largest.clamp(min=tiny)
@@ -178,7 +192,7 @@ def _largest_stretch(matrix: Tensor) -> Tensor:
 
 
 def _precondition(state: dict[str, Any], mean: Tensor) -> Tensor:
-    """Return Q^T Q times the mean (any shape) for both factors."""
+    """Return the momentum (any shape) multiplied by Q^T Q for both factors Q."""
     for name in ("left", "right"):
         if name in state:
             factor = state[name]
@@ -189,7 +203,8 @@ def _precondition(state: dict[str, Any], mean: Tensor) -> Tensor:
 
 
 def _apply(weight: Tensor, update: Tensor, group: dict[str, Any]) -> None:
-    """Bound an update (any shape) and take the step."""
+    """Limit the size of an update (any shape) and apply it."""
+    # 1e-12 avoids a division by zero.
     size = update.square().mean().sqrt().add(1e-12)
     update = update * (_LARGEST_UPDATE / size).clamp(max=1)
     weight.mul_(1 - group["lr"] * group["weight_decay"])
@@ -217,17 +232,17 @@ def build(
 SPEC = OptimizerSpec(
     name="kron",
     label="Kron (PSGD)",
-    summary="Fits a preconditioner to every matrix; slow at small batches, for research.",
+    summary="Fits a preconditioner for every matrix; slow at small batch sizes.",
     paper="https://arxiv.org/abs/2402.11858",
     options=Options,
     build=build,
-    state_bytes=12.0,
-    # The authors of the code advise a third of AdamW's rate.
+    state_bytes=12.0,  # momentum and two triangular factors of a square matrix
+    # The authors of the code recommend a third of AdamW's rate.
     default_lr=3e-5,
     rate_follows="adamw",
     experimental=True,
     warning=(
-        "Nothing is known of it in fine-tuning. Refits at every one of the first 500 steps, and "
-        "the matrix work is the same for every batch size."
+        "There are no published results for fine-tuning. It refits at each of the first 500 steps, "
+        "and the matrix work doesn't shrink with the batch size."
     ),
 )

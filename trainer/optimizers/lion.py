@@ -1,4 +1,4 @@
-"""Lion (Chen et al. 2023, arXiv 2302.06675, algorithm 2): steps by the sign of a mean."""
+"""Lion (Chen et al. 2023, arXiv 2302.06675, algorithm 2), which steps by the sign of momentum."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,12 +24,12 @@ from trainer.optimizers._core.shared_options import (
 class Options:
     """The options of Lion."""
 
-    lr: float | None = lr_field("Every weight moves by this much; a fifth of AdamW's rate.")
+    lr: float | None = lr_field("Every weight moves by exactly this much. A fifth of AdamW's rate.")
     beta1: float = beta1_field()
     beta2: float = option(
-        0.99, "Beta 2", "Memory of the mean itself.", min=0.0, max=0.999999, folded=True
+        0.99, "Beta 2", "Decay rate of the momentum itself.", min=0.0, max=0.999999, folded=True
     )
-    # Section 5 of the paper: rates 3 to 10 times smaller than AdamW's, decay as much larger.
+    # Section 5 of the paper: a rate 3 to 10 times below AdamW's, weight decay that much above.
     weight_decay: float = weight_decay_field(0.05, hint=" Five times AdamW's.")
     cautious: bool = cautious_field()
     compiled: bool = compiled_field(" No effect with Cautious.")
@@ -47,14 +47,14 @@ RULE = NativeRule(
 
 
 class Lion(TableOptimizer):
-    """Lion; keys as in the authors' code."""
+    """Lion; state keys as in the authors' code."""
 
     def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
-        """Return a zero mean; any shape."""
+        """Return zero momentum for a weight of any shape."""
         return {"exp_avg": torch.zeros_like(weight)}
 
     def update_table(self, table: Table) -> None:
-        """Take one step."""
+        """Update the weights and states of a table once."""
         group, (beta1, beta2) = table.group, table.group["betas"]
         if group["cautious"]:
             means = table.column("exp_avg")
@@ -80,7 +80,7 @@ def build(
     """Return Lion.
 
     Raises:
-        ConfigError: it cannot be compiled here.
+        ConfigError: the rule cannot be compiled on this machine.
     """
     defaults = {
         "lr": options.lr or SPEC.default_lr,
@@ -96,13 +96,13 @@ def build(
 SPEC = OptimizerSpec(
     name="lion",
     label="Lion",
-    summary="Half of AdamW's memory; every step is equally large, so it likes large batches.",
+    summary="Half of AdamW's memory. All steps have the same size, which suits large batches.",
     paper="https://arxiv.org/abs/2302.06675",
     options=Options,
     build=build,
-    state_bytes=4.0,
-    default_lr=2e-5,  # a fifth of AdamW's, section 5 of the paper
+    state_bytes=4.0,  # one momentum in float32
+    default_lr=2e-5,  # a fifth of AdamW's: section 5 of the paper says 3 to 10 times less
     in_parts=True,
     rate_follows="adamw",
-    warning="Small batches make the signs noisy: lower the rate or enlarge the batch.",
+    warning="Small batches make the signs noisy: lower the rate or raise the batch size.",
 )

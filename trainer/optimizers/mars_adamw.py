@@ -28,7 +28,8 @@ from trainer.optimizers._core.shared_options import (
 class Options:
     """The options of MARS-AdamW."""
 
-    lr: float | None = lr_field("Empty: what suits the model family. One rate for all weights.")
+    lr: float | None = lr_field("Empty: the model family's default. One rate for all weights.")
+    # Gamma and both betas are those of the authors' language-model runs.
     gamma: float = gamma_field()
     beta1: float = beta1_field(0.95)
     beta2: float = beta2_field(0.99)
@@ -38,12 +39,12 @@ class Options:
 
 
 class MarsAdamW(Mars):
-    """MARS-AdamW; keys as in the authors' code."""
+    """MARS-AdamW; state keys as in the authors' code."""
 
     corrected_states = ("exp_avg", "exp_avg_sq")
 
     def update_corrected(self, table: Table) -> None:
-        """Take one step on the weights that are no vectors."""
+        """Update the weights that are not vectors."""
         group = table.group
         if group["cautious"]:
             self._update_cautiously(table)
@@ -88,13 +89,13 @@ def build(
 SPEC = OptimizerSpec(
     name="mars_adamw",
     label="MARS-AdamW",
-    summary="AdamW on gradients that are corrected by their change; half more memory.",
+    summary="AdamW on variance-reduced gradients; half again as much memory.",
     paper="https://arxiv.org/abs/2411.10438",
     options=Options,
     build=build,
-    state_bytes=12.0,
-    default_lr=1e-4,  # AdamW's: the correction keeps the size of a step
+    state_bytes=12.0,  # two moments and the last gradient in float32
+    default_lr=1e-4,  # AdamW's, because the correction hardly changes step sizes
     in_parts=True,
     rate_follows="adamw",
-    warning="Shown to help in pre-training of language models only.",
+    warning="Only shown to help in pre-training language models.",
 )

@@ -1,4 +1,4 @@
-"""MARS-Lion (Yuan et al. 2024, arXiv 2411.10438, algorithm 4): signs of corrected gradients."""
+"""MARS-Lion (Yuan et al. 2024, arXiv 2411.10438, algorithm 4): Lion on corrected gradients."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,20 +21,21 @@ from trainer.optimizers._core.shared_options import (
 class Options:
     """The options of MARS-Lion."""
 
-    lr: float | None = lr_field("Every weight moves by this much; a fifth of AdamW's rate.")
+    lr: float | None = lr_field("Every weight moves by exactly this much. A fifth of AdamW's rate.")
     gamma: float = gamma_field()
     beta1: float = beta1_field(0.95)
     eps: float = eps_field()
+    # Lion's: arXiv 2302.06675, section 5.
     weight_decay: float = weight_decay_field(0.05, hint=" Five times AdamW's.")
 
 
 class MarsLion(Mars):
-    """MARS-Lion; keys as in the authors' code, without the mean square that it never reads."""
+    """MARS-Lion; state keys as in the authors' code, without the second moment it never reads."""
 
     corrected_states = ("exp_avg",)
 
     def update_corrected(self, table: Table) -> None:
-        """Take one step on the weights that are no vectors."""
+        """Update the weights that are not vectors."""
         group = table.group
         for (weights, _, means), corrected in self.corrected(table):
             table.gate.lerp_(means, corrected, 1 - group["betas"][0])
@@ -58,13 +59,13 @@ def build(
 SPEC = OptimizerSpec(
     name="mars_lion",
     label="MARS-Lion",
-    summary="Signs of corrected gradients, in AdamW's memory.",
+    summary="Lion on variance-reduced gradients, with AdamW's memory.",
     paper="https://arxiv.org/abs/2411.10438",
     options=Options,
     build=build,
-    state_bytes=8.0,
+    state_bytes=8.0,  # momentum and the last gradient in float32
     default_lr=2e-5,  # Lion's: arXiv 2302.06675, section 5
     in_parts=True,
     rate_follows="adamw",
-    warning="The authors tuned MARS-AdamW only; biases and gains get AdamW at this small rate.",
+    warning="The authors tuned only MARS-AdamW. Biases and gains get AdamW at this low rate.",
 )

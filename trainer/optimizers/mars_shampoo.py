@@ -1,4 +1,4 @@
-"""MARS-Shampoo (Yuan et al. 2024, arXiv 2411.10438, algorithm 5): orthogonal corrected steps."""
+"""MARS-Shampoo (Yuan et al. 2024, arXiv 2411.10438, algorithm 5), with orthogonalised steps."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -27,14 +27,14 @@ from trainer.optimizers._core.shared_options import (
 class Options:
     """The options of MARS-Shampoo."""
 
-    lr: float | None = lr_field("Empty: what suits the model family. One rate for all weights.")
+    lr: float | None = lr_field("Empty: the model family's default. One rate for all weights.")
     gamma: float = gamma_field()
     beta1: float = beta1_field(0.95)
     scale: str = option(
         "match_adamw",
         "Size of a step",
-        "match_adamw: as large as AdamW's, so that its rates suit. original: as in the authors' "
-        "code, about six times smaller for a matrix of 1024 x 1024.",
+        "match_adamw: the size of AdamW's steps, so that AdamW's rates work. original: as in the "
+        "authors' code, about six times smaller for a matrix of 1024 x 1024.",
         choices=("match_adamw", "original"),
         folded=True,
     )
@@ -43,12 +43,12 @@ class Options:
 
 
 class MarsShampoo(Mars):
-    """MARS-Shampoo; keys as in the authors' code."""
+    """MARS-Shampoo; state keys as in the authors' code."""
 
     corrected_states = ("exp_avg",)
 
     def update_corrected(self, table: Table) -> None:
-        """Take one step on the weights that are no vectors."""
+        """Update the weights that are not vectors."""
         group, beta1 = table.group, table.group["betas"][0]
         for (_, _, means), corrected in self.corrected(table):
             table.gate.lerp_(means, corrected, 1 - beta1)
@@ -77,16 +77,16 @@ def build(
 SPEC = OptimizerSpec(
     name="mars_shampoo",
     label="MARS-Shampoo",
-    summary="Orthogonal steps along corrected gradients; much arithmetic at small batches.",
+    summary="Orthogonalised steps on variance-reduced gradients; slow at small batch sizes.",
     paper="https://arxiv.org/abs/2411.10438",
     options=Options,
     build=build,
-    state_bytes=8.0,
-    default_lr=1e-4,  # AdamW's, as steps have its size: arXiv 2502.16982, equation 4
+    state_bytes=8.0,  # momentum and the last gradient in float32
+    default_lr=1e-4,  # AdamW's, because steps have its size: arXiv 2502.16982, equation 4
     rate_follows="adamw",
     experimental=True,
     warning=(
-        "The authors tuned MARS-AdamW only. The matrix work is the same for every batch size, so "
-        "small batches make it slow."
+        "The authors tuned only MARS-AdamW. The matrix work doesn't shrink with the batch size, so "
+        "small batches are slow."
     ),
 )

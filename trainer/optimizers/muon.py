@@ -1,7 +1,8 @@
-"""Muon (Jordan 2024): orthogonal steps for hidden matrices, AdamW for all other weights.
+"""Muon (Jordan 2024): orthogonalised steps for hidden matrices, AdamW for all other weights.
 
-Steps have AdamW's size (Liu et al. 2025, arXiv 2502.16982, equation 4), so one rate and one decay
-serve both. Matrices that hold several projections side by side are orthogonalised one by one.
+Steps have the size of AdamW's (Liu et al. 2025, arXiv 2502.16982, equation 4), so one learning rate
+and one weight decay serve both. Matrices that hold several projections side by side, such as fused
+QKV layers, are split and each projection is orthogonalised on its own.
 """
 
 from dataclasses import dataclass
@@ -34,24 +35,22 @@ from trainer.optimizers._core.shared_options import (
 class Options:
     """The options of Muon."""
 
-    lr: float | None = lr_field("Empty: what suits the model family. One rate for all weights.")
+    lr: float | None = lr_field("Empty: the model family's default. One rate for all weights.")
     momentum: float = option(
-        0.95, "Momentum", "Memory of the direction of matrices.", min=0.0, max=0.9999
+        0.95, "Momentum", "Decay rate of the momentum of matrices.", min=0.0, max=0.9999
     )
-    nesterov: bool = option(
-        True, "Nesterov", "Look one step ahead along the direction.", folded=True
-    )
+    nesterov: bool = option(True, "Nesterov", "Use Nesterov momentum.", folded=True)
     heads: str = option(
         "head, mel_linear",
         "Output layers",
-        "Matrices for which AdamW is used, besides embeddings: parts of their names, separated "
-        "by commas. A part counts where a name, split at its dots, holds it or ends with _part.",
+        "Matrices that get AdamW, besides embeddings, as comma-separated parts of their names. "
+        "A matrix matches if a dot-separated part of its name is the given part or ends in _part.",
     )
     scale: str = option(
         "match_adamw",
         "Size of a step",
-        "match_adamw: as large as AdamW's, so that its rates suit. original: as in Jordan's code, "
-        "whose rate is 0.02.",
+        "match_adamw: the size of AdamW's steps, so that AdamW's rates work. original: as in "
+        "Jordan's code, which uses a rate of 0.02.",
         choices=("match_adamw", "original"),
         folded=True,
     )
@@ -62,7 +61,7 @@ class Options:
 
 
 class Muon(TableOptimizer):
-    """Muon with AdamW for the rest; `momentum_buffer` as in torch, the others as in its AdamW."""
+    """Muon plus AdamW for the rest; state keys as in torch's Muon and AdamW."""
 
     def __init__(
         self, param_groups: list[dict[str, Any]], defaults: dict[str, Any], heads: list[str]
@@ -76,13 +75,13 @@ class Muon(TableOptimizer):
                     self._parts[weight] = count_projections(name, weight)
 
     def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
-        """Return zeros; any shape."""
+        """Return zero-initialised state for a weight of any shape."""
         is_matrix = weight in self._parts
         names = ("momentum_buffer",) if is_matrix else ("exp_avg", "exp_avg_sq")
         return {name: torch.zeros_like(weight) for name in names}
 
     def update_table(self, table: Table) -> None:
-        """Take one step."""
+        """Update the weights and states of a table once."""
         hidden, others = self._split(table)
         if hidden.weights:
             self._update_hidden(hidden)
@@ -99,7 +98,7 @@ class Muon(TableOptimizer):
             )
 
     def _split(self, table: Table) -> tuple[Table, Table]:
-        """Part a table into hidden matrices and the rest (any shape)."""
+        """Split a table into hidden matrices and the rest (any shape)."""
         hidden, others = (Table(table.group, [], [], [], table.step, table.gate) for _ in range(2))
         for weight, grad, state in zip(table.weights, table.grads, table.states, strict=True):
             (hidden if weight in self._parts else others).add(weight, grad, state)
@@ -124,19 +123,22 @@ class Muon(TableOptimizer):
 
     def _projections(self, weight: Tensor, tensor: Tensor) -> list[Tensor]:
         """View a tensor of a weight's shape (any shape) as its matrices, one per projection."""
+        # GPT-2 stores weights input-major, nn.MultiheadAttention output-major; in both cases the
+        # three projections lie along the longer side.
         side = 0 if weight.size(0) > weight[0].numel() else 1
         return list(as_matrix(tensor).chunk(self._parts[weight], dim=side))
 
 
 def is_hidden(name: str, weight: Tensor, heads: list[str]) -> bool:
-    """Whether a decayed weight (any shape) is a matrix inside the network, not an output layer."""
+    """Return whether a decayed weight (any shape) is a hidden matrix, not an output layer."""
     parts = name.split(".")
     is_head = any(part == head or part.endswith(f"_{head}") for part in parts for head in heads)
     return weight.dim() >= 2 and not is_head
 
 
 def count_projections(name: str, weight: Tensor) -> int:
-    """Return 3 for a weight (any shape) with query, key and value one after the other, else 1."""
+    """Return 3 for a weight (any shape) that holds query, key and value, else 1."""
+    # The names of GPT-2's fused QKV layer and of nn.MultiheadAttention's.
     is_joint = any(part in ("c_attn", "in_proj_weight") for part in name.split("."))
     sides = sorted((weight.size(0), weight[0].numel()))
     return 3 if is_joint and sides[1] == 3 * sides[0] else 1
@@ -161,17 +163,17 @@ def build(
 SPEC = OptimizerSpec(
     name="muon",
     label="Muon",
-    summary="Orthogonal steps for matrices, AdamW for the rest; much arithmetic at small batches.",
+    summary="Orthogonalised steps for matrices, AdamW for the rest; slow at small batch sizes.",
     paper="https://kellerjordan.github.io/posts/muon/",
     options=Options,
     build=build,
-    state_bytes=4.0,
-    default_lr=1e-4,  # AdamW's, as steps have its size: arXiv 2502.16982, equation 4
+    state_bytes=4.0,  # one momentum in float32; weights with AdamW need 8
+    default_lr=1e-4,  # AdamW's, because steps have its size: arXiv 2502.16982, equation 4
     in_parts=True,
     rate_follows="adamw",
     warning=(
-        "Checkpoints that were trained with Adam lose quality when all their weights are tuned "
-        "with Muon (arXiv 2605.10468). The matrix work is the same for every batch size, so small "
-        "batches make it slow."
+        "Full fine-tuning with Muon degrades checkpoints that were trained with Adam (arXiv "
+        "2605.10468). The matrix work doesn't shrink with the batch size, so small batches are "
+        "slow."
     ),
 )

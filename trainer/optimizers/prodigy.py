@@ -1,6 +1,6 @@
 """Prodigy (Mishchenko & Defazio 2024, arXiv 2306.06101, algorithm 4): finds its own step size.
 
-The estimate d of the distance to the solution grows while training; the rate applied is d * lr.
+d estimates the distance to the solution and only grows during training; the applied rate is d * lr.
 """
 
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ class Options(ProdigyOptions):
     slice_p: int = option(
         1,
         "Look at every n-th entry",
-        "11 estimates from every eleventh entry and halves the memory; the rate found differs a "
-        "little (11 % in one test).",
+        "11 estimates the rate from every 11th entry, which halves the memory; the rate differs "
+        "slightly (by 11 % in one test).",
         min=1,
         max=1000,
         folded=True,
@@ -37,7 +37,8 @@ def build(
     """Return Prodigy.
 
     Raises:
-        ConfigError: the groups bring different learning rates, or it cannot be compiled here.
+        ConfigError: the groups have different learning rates, or the rule cannot be compiled on
+            this machine.
     """
     lr = options.lr or SPEC.default_lr
     check_rates(param_groups, lr)
@@ -47,7 +48,7 @@ def build(
 
 
 def _defaults(options: Options, lr: float) -> dict[str, Any]:
-    """Return the groups' values under the names that prodigyopt gives them."""
+    """Return the group options under prodigyopt's names."""
     return {
         "lr": lr,
         "betas": (options.beta1, options.beta2),
@@ -63,6 +64,7 @@ def _defaults(options: Options, lr: float) -> dict[str, Any]:
         "growth_rate": float("inf") if options.growth_rate is None else options.growth_rate,
         "slice_p": options.slice_p,
         "k": 0,
+        # Unused here, but prodigyopt reads them when it loads a checkpoint.
         "decouple": True,
         "fsdp_in_use": False,
         "compiled": options.compiled,
@@ -70,23 +72,23 @@ def _defaults(options: Options, lr: float) -> dict[str, Any]:
 
 
 def effective_lr(optimizer: torch.optim.Optimizer) -> float:
-    """Return d * lr, the rate that AdamW would be given; bias correction is left out."""
+    """Return d * lr, the equivalent of AdamW's learning rate, without bias correction."""
     return read_estimate(optimizer) * float(optimizer.param_groups[0]["lr"])
 
 
 SPEC = OptimizerSpec(
     name="prodigy",
     label="Prodigy",
-    summary="Finds the learning rate by itself; twice AdamW's memory.",
+    summary="Finds the learning rate by itself; needs twice AdamW's memory.",
     paper="https://arxiv.org/abs/2306.06101",
     options=Options,
     build=build,
-    state_bytes=16.0,
+    state_bytes=16.0,  # two moments, s and p0 in float32; 8.7 with slice_p = 11
     default_lr=1.0,
     effective_lr=effective_lr,
     warning=(
-        "A warm-up needs the safeguard, else the rate found is too high. The rate never falls by "
-        "itself: a cosine over the whole run may help, restarts do not. Not for adversarial "
+        "With a warm-up, turn on the safeguard, or the rate grows too high. The rate never falls "
+        "by itself: a cosine over the whole run may help, restarts do not. Not for adversarial "
         "training."
     ),
 )

@@ -1,6 +1,6 @@
 """Prodigy (Mishchenko & Defazio 2024, arXiv 2306.06101, algorithm 4), the authors' package.
 
-The estimate d of the distance to the solution grows while training; the rate applied is d * lr.
+d estimates the distance to the solution and only grows during training; the applied rate is d * lr.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ def build(
 
     Raises:
         MissingDependency: prodigyopt is not installed.
-        ConfigError: the groups bring different learning rates.
+        ConfigError: the groups have different learning rates.
     """
     lr = options.lr or SPEC.default_lr
     check_rates(param_groups, lr)
@@ -48,7 +48,7 @@ def build(
 
 
 def effective_lr(optimizer: torch.optim.Optimizer) -> float:
-    """Return d * lr, the rate that AdamW would be given; bias correction is left out."""
+    """Return d * lr, the equivalent of AdamW's learning rate, without bias correction."""
     group = optimizer.param_groups[0]
     return float(group["d"]) * float(group["lr"])
 
@@ -56,11 +56,11 @@ def effective_lr(optimizer: torch.optim.Optimizer) -> float:
 SPEC = OptimizerSpec(
     name="prodigy_reference",
     label="Prodigy (reference)",
-    summary="The authors' code, to compare with: two waits for the device a tensor and step.",
+    summary="The authors' code, for comparison; waits for the device twice per tensor and step.",
     paper="https://arxiv.org/abs/2306.06101",
     options=Options,
     build=build,
-    state_bytes=16.0,
+    state_bytes=16.0,  # two moments, s and p0 in float32
     default_lr=1.0,
     effective_lr=effective_lr,
 )

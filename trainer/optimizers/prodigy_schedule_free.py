@@ -1,8 +1,8 @@
-"""Prodigy with Schedule-Free averaging: no rate to choose and no schedule; for research.
+"""Prodigy with Schedule-Free averaging: no learning rate and no schedule to choose; for research.
 
-The step of Prodigy (arXiv 2306.06101, algorithm 4, without a mean of gradients) moves the fast
-point z of Schedule-Free (arXiv 2405.15682, algorithm 1), whose average is weighted by the squared
-rate d * lr. No paper studies the mix; it is known from image models.
+Prodigy's step (arXiv 2306.06101, algorithm 4, without the first moment) moves the fast point z of
+Schedule-Free (arXiv 2405.15682, algorithm 1), whose average is weighted by the squared rate d * lr.
+No paper studies the combination; it is used for fine-tuning image models.
 """
 
 from dataclasses import dataclass
@@ -38,12 +38,12 @@ class Options:
     lr: float | None = option(
         None,
         "Learning rate",
-        "A factor on the rate that is found; empty means 1, which is right nearly always.",
+        "Multiplies the rate that is found. Empty means 1, which is nearly always right.",
         min=1e-3,
         max=10.0,
     )
     d0: float = option(
-        1e-6, "First estimate (d0)", "Where the rate starts.", min=1e-12, max=1.0, folded=True
+        1e-6, "First estimate (d0)", "The initial rate.", min=1e-12, max=1.0, folded=True
     )
     d_coef: float = option(
         1.0, "Growth coefficient", "Multiplies the rate that is found.", min=0.01, max=100.0
@@ -51,7 +51,7 @@ class Options:
     beta1: float = option(
         0.9,
         "Beta 1",
-        "How near to the average gradients are taken.",
+        "How close to the average gradients are computed.",
         min=0.01,
         max=0.9999,
         folded=True,
@@ -63,12 +63,12 @@ class Options:
 
 
 class ProdigyScheduleFree(EstimatingOptimizer, ScheduleFree):
-    """Prodigy's step on Schedule-Free's fast point, averaged by the squared rate."""
+    """Prodigy's step on Schedule-Free's fast point, averaged with squared rates as weights."""
 
     estimates = (*ESTIMATES, "weight_sum")
 
     def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
-        """Return the fast point, the first weights and zero sums; any shape."""
+        """Return the fast point, the initial weights and zero sums for a weight of any shape."""
         return {
             "exp_avg_sq": torch.zeros_like(weight),
             "z": weight.clone(),
@@ -77,7 +77,7 @@ class ProdigyScheduleFree(EstimatingOptimizer, ScheduleFree):
         }
 
     def update(self, tables: list[Table]) -> None:
-        """Move the weights with d as it is, then estimate d anew."""
+        """Update the weights with the current d, then update d."""
         self.check_mode()
         group, lr = self.param_groups[0], self.common_rate()
         if not tables or lr == 0:
@@ -98,7 +98,7 @@ class ProdigyScheduleFree(EstimatingOptimizer, ScheduleFree):
 
 
 def _average(pieces: list[list[Tensor]], scalars: Scalars, share: Tensor, table: Table) -> None:
-    """Move the fast points and draw the weights (pieces, any shape) towards them by `share`."""
+    """Update the fast points, and interpolate the weights (pieces, any shape) by `share`."""
     weights, grads, squares, fast = pieces
     gate = table.gate
     dtype = weights[0].dtype
@@ -125,7 +125,7 @@ def build(
     """Return Prodigy with Schedule-Free averaging, ready to train.
 
     Raises:
-        ConfigError: the groups bring different learning rates.
+        ConfigError: the groups have different learning rates.
     """
     lr = options.lr or SPEC.default_lr
     check_rates(param_groups, lr)
@@ -150,25 +150,25 @@ def build(
 
 
 def effective_lr(optimizer: torch.optim.Optimizer) -> float:
-    """Return d * lr, the rate at which the fast point moves."""
+    """Return d * lr, the learning rate of the fast point."""
     return read_estimate(optimizer) * float(optimizer.param_groups[0]["lr"])
 
 
 SPEC = OptimizerSpec(
     name="prodigy_schedule_free",
     label="Prodigy + Schedule-Free",
-    summary="Neither rate nor schedule to choose; for research.",
+    summary="No learning rate and no schedule to choose.",
     paper="https://arxiv.org/abs/2405.15682",
     options=Options,
     build=build,
-    state_bytes=16.0,
+    state_bytes=16.0,  # second moment, z, s and p0 in float32
     default_lr=1.0,
     schedules=("constant",),
     set_mode=set_mode,
     effective_lr=effective_lr,
     experimental=True,
     warning=(
-        "No paper studies this mix. Leave gradient clipping and the average of weights (EMA) off, "
-        "and watch the rate that is found."
+        "No paper studies this combination. Leave gradient clipping and weight averaging (EMA) "
+        "off, and watch the rate that is found."
     ),
 )

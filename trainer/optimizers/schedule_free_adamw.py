@@ -1,6 +1,6 @@
-"""Schedule-Free AdamW (Defazio et al. 2024, arXiv 2405.15682, algorithm 1): averages, not decay.
+"""Schedule-Free AdamW (Defazio et al. 2024, arXiv 2405.15682): averaging replaces rate decay.
 
-Gradients are taken at y, between the fast weights z and their average x; x is what one keeps.
+Gradients are computed at y, between the fast weights z and their average x; x is the result.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ def build(
     """Return Schedule-Free AdamW, ready to train.
 
     Raises:
-        ConfigError: it cannot be compiled here.
+        ConfigError: the rule cannot be compiled on this machine.
     """
     if options.compiled:
         RULE.check(device)
@@ -36,6 +36,7 @@ def build(
         "betas": (options.beta1, options.beta2),
         "eps": options.eps,
         "warmup_steps": options.warmup_steps,
+        # The defaults of the package schedulefree: steps weigh by the squared learning rate alone.
         "r": 0.0,
         "weight_lr_power": 2.0,
         "k": 0,
@@ -51,12 +52,12 @@ def build(
 SPEC = OptimizerSpec(
     name="schedule_free_adamw",
     label="Schedule-Free AdamW",
-    summary="Averages the weights instead of lowering the rate: good whenever you stop.",
+    summary="Averages the weights instead of lowering the rate, so you can stop at any time.",
     paper="https://arxiv.org/abs/2405.15682",
     options=Options,
     build=build,
-    state_bytes=8.0,
-    default_lr=1e-3,
+    state_bytes=8.0,  # z and the second moment in float32
+    default_lr=1e-3,  # 10 times AdamW's default; the authors' README says 1 to 10 times
     schedules=("constant",),
     set_mode=set_mode,
 )

@@ -1,6 +1,6 @@
 """Schedule-Free AdamW (Defazio et al. 2024, arXiv 2405.15682, algorithm 1), the authors' package.
 
-Gradients are taken at y, between the fast weights z and their average x; x is what one keeps.
+Gradients are computed at y, between the fast weights z and their average x; x is the result.
 """
 
 from typing import Any
@@ -42,11 +42,11 @@ def build(
 SPEC = OptimizerSpec(
     name="schedule_free_reference",
     label="Schedule-Free AdamW (reference)",
-    summary="The authors' code, to compare with; it moves each weight five times a step.",
+    summary="The authors' code, for comparison; slower, with several passes over memory per step.",
     paper="https://arxiv.org/abs/2405.15682",
     options=Options,
     build=build,
-    state_bytes=8.0,
+    state_bytes=8.0,  # z and the second moment in float32
     default_lr=1e-3,
     rate_follows="schedule_free_adamw",
     schedules=("constant",),

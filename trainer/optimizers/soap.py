@@ -25,13 +25,14 @@ class Options:
 
     lr: float | None = lr_field("Empty: AdamW's usual rate for fine-tuning.")
     refresh_every: int = option(
-        10, "Refresh (steps)", "Steps between updates of the bases; rarely is faster.", min=1
+        10, "Refresh (steps)", "Steps between updates of the bases; higher is faster.", min=1
     )
-    # 8,194 audio codes and 6,681 text tokens would pass the authors' 10,000: half a gigabyte each.
+    # The authors' 10,000 would include embeddings of 8,194 audio codes and 6,681 text tokens, whose
+    # factor and basis take up to half a gigabyte.
     max_size: int = option(
         2048,
         "Largest side",
-        "Sides of a matrix above this are not rotated.",
+        "Matrix sides larger than this are not rotated.",
         min=1,
         max=16384,
         folded=True,
@@ -48,11 +49,11 @@ class SoapAdam(Soap):
     def step_in_basis(
         self, grad: Tensor, state: dict[str, Any], group: dict[str, Any], step: int
     ) -> Tensor:
-        """Change the averages with a rotated gradient (any shape) and return the rotated update."""
+        """Update the moments with a rotated gradient (any shape); return the rotated update."""
         beta1, beta2 = group["betas"]
         mean = state["exp_avg"].lerp_(grad, 1 - beta1)
         square = state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        # The authors' order: epsilon is added before the bias is corrected.
+        # As in the authors' code, epsilon is added before bias correction.
         correction = math.sqrt(1 - beta2**step) / (1 - beta1**step)
         return mean / square.sqrt().add_(group["eps"]) * correction
 
@@ -74,15 +75,15 @@ def build(
 SPEC = OptimizerSpec(
     name="soap",
     label="SOAP",
-    summary="Adam in a better basis: fewer steps at large batches, slow and large at small ones.",
+    summary="Adam in a better basis: fewer steps at large batch sizes, but slow at small ones.",
     paper="https://arxiv.org/abs/2409.11321",
     options=Options,
     build=build,
-    state_bytes=24.0,
-    default_lr=1e-4,  # AdamW's: the step has the size of Adam's
+    state_bytes=24.0,  # two moments, and two averages and two bases of a square matrix
+    default_lr=1e-4,  # AdamW's, because steps have the size of Adam's
     rate_follows="adamw",
     warning=(
-        "Needs 24 bytes a weight of a square matrix and up to 40 of others. Eigenbases take the "
-        "same time for every batch size, so small batches make it slow."
+        "Needs 24 bytes per weight of a square matrix and up to 40 for others. The eigenbases cost "
+        "the same at every batch size, so small batches are slow."
     ),
 )

@@ -1,4 +1,4 @@
-"""SOAP with two means: AdEMAMix (arXiv 2409.03137) in the eigenbasis of SOAP (arXiv 2409.11321)."""
+"""SOAP with AdEMAMix: the rule of arXiv 2409.03137 in the eigenbasis of arXiv 2409.11321."""
 
 import math
 from dataclasses import dataclass
@@ -26,12 +26,13 @@ class Options:
 
     lr: float | None = lr_field("Empty: AdamW's usual rate for fine-tuning.")
     refresh_every: int = option(
-        10, "Refresh (steps)", "Steps between updates of the bases; rarely is faster.", min=1
+        10, "Refresh (steps)", "Steps between updates of the bases; higher is faster.", min=1
     )
+    # As in soap.py.
     max_size: int = option(
         2048,
         "Largest side",
-        "Sides of a matrix above this are not rotated.",
+        "Matrix sides larger than this are not rotated.",
         min=1,
         max=16384,
         folded=True,
@@ -39,25 +40,25 @@ class Options:
     beta1: float = beta1_field(0.95)
     beta2: float = beta2_field(0.95)
     beta3: float = option(
-        0.999, "Beta 3", "Memory of the slow mean.", min=0.0, max=0.999999, folded=True
+        0.999, "Beta 3", "Decay rate of the slow average.", min=0.0, max=0.999999, folded=True
     )
-    alpha: float = option(5.0, "Alpha", "Weight of the slow mean.", min=0.0, max=100.0)
+    alpha: float = option(5.0, "Alpha", "Weight of the slow average.", min=0.0, max=100.0)
     ramp_steps: int = option(
-        500, "Ramp (steps)", "Steps until alpha and beta 3 are reached; 0: at once.", min=0
+        500, "Ramp (steps)", "Steps until alpha and beta 3 reach their values; 0: at once.", min=0
     )
     eps: float = eps_field()
     weight_decay: float = weight_decay_field()
 
 
 class SoapAdEMAMix(Soap):
-    """SOAP with two means."""
+    """SOAP with a fast and a slow first moment."""
 
     mean_states = ("exp_avg_fast", "exp_avg_slow")
 
     def step_in_basis(
         self, grad: Tensor, state: dict[str, Any], group: dict[str, Any], step: int
     ) -> Tensor:
-        """Change the averages with a rotated gradient (any shape) and return the rotated update."""
+        """Update the moments with a rotated gradient (any shape); return the rotated update."""
         beta1, beta2, beta3 = group["betas"]
         alpha, beta3 = ramped(group["alpha"], beta1, beta3, step, group["ramp_steps"])
         fast = state["exp_avg_fast"].lerp_(grad, 1 - beta1)
@@ -70,7 +71,7 @@ class SoapAdEMAMix(Soap):
 def build(
     param_groups: list[dict[str, Any]], options: Options, device: torch.device
 ) -> torch.optim.Optimizer:
-    """Return SOAP with two means."""
+    """Return SOAP with AdEMAMix."""
     defaults = {
         "lr": options.lr or SPEC.default_lr,
         "betas": (options.beta1, options.beta2, options.beta3),
@@ -86,13 +87,13 @@ def build(
 SPEC = OptimizerSpec(
     name="soap_ademamix",
     label="SOAP + AdEMAMix",
-    summary="SOAP that also remembers old gradients; for research.",
+    summary="SOAP with a second, slow average of old gradients.",
     paper="https://arxiv.org/abs/2409.11321",
     options=Options,
     build=build,
-    state_bytes=28.0,
-    default_lr=1e-4,  # AdamW's: the step has the size of Adam's
+    state_bytes=28.0,  # SOAP's 24 and a second first moment
+    default_lr=1e-4,  # AdamW's, because steps have the size of Adam's
     rate_follows="adamw",
     experimental=True,
-    warning="No paper studies this mix. As slow as SOAP, and larger still.",
+    warning="No paper studies this combination. As slow as SOAP, and needs even more memory.",
 )

@@ -1,9 +1,9 @@
-"""MARS (Yuan et al. 2024, arXiv 2411.10438): gradients corrected by how they changed since.
+"""MARS (Yuan et al. 2024, arXiv 2411.10438): gradients corrected by their change since last step.
 
-c = g + gamma * beta1 / (1 - beta1) * (g - g of the step before), at most 1 long per tensor
-(algorithm 2 and equation 8, the approximate form: no second gradient, so no batch size is needed).
-Only what has more than one entry an output is corrected; biases and gains get AdamW at the same
-rate with betas 0.9 and 0.95, as in the authors' code. There, convolutions get AdamW too.
+c = g + gamma * beta1 / (1 - beta1) * (g - g_previous), clipped to norm 1 per tensor (algorithm 2
+and equation 8). This is the approximate form, which needs no second gradient per step. Biases and
+gains are not corrected: they get AdamW at the same learning rate. The authors' code also gives
+convolutions AdamW, because it corrects 2-D tensors only; here they are corrected.
 """
 
 from collections.abc import Iterator
@@ -18,28 +18,29 @@ from trainer.optimizers._core.elementwise import apply_adamw, is_vector
 from trainer.optimizers._core.param_table import Table, TableOptimizer, cut_rows
 
 VECTOR_BETAS = (0.9, 0.95)
+"""Betas of AdamW for biases and gains, as in the authors' code."""
 
 
 def gamma_field() -> Any:
-    """Declare the strength of the correction."""
-    text = "How strongly a gradient is corrected by its change; 0 is plain."
+    """Declare gamma, the strength of the correction; 0.025 is the paper's value."""
+    text = "How strongly the change of a gradient corrects it; 0 turns the correction off."
     return option(0.025, "Gamma", text, min=0.0, max=1.0)
 
 
 class Mars(TableOptimizer):
-    """What the variants of MARS share: the split, the correction, the copy of the gradient."""
+    """Base of the MARS variants: the split, the correction, the copy of the last gradient."""
 
     corrected_states: tuple[str, ...] = ()
-    """State of a corrected weight besides `last_grad`."""
+    """State names of a corrected weight besides `last_grad`."""
 
     def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
-        """Return zeros; any shape."""
+        """Return zero-initialised state for a weight of any shape."""
         vector_states = ("exp_avg", "exp_avg_sq")
         names = vector_states if is_vector(weight) else (*self.corrected_states, "last_grad")
         return {name: torch.zeros_like(weight) for name in names}
 
     def update_table(self, table: Table) -> None:
-        """Take one step."""
+        """Update the weights and states of a table once."""
         vectors, others = _split(table)
         if vectors.weights:
             _update_vectors(vectors)
@@ -47,13 +48,14 @@ class Mars(TableOptimizer):
             self.update_corrected(others)
 
     def update_corrected(self, table: Table) -> None:
-        """Change the weights that are no vectors."""
+        """Update the weights that are not vectors."""
         raise NotImplementedError
 
     def corrected(self, table: Table) -> Iterator[tuple[list[list[Tensor]], list[Tensor]]]:
-        """Yield pieces (weights, gradients, last gradients, states) and their corrected gradients.
+        """Yield pieces (weights, gradients, states) and their corrected gradients.
 
-        The last gradients are replaced by copies: gradients may be changed in place later.
+        The gradients are copied into `last_grad`. Keeping references instead would be a bug:
+        `zero_grad(set_to_none=False)` reuses their memory, and the correction would always be 0.
         """
         strength = _strength(table.group)
         factors = _clip_factors(table, strength)
@@ -67,7 +69,7 @@ class Mars(TableOptimizer):
 
 
 def _split(table: Table) -> tuple[Table, Table]:
-    """Part a table into biases and gains and the rest (any shape)."""
+    """Split a table into biases and gains, and the rest (any shape)."""
     parts = {
         wanted: Table(table.group, [], [], [], table.step, table.gate) for wanted in (True, False)
     }
@@ -103,18 +105,19 @@ def _correct(grads: list[Tensor], last: list[Tensor], strength: float) -> list[T
 
 
 def _clip_factors(table: Table, strength: float) -> list[Tensor]:
-    """Return for every weight (any shape) the scalar that makes its correction at most 1 long."""
+    """Return, per weight (any shape), the scalar that clips its corrected gradient to norm 1."""
     squares: list[Tensor] = []
     owners: list[int] = []
     for rows, (grads, last) in cut_rows([table.grads, table.column("last_grad")]):
         squares += lists.norm(_correct(grads, last, strength))
         owners += rows
     if squares[0].device.type != "cpu":
-        # Weights are whole there. Places sent to a GPU would wait for all that it still has to do.
+        # On a GPU weights are not cut, so sorting replaces index_add_: copying the indices to the
+        # device would make the host wait for all queued work.
         ordered = sorted(zip(owners, squares, strict=True), key=lambda pair: pair[0])
         sums = torch.stack([square for _, square in ordered]).square_()
     else:
-        # One sum a weight, in the order of its pieces.
+        # One sum per weight over its pieces, in a fixed order.
         sums = torch.zeros(len(table.weights), dtype=squares[0].dtype)
         sums.index_add_(0, torch.tensor(owners), torch.stack(squares).square_())
     return list(sums.sqrt_().clamp_(min=1).reciprocal_().unbind())

@@ -1,6 +1,6 @@
-"""Prodigy's step on a CPU without a compiler: the fused kernel of Adam among few other passes.
+"""Prodigy's step on a CPU without a C++ compiler: torch's fused Adam kernel and a few other passes.
 
-A CPU's memory is the host's, so the scalars of a step are read once and nothing waits for them.
+On a CPU the scalars of a step are in host memory, so reading them waits for nothing.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,18 +13,19 @@ from torch import Tensor
 from trainer.optimizers._core import foreach as lists
 
 PIECE = 1 << 18
-"""Entries worked on at once, a power of two that benchmarks/measure_optimizers.py likes best."""
+"""Entries per piece; the power of two that was fastest in benchmarks/measure_optimizers.py."""
 _SMALL = 1 << 12
-"""Tensors up to this many entries are handed over as lists: calls would cost more than the work."""
+"""Tensors up to this many entries are processed as one list, because the calls would cost more
+than the work; chosen by hand."""
 _LONG_AGO = 1e9
-"""A step at which Adam's bias correction is one."""
+"""A step count at which Adam's bias correction is 1; Prodigy's own, if any, is in the rate."""
 _ROW = 1 << 13
-"""Entries summed in one call: BLAS shares out longer rows among threads that wait on each other."""
+"""Entries per BLAS call: longer rows are split among threads, which then wait for each other."""
 _SMALLEST_WEIGHT = 1e-30
-"""Of a gradient in the running sum: what is divided by it must stay a float32."""
+"""The smallest gradient weight that `_accumulate` may divide by without leaving float32's range."""
 
 Parts = tuple[list[Tensor], list[Tensor]]
-"""Scalars that add up to <g, p0 - p> and to |s|."""
+"""Partial sums (scalars) of <g, p0 - p> and of |s|."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +41,15 @@ class HostNumbers:
 
 
 def step_on_host(columns: Sequence[list[Tensor]], numbers: HostNumbers) -> Parts:
-    """Do all of a step for flat tensors.
+    """Run a whole step for flat tensors.
 
     Args:
-        columns: weights, gradients, both averages, the weighted sums of gradients and the first
-            weights; lists of flat tensors (any shape).
+        columns: weights, gradients, both moments, the weighted gradient sums and the initial
+            weights; lists of flat tensors.
         numbers: The scalars of the step.
 
     Returns:
-        Scalars that add up to <g, p0 - p> and to |s|.
+        Partial sums (scalars) of <g, p0 - p> and of |s|.
     """
     from scipy.linalg import get_blas_funcs
 
@@ -56,13 +57,13 @@ def step_on_host(columns: Sequence[list[Tensor]], numbers: HostNumbers) -> Parts
     small = [row for row in rows if row[0].numel() <= _SMALL]
     parts = _step_small([list(column) for column in zip(*small, strict=True)], numbers)
     scratch = torch.empty(PIECE, dtype=columns[0][0].dtype)
-    # As tensors, for torch makes one of a plain number in every call.
+    # Tensors, because torch would wrap a plain number in a tensor at every call.
     d, counter = torch.full((), numbers.d, dtype=scratch.dtype), torch.full((), _LONG_AGO)
     add: Any = get_blas_funcs("asum", dtype=scratch.numpy().dtype)
     sizes = 0.0
     large = [row for row in rows if row[0].numel() > _SMALL]
     for weight, grad, mean, square, total, first in _pieces(large):
-        # One buffer for all that is soon forgotten, so that it stays in the cache.
+        # All temporaries share one buffer, so that it stays in the cache.
         buffer = scratch if weight.numel() == PIECE else scratch[: weight.numel()]
         _accumulate([total], [grad], numbers)
         sizes += _sum_of_sizes(total, add)
@@ -74,7 +75,7 @@ def step_on_host(columns: Sequence[list[Tensor]], numbers: HostNumbers) -> Parts
 
 
 def _step_small(columns: list[list[Tensor]], numbers: HostNumbers) -> Parts:
-    """As `step_on_host` (flat tensors, any shape), all at once."""
+    """Run `step_on_host` for many small flat tensors at once."""
     if not columns:
         return [], []
     weights, grads, means, squares, totals, firsts = columns
@@ -86,13 +87,16 @@ def _step_small(columns: list[list[Tensor]], numbers: HostNumbers) -> Parts:
 
 
 def _sum_of_sizes(total: Tensor, add: Callable[[Any], float]) -> float:
-    """Return sum |s| (flat) in one pass that only reads, for which torch needs two."""
+    """Return sum |s| (flat) by BLAS asum, which only reads; torch would first write |s|."""
     values = total.numpy()
     return sum([add(values[k : k + _ROW]) for k in range(0, total.numel(), _ROW)])
 
 
 def _accumulate(totals: list[Tensor], grads: list[Tensor], numbers: HostNumbers) -> None:
-    """Set s to beta3 * s + w * g (any shape) in one pass: SGD at rate -w whose decay fits."""
+    """Set s to beta3 * s + w * g (any shape) in one pass.
+
+    Fused SGD computes s - lr * (g + decay * s); lr = -w and decay = -(1 - beta3) / w give this sum.
+    """
     weight, loss = numbers.weight_of_grad, 1 - numbers.betas[2]
     if not _SMALLEST_WEIGHT < weight < 1 / _SMALLEST_WEIGHT:
         lists.mul_(totals, numbers.betas[2])
@@ -126,7 +130,7 @@ def _move(
     numbers: HostNumbers,
     counter: Tensor,
 ) -> None:
-    """As `move_on_host` (any shape), with a scalar for the steps counted."""
+    """Apply `move_on_host` (any shape) with a given step counter (a scalar)."""
     lists.fused_adamw_(
         weights,
         scaled,
@@ -145,10 +149,10 @@ def _move(
 
 
 def _pieces(rows: list[tuple[Tensor, ...]]) -> Iterator[tuple[Tensor, ...]]:
-    """Yield rows of flat tensors, those of long ones in pieces (any shape)."""
+    """Yield rows of flat tensors, long ones cut into pieces."""
     for row in rows:
         if row[0].numel() <= PIECE:
             yield row
         else:
-            # Nothing here is differentiated, so the cheap form of split is safe.
+            # unsafe_split skips autograd bookkeeping, which nothing here needs.
             yield from zip(*(torch.unsafe_split(x, PIECE) for x in row), strict=True)

@@ -1,7 +1,8 @@
 """Schedule-Free AdamW (Defazio et al. 2024, arXiv 2405.15682, algorithm 1) over tables.
 
-A weight holds y, where gradients are taken, and `z` the fast point; their average x is worked out
-from both when it is wanted. Same keys and arithmetic as the package `schedulefree`.
+During training the weights hold y, the point where gradients are computed, and the state holds the
+fast point z; the average x is computed from the two when it is needed. State keys and arithmetic
+match the package `schedulefree`.
 """
 
 import math
@@ -18,26 +19,26 @@ from trainer.optimizers._core.param_table import Table, TableOptimizer
 
 
 class ScheduleFree(TableOptimizer):
-    """What methods with averaging share: turning the weights from y into x and back."""
+    """Base of Schedule-Free methods: convert the weights between y and x."""
 
     def train(self) -> None:
-        """Turn the weights into y, where training goes on."""
+        """Set the weights to y, the training point."""
         self._turn(True)
 
     def eval(self) -> None:
-        """Turn the weights into the average x, which one keeps."""
+        """Set the weights to the average x, the result to validate, save and use."""
         self._turn(False)
 
     def check_mode(self) -> None:
-        """Refuse to step from x.
+        """Check that the weights hold y.
 
         Raises:
-            ConfigError: the weights are the average at the moment.
+            ConfigError: the weights hold the average x.
         """
         if not self.param_groups[0]["train_mode"]:
             raise ConfigError(
-                "The weights are the average that is meant for use. Switch the optimizer to "
-                "training with set_mode(optimizer, True) before the next step."
+                "The weights hold the average x, which is not a training point. Call "
+                "set_mode(optimizer, True) before the next step."
             )
 
     @torch.no_grad()
@@ -45,6 +46,7 @@ class ScheduleFree(TableOptimizer):
         for group in self.param_groups:
             if group["train_mode"] != training:
                 beta1 = group["betas"][0]
+                # y = (1 - beta1) * z + beta1 * x; the second share inverts that to get x from y.
                 share = 1 - beta1 if training else 1 - 1 / beta1
                 for weight in group["params"]:
                     if "z" in self.state[weight]:
@@ -67,14 +69,14 @@ RULE = NativeRule(
 
 
 class ScheduleFreeAdamW(ScheduleFree):
-    """Schedule-Free AdamW with its own warm-up."""
+    """Schedule-Free AdamW with built-in warm-up."""
 
     def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
-        """Return the fast point and a zero average; any shape."""
+        """Return the fast point and a zero second moment for a weight of any shape."""
         return {"z": weight.clone(), "exp_avg_sq": torch.zeros_like(weight)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state of ours or of schedulefree, which counts the steps in its groups only."""
+        """Load a state saved here or by schedulefree, which counts steps per group only."""
         super().load_state_dict(state_dict)
         for group in self.param_groups:
             for weight in group["params"]:
@@ -82,7 +84,7 @@ class ScheduleFreeAdamW(ScheduleFree):
                     self.state[weight].setdefault("step", group["k"])
 
     def update(self, tables: list[Table]) -> None:
-        """Advance the averaging of every group, then its weights."""
+        """Update the averaging weights of every group, then its tensors."""
         self.check_mode()
         for group in self.param_groups:
             _advance(group)
@@ -91,10 +93,11 @@ class ScheduleFreeAdamW(ScheduleFree):
             group["k"] += 1
 
     def update_table(self, table: Table) -> None:
-        """Take one step."""
+        """Update the weights and states of a table once."""
         group, lr = table.group, table.group["scheduled_lr"]
         beta1, beta2 = group["betas"]
         share = group["share_of_z"]
+        # Moving z by -lr * u moves y by this much per u (algorithm 1 with x eliminated).
         push = lr * (beta1 * (1 - share) - 1)
         if group["compiled"] and table.is_dense("z", "exp_avg_sq"):
             unbias2 = 1 / math.sqrt(1 - beta2 ** (group["k"] + 1))
@@ -113,11 +116,13 @@ class ScheduleFreeAdamW(ScheduleFree):
 
 
 def _advance(group: dict[str, Any]) -> None:
-    """Work out the rate of a step and how much of z enters the average; host numbers all."""
+    """Compute the rate of a step and the share of z in the average, all on the host."""
     warmup = group["warmup_steps"]
     lr = group["lr"] * min(1.0, (group["k"] + 1) / warmup if warmup else 1.0)
     group["scheduled_lr"] = lr
     group["lr_max"] = max(lr, group["lr_max"])
+    # Steps count by the square of the largest rate so far (weight_lr_power 2), so that warm-up
+    # steps hardly enter the average.
     weight = (group["k"] + 1) ** group["r"] * group["lr_max"] ** group["weight_lr_power"]
     group["weight_sum"] += weight
     group["share_of_z"] = weight / group["weight_sum"] if group["weight_sum"] else 0.0

@@ -1,4 +1,4 @@
-"""What both forms of Schedule-Free AdamW can be told, and how they are switched."""
+"""Options of both Schedule-Free AdamW implementations, and how to switch their mode."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,34 +13,44 @@ class ScheduleFreeOptions:
     lr: float | None = option(
         None,
         "Learning rate",
-        "Empty: what suits the model family. It stays high to the end; 1 to 10 times AdamW's.",
+        "Empty: the model family's default. Usually 1 to 10 times AdamW's; it stays constant.",
         min=1e-9,
         max=1.0,
     )
     warmup_steps: int = option(
         50,
         "Warm-up (steps)",
-        "Steps until the full rate, about 5 % of the run; they weigh less in the average.",
+        "Steps until the full rate, about 5 % of the run; they count less in the average.",
         min=0,
     )
     beta1: float = option(
         0.9,
         "Beta 1",
-        "How near to the average gradients are taken; 0.95 to 0.98 for long runs.",
+        "How close to the average gradients are computed; 0.95 to 0.98 for long runs.",
         min=0.01,
         max=0.9999,
         folded=True,
     )
     beta2: float = option(
-        0.999, "Beta 2", "Memory of the gradient's size.", min=0.0, max=0.999999, folded=True
+        0.999,
+        "Beta 2",
+        "Decay rate of the moving average of squared gradients.",
+        min=0.0,
+        max=0.999999,
+        folded=True,
     )
     eps: float = option(
-        1e-8, "Epsilon", "Keeps the division finite.", min=1e-15, max=1e-2, folded=True
+        1e-8,
+        "Epsilon",
+        "Added to the denominator to avoid dividing by zero.",
+        min=1e-15,
+        max=1e-2,
+        folded=True,
     )
     weight_decay: float = option(
         0.01,
         "Weight decay",
-        "Pulls weights towards zero; biases, norms and embeddings are left alone.",
+        "Pulls weights towards zero; biases, norms and embeddings are exempt.",
         min=0.0,
         max=1.0,
         folded=True,
@@ -48,7 +58,7 @@ class ScheduleFreeOptions:
 
 
 def set_mode(optimizer: Any, training: bool) -> None:
-    """Turn the weights into y for training, or into the average x for use."""
+    """Set the weights to y for training, or to the average x for everything else."""
     if training:
         optimizer.train()
     else:

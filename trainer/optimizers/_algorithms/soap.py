@@ -1,7 +1,8 @@
-"""SOAP (Vyas et al. 2024, arXiv 2409.11321, algorithm 3): an Adam in the eigenbasis of Shampoo.
+"""SOAP (Vyas et al. 2024, arXiv 2409.11321, algorithm 3): Adam in the eigenbasis of Shampoo.
 
-Per matrix it keeps averages of G G^T and G^T G, rotates the gradient into their eigenbases, lets a
-rule of the Adam kind work there, and rotates the step back. The first step only starts them.
+For each matrix it averages G G^T and G^T G, rotates the gradient into their eigenbases, applies an
+Adam-like rule there, and rotates the update back. The first step only initialises the bases, as in
+the authors' code.
 """
 
 from typing import Any
@@ -17,13 +18,13 @@ _SIDES = {"left": 0, "right": 1}
 
 
 class Soap(TableOptimizer):
-    """What SOAP and its mix with AdEMAMix share; a subclass brings the rule in the eigenbasis."""
+    """Base of SOAP and SOAP with AdEMAMix; a subclass defines the rule in the eigenbasis."""
 
     mean_states: tuple[str, ...] = ("exp_avg",)
-    """Averages of the rotated gradient; they turn with the bases."""
+    """State names of the rotated first moments, which must follow when the bases change."""
 
     def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
-        """Return zero averages; bases follow with the first gradient. Any shape."""
+        """Return zero moments for a weight of any shape; the first gradient sets the bases."""
         names = (*self.mean_states, "exp_avg_sq")
         if is_vector(weight):
             return {name: torch.zeros_like(weight) for name in names}
@@ -35,7 +36,7 @@ class Soap(TableOptimizer):
         return state
 
     def update_table(self, table: Table) -> None:
-        """Take one step."""
+        """Update the weights and states of a table once."""
         for weight, grad, state in zip(table.weights, table.grads, table.states, strict=True):
             with table.gate.around(weight, state):
                 self._update_weight(weight, table.gate.without_nan(grad), state, table)
@@ -43,7 +44,7 @@ class Soap(TableOptimizer):
     def _update_weight(
         self, weight: Tensor, grad: Tensor, state: dict[str, Any], table: Table
     ) -> None:
-        """Change a weight by its gradient (any shape)."""
+        """Update a weight (any shape) with its gradient."""
         group, rule_step = table.group, table.step - 1
         matrix = grad if is_vector(weight) else as_matrix(grad)
         if rule_step == 0:
@@ -57,15 +58,17 @@ class Soap(TableOptimizer):
     def step_in_basis(
         self, grad: Tensor, state: dict[str, Any], group: dict[str, Any], step: int
     ) -> Tensor:
-        """Change the averages with a rotated gradient (any shape) and return the rotated update."""
+        """Update the moments with a rotated gradient (any shape); return the rotated update."""
         raise NotImplementedError
 
     def _follow(
         self, state: dict[str, Any], grad: Tensor, group: dict[str, Any], step: int
     ) -> None:
-        """Let the averages of one matrix (any 2-D shape) follow, and at times its bases."""
+        """Update the Shampoo averages of a matrix (any 2-D shape), and its bases when due."""
         _average_products(state, grad, group)
         if step % group["refresh_every"] == 0 and not _SIDES.keys().isdisjoint(state):
+            # First moments are stored rotated: out of the old bases here, into the new ones below.
+            # Second moments cannot be rotated, only reordered, as in the authors' code.
             means = {name: _rotate_back(state[name], state) for name in self.mean_states}
             _refresh_bases(state)
             for name, mean in means.items():
@@ -73,11 +76,12 @@ class Soap(TableOptimizer):
 
 
 def _start_bases(state: dict[str, Any], grad: Tensor, group: dict[str, Any]) -> None:
-    """Set the eigenbases of the first gradient (any 2-D shape), largest eigenvalue first."""
+    """Set the bases to the eigenvectors of the first gradient's products, largest first."""
     _average_products(state, grad, group)
     for side in _SIDES:
         if side in state:
             product = state[side]
+            # The nudge of the diagonal is that of the authors' code.
             nudge = 1e-30 * torch.eye(len(product), dtype=product.dtype, device=product.device)
             state[f"{side}_basis"] = torch.linalg.eigh(product + nudge).eigenvectors.flip(1)
 
@@ -91,7 +95,10 @@ def _average_products(state: dict[str, Any], grad: Tensor, group: dict[str, Any]
 
 
 def _refresh_bases(state: dict[str, Any]) -> None:
-    """Take one power step and a QR decomposition, ordered by the eigenvalues as they are now."""
+    """Refresh the bases by one power iteration and a QR decomposition (algorithm 4 of the paper).
+
+    Columns are first sorted by their current eigenvalue estimates, and second moments with them.
+    """
     for side, axis in _SIDES.items():
         if side not in state:
             continue
@@ -103,14 +110,14 @@ def _refresh_bases(state: dict[str, Any]) -> None:
 
 
 def _rotate(matrix: Tensor, state: dict[str, Any]) -> Tensor:
-    """Turn a matrix (any 2-D shape) into the eigenbases."""
+    """Rotate a matrix (any 2-D shape) into the eigenbases."""
     if "left_basis" in state:
         matrix = state["left_basis"].mT @ matrix
     return matrix @ state["right_basis"] if "right_basis" in state else matrix
 
 
 def _rotate_back(matrix: Tensor, state: dict[str, Any]) -> Tensor:
-    """Turn a matrix (any 2-D shape) out of the eigenbases."""
+    """Rotate a matrix (any 2-D shape) back out of the eigenbases."""
     if "left_basis" in state:
         matrix = state["left_basis"] @ matrix
     return matrix @ state["right_basis"].mT if "right_basis" in state else matrix

@@ -1,8 +1,9 @@
-"""Late verdicts: the host counts a step before it knows whether the device took it.
+"""Correct the host's step counts after the device skipped a step.
 
-The verdict is copied to the host beside the work of the device and looked at when the next step
-begins, by when it lies there; what was counted for a step that was left out is taken back. So
-counts are exact whenever they are used or saved, and nothing waits.
+The host counts a step before it knows whether the device skipped it. `found_inf` is copied to the
+host asynchronously and read when the next step begins, by which time it has arrived; if the step
+was skipped, its counts are undone. Counts are therefore exact whenever they are used or saved,
+and the host never waits.
 """
 
 from collections.abc import Iterator
@@ -14,22 +15,22 @@ from torch import Tensor
 
 
 class LateVerdict:
-    """The verdict on the last step of an optimizer, and what to undo if it says no."""
+    """Whether the last step of an optimizer was skipped, and the counts to undo if so."""
 
     def __init__(self, device: torch.device) -> None:
         is_cuda = device.type == "cuda"
         self._flag = torch.zeros((), pin_memory=is_cuda)
-        # The same memory, which the host may look at without an operator of torch.
+        # A view of the same pinned memory that can be read without dispatching a torch operator.
         self._seen = self._flag.numpy()
         self._copied = torch.cuda.Event() if is_cuda else None
         self._before: list[dict[str, Any]] = []
         self.verdict: Tensor | None = None
         self.counted: list[dict[str, Any]] = []
-        """States whose `step` was raised."""
+        """States whose `step` was incremented."""
 
     @contextmanager
     def noting(self, groups: list[dict[str, Any]], found_inf: Tensor) -> Iterator[None]:
-        """Send a verdict (a scalar) to the host and note the numbers that a block changes."""
+        """Start copying `found_inf` (a scalar) to the host; record the numbers a block changes."""
         if self.verdict is not found_inf:
             self.verdict = found_inf
             self._flag.copy_(found_inf, non_blocking=True)
@@ -41,12 +42,12 @@ class LateVerdict:
             {name: value for name, value in numbers.items() if group[name] != value}
             for group, numbers in zip(groups, before, strict=True)
         ]
-        # Of a step in several parts, what was before the first counts.
+        # If a step runs in several parts, the values from before the first part are kept.
         earlier: list[dict[str, Any]] = self._before or [{} for _ in groups]
         self._before = [now | first for now, first in zip(changed, earlier, strict=True)]
 
     def settle(self, groups: list[dict[str, Any]]) -> None:
-        """Take back what was counted if the step was left out; once only."""
+        """Undo the counts if the step was skipped; does nothing when called again."""
         before, self._before = self._before, []
         counted, self.counted = self.counted, []
         if self.verdict is None:

@@ -1,4 +1,4 @@
-"""Rules that look at one entry at a time, written for lists of pieces (any shape)."""
+"""Element-wise update rules shared by several optimizers, over lists of tensors of any shape."""
 
 import math
 
@@ -9,11 +9,13 @@ from trainer.optimizers._core import foreach as lists
 from trainer.optimizers._core.found_inf import Gate
 from trainer.optimizers._core.param_table import Table
 
+# Devices that have torch's fused AdamW kernel; the others use the list operations below.
 _FUSED_DEVICES = ("cpu", "cuda")
 
 
 def is_vector(weight: Tensor) -> bool:
-    """Whether a weight of any shape holds one number per output: a bias or a gain."""
+    """Return whether a weight of any shape holds one number per output, like a bias or a gain."""
+    # Counting dimensions is not enough: weight-norm gains of convolutions have shape (out, 1, 1).
     return weight.dim() == 0 or weight.numel() == weight.size(0)
 
 
@@ -27,10 +29,14 @@ def apply_adamw(
     step: int,
     gate: Gate,
 ) -> None:
-    """Apply AdamW (arXiv 1711.05101) to pieces: weights, gradients, means, mean squares."""
+    """Apply one AdamW step (arXiv 1711.05101, algorithm 2) in place.
+
+    `pieces` are the weights, gradients, first moments and second moments.
+    """
     weights, grads, means, squares = pieces
     device = weights[0].device
     if device.type in _FUSED_DEVICES:
+        # The kernel wants the step of each tensor as a tensor; all of them share this one.
         counter = torch.full((), step, dtype=torch.float32, device=device)
         lists.fused_adamw_(
             weights,
@@ -58,25 +64,26 @@ def apply_adamw(
 
 
 def adam_denominators(squares: list[Tensor], eps: float, beta2: float, step: int) -> list[Tensor]:
-    """Return sqrt(v / (1 - beta2**step)) + eps for averages v of any shape."""
+    """Return sqrt(v / (1 - beta2**step)) + eps for second moments v of any shape."""
     roots = lists.sqrt(squares)
+    # Epsilon is added after bias correction, as in torch; SOAP and Prodigy add it elsewhere.
     lists.mul_(roots, 1 / math.sqrt(1 - beta2**step))
     lists.add_(roots, eps)
     return list(roots)
 
 
 def step_size(lr: float, betas: tuple[float, float], step: int) -> float:
-    """Return the rate divided by the bias correction of the gradient's mean."""
+    """Return the learning rate divided by the bias correction of the first moment."""
     return lr / (1 - betas[0] ** step)
 
 
 def apply_updates(
     table: Table, updates: list[Tensor], *, lr: float, cautious_of: list[Tensor] | None = None
 ) -> None:
-    """Decay the weights of a table and subtract lr times whole updates (any shape).
+    """Apply weight decay to a table, then subtract lr times the updates (whole tensors, any shape).
 
-    With `cautious_of`, entries whose update points against those gradients are left out and the
-    others enlarged by the inverse of their share (arXiv 2411.16085, algorithm 1); `updates` change.
+    With `cautious_of` (gradients), entries whose update has the opposite sign of the gradient are
+    skipped and the others are scaled up (arXiv 2411.16085, algorithm 1). Changes `updates`.
     """
     if cautious_of is not None:
         mask_disagreement(updates, cautious_of)
@@ -84,7 +91,8 @@ def apply_updates(
 
 
 def mask_disagreement(updates: list[Tensor], grads: list[Tensor]) -> None:
-    """Zero the entries of updates (any shape) that disagree in sign; scale the others up."""
+    """Zero the entries of updates (any shape) whose sign disagrees; scale up the others."""
     for update, grad in zip(updates, grads, strict=True):
         mask = (update * grad > 0).to(update.dtype)
+        # The floor, from the authors' code, limits the scale to 1000 when nearly all disagree.
         update.mul_(mask).div_(mask.mean().clamp_(min=1e-3))

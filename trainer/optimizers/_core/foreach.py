@@ -1,13 +1,14 @@
-"""Torch's kernels for lists of tensors (any shape): one call, and on a GPU one launch, for all.
+"""Torch's multi-tensor (foreach) operations under short names, for tensors of any shape.
 
-A trailing underscore changes the first list in place, as everywhere in torch.
+One call, and on a GPU one kernel launch, handles a whole list. Names that end with an underscore
+change the first list in place, as everywhere in torch.
 """
 
 from typing import Any
 
 import torch
 
-# PyTorch keeps the names private but documents them, and its own optimizers are built on them.
+# The names are private, but PyTorch documents them and builds its own optimizers on them.
 _torch: Any = torch
 
 abs = _torch._foreach_abs
@@ -31,8 +32,8 @@ sub_ = _torch._foreach_sub_
 fused_adamw_ = _torch._fused_adamw_
 fused_sgd_ = _torch._fused_sgd_
 
-# With one number for all tensors that lies on the device. The functions above would read it: they
-# take a tensor without dimensions for a plain number.
+# The overloads that take one scalar tensor. The functions above treat a 0-d tensor as a Python
+# number and read it, which makes the host wait for the device.
 scale = torch.ops.aten._foreach_mul.Tensor
 scale_ = torch.ops.aten._foreach_mul_.Tensor
 divide_ = torch.ops.aten._foreach_div_.Tensor

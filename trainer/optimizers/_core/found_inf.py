@@ -1,8 +1,8 @@
-"""A gate before changes in place: on a GPU the verdict on a step is known to the device alone.
+"""In-place updates that the device itself skips when the gradients of a step overflowed.
 
-Shut, it keeps every number as it is, and no host waits to know. What a rule changes entry by entry
-goes through torch's fused SGD, the one kernel for lists that looks at such a verdict before it
-touches memory; so the gate costs no pass over the memory.
+With fp16 loss scaling, whether a step counts (`found_inf`) is only known on the GPU, and reading it
+would make the host wait. Element-wise updates therefore go through torch's fused SGD kernel, which
+checks `found_inf` before it touches memory, so skipping costs no extra pass over memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,10 +18,10 @@ from trainer.optimizers._core import foreach as lists
 
 @dataclass(frozen=True)
 class Gate:
-    """Lets changes pass unless `found_inf` (a scalar on the device: 0 or 1) says otherwise.
+    """Applies in-place updates unless `found_inf` (a scalar on the device, 0 or 1) is 1.
 
-    Without `found_inf` it is always open and rounds as the plain functions do; behind a verdict the
-    last digits may differ, since one kernel does what were two.
+    Without `found_inf` every update is applied, with the rounding of the plain list operations.
+    With it the last digits may differ, because one kernel replaces two.
     """
 
     found_inf: Tensor | None = None
@@ -29,7 +29,7 @@ class Gate:
     def move_(
         self, targets: list[Tensor], steps: list[Tensor], rate: float, *, keep: float = 1.0
     ) -> None:
-        """Let targets (any shape) become keep * targets - rate * steps."""
+        """Set targets (any shape) to keep * targets - rate * steps."""
         if self.found_inf is None:
             if keep != 1.0:
                 lists.mul_(targets, keep)
@@ -40,21 +40,22 @@ class Gate:
         move(targets, steps, rate, keep, self.found_inf)
 
     def scale_(self, targets: list[Tensor], factor: float) -> None:
-        """Multiply targets (any shape)."""
+        """Multiply targets (any shape) by a factor."""
         if self.found_inf is None:
             lists.mul_(targets, factor)
             return
+        # x - (1 - factor) * x, so that the same fused kernel serves.
         self.move_(targets, targets, 1 - factor)
 
     def lerp_(self, targets: list[Tensor], ends: list[Tensor], share: float) -> None:
-        """Draw targets (any shape) towards their ends."""
+        """Interpolate targets (any shape) linearly towards `ends` by `share`."""
         if self.found_inf is None:
             lists.lerp_(targets, ends, share)
             return
         self.move_(targets, ends, -share, keep=1 - share)
 
     def mean_squares_(self, squares: list[Tensor], grads: list[Tensor], beta2: float) -> None:
-        """Change moving averages of squared gradients (any shape)."""
+        """Update moving averages of squared gradients (any shape)."""
         if self.found_inf is None:
             lists.mul_(squares, beta2)
             lists.addcmul_(squares, grads, grads, 1 - beta2)
@@ -62,7 +63,7 @@ class Gate:
         self.move_(squares, list(lists.mul(grads, grads)), beta2 - 1, keep=beta2)
 
     def copy_(self, targets: list[Tensor], values: list[Tensor]) -> None:
-        """Set targets to values (any shape)."""
+        """Copy values (any shape) into targets."""
         if self.found_inf is None:
             lists.copy_(targets, values)
             return
@@ -70,20 +71,23 @@ class Gate:
             target.copy_(self.pick(value, target))
 
     def pick(self, changed: Tensor, kept: Tensor) -> Tensor:
-        """Return what has changed (any shape), or what is to be kept instead."""
+        """Return `changed` (any shape), or `kept` if the step is skipped."""
         return (
             changed if self.found_inf is None else torch.where(self.found_inf == 0, changed, kept)
         )
 
     def without_nan(self, grad: Tensor) -> Tensor:
-        """Return a gradient (any shape), or zeros if the step will not count."""
+        """Return a gradient (any shape), or zeros if the step is skipped.
+
+        Decompositions such as eigh fail on NaN, so rules that use them need finite numbers.
+        """
         return grad if self.found_inf is None else self.pick(grad, torch.zeros_like(grad))
 
     @contextmanager
     def around(self, weight: Tensor, state: dict[str, Any]) -> Iterator[None]:
-        """Put a weight (any shape) and its state back after a block that changes them at will.
+        """Restore a weight (any shape) and its state after the block if the step is skipped.
 
-        It copies them first, so it is for rules that do far more arithmetic than that.
+        This copies both, so it is meant for rules whose matrix work dwarfs a copy (SOAP, Kron).
         """
         if self.found_inf is None:
             yield
@@ -106,7 +110,8 @@ def _is_dense(tensors: Sequence[Tensor]) -> bool:
 def _move_dense(
     targets: list[Tensor], steps: list[Tensor], rate: float, keep: float, found_inf: Tensor
 ) -> None:
-    """Do as `Gate.move_` (any shape) in one kernel: x - rate * (step + pull * x)."""
+    """Apply `Gate.move_` (any shape) in one kernel: x - rate * (step + decay * x)."""
+    # Fused SGD without momentum computes exactly this; its weight decay stands in for `keep`.
     lists.fused_sgd_(
         targets,
         steps,
@@ -125,6 +130,6 @@ def _move_dense(
 def _move_each(
     targets: list[Tensor], steps: list[Tensor], rate: float, keep: float, found_inf: Tensor
 ) -> None:
-    """Do as `Gate.move_` one by one: the kernel takes no tensors with gaps (any shape)."""
+    """Apply `Gate.move_` one tensor at a time; the kernel needs contiguous tensors (any shape)."""
     for target, step in zip(targets, steps, strict=True):
         target.copy_(torch.where(found_inf == 0, keep * target - rate * step, target))

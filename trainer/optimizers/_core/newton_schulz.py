@@ -1,4 +1,4 @@
-"""Newton-Schulz: pushes all singular values of matrices towards one, many matrices at once."""
+"""Newton-Schulz iteration: push the singular values of many matrices towards one."""
 
 import math
 from collections import defaultdict
@@ -7,20 +7,21 @@ import torch
 from torch import Tensor
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic polynomial in Jordan's post on Muon: steepest at zero, not exact at one."""
-_STEPS = 5
+"""Coefficients of the quintic polynomial in Jordan's post on Muon. They maximise the slope at zero,
+so that small singular values grow fast; singular values end up near one, not exactly at it."""
+_STEPS = 5  # as in Jordan's code and torch.optim.Muon
 
 
 def as_matrix(tensor: Tensor) -> Tensor:
-    """View a tensor of any shape with outputs first as (outputs, the rest)."""
+    """View a tensor of any shape whose first dimension is the outputs as (outputs, rest)."""
     return tensor.reshape(tensor.size(0), -1)
 
 
 def orthogonalize(matrices: list[Tensor], *, eps: float = 1e-7) -> list[Tensor]:
-    """Return matrices of any 2-D shapes with their singular values pushed to about one.
+    """Return matrices of any 2-D shapes with all singular values pushed to about one.
 
-    Equal shapes are worked on together. In bfloat16 on a GPU, where it is precise enough for the
-    polynomial and several times faster; in float32 elsewhere.
+    Matrices of equal shape are batched. A GPU computes in bfloat16, which is precise enough for
+    this polynomial and several times faster; other devices compute in float32.
     """
     numbers: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number, matrix in enumerate(matrices):
@@ -33,7 +34,7 @@ def orthogonalize(matrices: list[Tensor], *, eps: float = 1e-7) -> list[Tensor]:
 
 
 def match_adamw(shape: torch.Size) -> float:
-    """Return the factor that gives an orthogonal matrix the size of AdamW's update.
+    """Return the factor that gives an orthogonal update the RMS of a typical AdamW update.
 
     0.2 * sqrt(larger side): Liu et al. 2025, arXiv 2502.16982, equation 4.
     """
@@ -41,16 +42,18 @@ def match_adamw(shape: torch.Size) -> float:
 
 
 def match_spectrum(shape: torch.Size) -> float:
-    """Return the factor of Jordan's code: sqrt(outputs / inputs), at least 1."""
+    """Return the factor in Jordan's code: sqrt(outputs / inputs), at least 1."""
     return math.sqrt(max(1.0, shape[0] / math.prod(shape[1:])))
 
 
 def _iterate(stack: Tensor, eps: float) -> Tensor:
-    """Run the iteration on matrices of one shape (any shape, matrices last)."""
+    """Run the iteration on a batch of matrices (the last two dimensions)."""
     first, second, third = _COEFFICIENTS
     x = stack.bfloat16() if stack.is_cuda else stack.float()
+    # Wide, so that the Gram matrix has the smaller side.
     is_tall = x.size(-2) > x.size(-1)
     x = x.mT if is_tall else x
+    # The Frobenius norm bounds the largest singular value, which must start at 1 or below.
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=eps)
     for _ in range(_STEPS):
         gram = x @ x.mT

@@ -1,4 +1,4 @@
-"""Parameter groups: which weights are decayed and which are not."""
+"""Parameter groups: which weights get weight decay and which do not."""
 
 from typing import Any
 
@@ -15,10 +15,11 @@ _UNDECAYED_MODULES = (
 
 
 def param_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Split the trainable parameters into decayed ones (`are_matrices`) and others, each once.
+    """Split the trainable parameters into a decayed group (`are_matrices`) and an exempt one.
 
-    Biases, norms, embeddings and weight-norm gains are not decayed: pulling them to zero moves the
-    function without making it simpler. The order is the model's own, so that it survives a resume.
+    Biases, norms, embeddings and weight-norm gains are exempt: shrinking them changes the function
+    without making it simpler. Parameters keep the model's order, because optimizers match saved
+    state to parameters by position.
     """
     undecayed = {
         id(parameter)
@@ -30,7 +31,8 @@ def param_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     other_group = _empty_group(0.0, are_matrices=False)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            # One number per output is a bias or a gain, whatever its number of dimensions.
+            # One number per output is a bias or a gain, whatever its number of dimensions:
+            # weight-norm gains of convolutions are (out, 1, 1).
             is_vector = parameter.dim() == 0 or parameter.numel() == parameter.size(0)
             is_decayed = not is_vector and id(parameter) not in undecayed
             group = decayed_group if is_decayed else other_group

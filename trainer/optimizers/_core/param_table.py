@@ -1,9 +1,9 @@
-"""Optimizers over tables of tensors: the bookkeeping that all rules of this house share.
+"""The base class of this project's own optimizers, and the tables of tensors they update.
 
 A rule sees lists of flat pieces. On a CPU the pieces are small enough to stay in the cache while
-all operations of the rule pass over them, so memory is read and written once a step; elsewhere they
-are whole tensors, and every call of `_lists` is one launch for all of them. The host never
-asks the device for a number.
+all operations of a rule pass over them, so memory is read and written once per step. On a GPU they
+are whole tensors, and every call of `_lists` is one launch for all of them. The host never reads
+a number from the device.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,22 +20,21 @@ from trainer.optimizers._core.found_inf import OPEN, Gate
 from trainer.optimizers._core.native import NativeRule
 
 CPU_PIECE = 1 << 18
-"""Entries that a CPU works on at once; measured by benchmarks/measure_optimizers.py, 2**14 to
-2**20."""
+"""Entries per piece on a CPU: the fastest of 2**14 to 2**20 in benchmarks/measure_optimizers.py."""
 DEVICE_PIECES = 1 << 25
-"""Entries of a launch elsewhere; bounds temporary memory to 128 MiB a temporary in float32."""
+"""Entries per launch on other devices; bounds each float32 temporary to 128 MiB."""
 
 GATED_DEVICES = {"cuda"}
-"""Where a step that is not to count is shut off by the device; elsewhere asking costs no more."""
+"""Devices that skip a step by themselves; on others the host can read `found_inf` cheaply."""
 
 Pieces = list[list[Tensor]]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Tensors of one group, device, dtype and age, each with its gradient and state.
+    """Tensors of one group, device, dtype and step count, each with its gradient and state.
 
-    `step` counts from 1. Rows of `states` follow the order of `weights`; any shape.
+    `step` counts from 1. `states` is in the order of `weights`; tensors have any shape.
     """
 
     group: dict[str, Any]
@@ -46,17 +45,17 @@ class Table:
     gate: Gate
 
     def add(self, weight: Tensor, grad: Tensor, state: dict[str, Any]) -> None:
-        """Add a row; any shape."""
+        """Add a weight with its gradient and state."""
         self.weights.append(weight)
         self.grads.append(grad)
         self.states.append(state)
 
     def column(self, name: str) -> list[Tensor]:
-        """Return one state tensor of every weight."""
+        """Return one state tensor per weight."""
         return [state[name] for state in self.states]
 
     def is_dense(self, *names: str) -> bool:
-        """Whether every tensor lies in one piece of memory, in the order of its entries."""
+        """Return whether all weights, gradients and named states are contiguous."""
         columns = [self.weights, self.grads, *(self.column(name) for name in names)]
         return all(tensor.is_contiguous() for column in columns for tensor in column)
 
@@ -71,15 +70,16 @@ class Table:
 
 
 class TableOptimizer(torch.optim.Optimizer):
-    """Base of our optimizers; a subclass says what state a weight needs and how tables change.
+    """Base class: a subclass defines the state of a weight and how a table is updated.
 
-    A step is left out where `found_inf` is 1: torch's protocol with GradScaler, who sets it, and
-    `grad_scale`, for the time of a step.
+    A step is skipped where `found_inf` is 1. This is torch's protocol with GradScaler, which sets
+    `found_inf` and `grad_scale` for the duration of a step.
 
     Raises:
         ConfigError: a weight is neither float32 nor float64.
     """
 
+    # GradScaler looks for this name and then leaves unscaling and skipping to `step`.
     _step_supports_amp_scaling = True
     _late: LateVerdict | None = None
 
@@ -107,7 +107,7 @@ class TableOptimizer(torch.optim.Optimizer):
         return loss
 
     def _update_behind_gate(self, verdict: Tensor) -> None:
-        """Update where a verdict (a scalar) of 0 says so; the host learns it at the next step."""
+        """Update unless `verdict` (a scalar) is 1; the host learns its value at the next step."""
         tables = self._all_tables(Gate(verdict))
         self._late = self._late or LateVerdict(verdict.device)
         self._late.counted += [state for table in tables for state in table.states]
@@ -123,15 +123,15 @@ class TableOptimizer(torch.optim.Optimizer):
         return tables
 
     def _settle(self, verdict: Tensor | None = None) -> None:
-        """Take back what the host counted in the last step if the device left it out.
+        """Undo the host's counts of the last step if the device skipped it.
 
-        A step may come in several parts, under one verdict (a scalar).
+        A step may run in several parts, all with the same `verdict` tensor (a scalar).
         """
         if self._late is not None and self._late.verdict is not verdict:
             self._late.settle(self.param_groups)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state with counts that hold."""
+        """Return the state with exact step counts."""
         self._settle()
         return super().state_dict()
 
@@ -140,7 +140,7 @@ class TableOptimizer(torch.optim.Optimizer):
         return super().__getstate__()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state; what the code that wrote it does not know keeps its value."""
+        """Load a state; options that its writer did not save keep their current values."""
         self._late = None
         own = [dict(group) for group in self.param_groups]
         super().load_state_dict(state_dict)
@@ -148,16 +148,16 @@ class TableOptimizer(torch.optim.Optimizer):
             group.update({name: before[name] for name in before.keys() - group.keys()})
 
     def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
-        """Return the state that a weight starts with; any shape."""
+        """Return the initial state of a weight of any shape."""
         raise NotImplementedError
 
     def update(self, tables: list[Table]) -> None:
-        """Change weights and states; most rules know no more than one table."""
+        """Update weights and states; most rules handle each table on its own."""
         for table in tables:
             self.update_table(table)
 
     def update_table(self, table: Table) -> None:
-        """Change the weights and states of one table."""
+        """Update the weights and states of one table."""
         raise NotImplementedError
 
     def _tables(self, group: dict[str, Any], gate: Gate) -> list[Table]:
@@ -167,13 +167,15 @@ class TableOptimizer(torch.optim.Optimizer):
                 continue
             if weight.grad.is_sparse:
                 raise ConfigError(
-                    f"{type(self).__name__} cannot use sparse gradients. Choose an embedding "
+                    f"{type(self).__name__} does not support sparse gradients. Create embeddings "
                     "with sparse=False."
                 )
             state = self.state[weight]
             if "step" not in state:
                 state.update({"step": 0} | self.fresh_state(weight, group))
             state["step"] += 1
+            # Weights that got their first gradient later have another step, and so other bias
+            # corrections; each table has a single one.
             key = (weight.device, weight.dtype, state["step"])
             table = tables.setdefault(key, Table(group, [], [], [], state["step"], gate))
             table.add(weight, weight.grad, state)
@@ -181,18 +183,20 @@ class TableOptimizer(torch.optim.Optimizer):
 
 
 def cut(columns: Sequence[Sequence[Tensor]]) -> Iterator[Pieces]:
-    """Cut equally long columns of tensors of any shape into lists that are worked on at once.
+    """Cut columns of equal length (tensors of any shape) into lists of pieces to process together.
 
-    Tensors that do not lie in one piece of memory stay whole.
+    Tensors that are not contiguous stay whole.
     """
     for _, pieces in cut_rows(columns):
         yield pieces
 
 
 def cut_rows(columns: Sequence[Sequence[Tensor]]) -> Iterator[tuple[list[int], Pieces]]:
-    """As `cut` (any shape), with the row that every piece comes from."""
+    """Yield as `cut` does, with the row that each piece comes from."""
     if not columns[0]:
         return
+    # Small tensors are collected until they fill half a piece, so a list of them never exceeds the
+    # limit; larger ones are handled on their own.
     limit = CPU_PIECE if columns[0][0].device.type == "cpu" else DEVICE_PIECES
     small: list[int] = []
     size = 0
@@ -214,7 +218,7 @@ def _pieces_of_row(row: Sequence[Tensor], length: int) -> Iterator[Sequence[Tens
     is_cpu = row[0].device.type == "cpu"
     if not is_cpu or row[0].numel() <= length or not all(x.is_contiguous() for x in row):
         return iter((row,))
-    # Nothing here is differentiated, so the cheap form of split is safe.
+    # unsafe_split skips autograd bookkeeping, which nothing here needs.
     return zip(*(torch.unsafe_split(tensor.view(-1), length) for tensor in row), strict=True)
 
 
@@ -222,6 +226,7 @@ def _check_dtype(weight: Tensor, name: str) -> None:
     if weight.dtype not in (torch.float32, torch.float64):
         kind = str(weight.dtype).removeprefix("torch.")
         raise ConfigError(
-            f"{name} trains float32 weights, but one is {kind}: small updates would be rounded "
-            "away. Load the weights in float32 and use mixed precision to save time and memory."
+            f"{name} trains float32 weights, but one of them is {kind}, so small updates would be "
+            "rounded away. Load the weights in float32 and use mixed precision to save time and "
+            "memory."
         )
