@@ -1,1 +1,1 @@
-"""Optimizations, one checkbox and one file each."""
+"""Optimizations, one checkbox and one file each; modules with an underscore hold shared code."""

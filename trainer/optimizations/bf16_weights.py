@@ -1,8 +1,8 @@
-"""Weights in bf16: half the memory of weights and gradients; updates happen in fp32.
+"""Weights in bf16: half the memory for weights and gradients, with updates in fp32.
 
-With a master (Micikevicius et al. 2018) the optimizer keeps every weight in fp32 as well, so that
-training is that of mixed precision, but without rounding all weights anew in every step. Without
-one, updates are rounded stochastically (Zamirai et al. 2020, arXiv 2010.06192).
+With master weights (Micikevicius et al. 2018) the optimizer also keeps every weight in fp32, so
+training is the same as with mixed precision but without casting all weights at every step. Without
+them, updates are rounded stochastically (Zamirai et al. 2020, arXiv 2010.06192).
 """
 
 from dataclasses import dataclass
@@ -26,28 +26,28 @@ class Options:
     updates: str = option(
         MASTER,
         "Updates",
-        "master: the optimizer keeps fp32 weights beside, which are what is saved; as exact as "
-        "mixed precision. stochastic: no such copy; updates are rounded up or down by chance, "
-        "which is right on average and takes 4 bytes a weight less.",
+        "master: the optimizer also keeps fp32 weights, which are the ones saved; as exact as "
+        "mixed precision. stochastic: no fp32 copy; updates are stochastically rounded, which is "
+        "correct on average and saves 4 bytes per weight.",
         choices=(MASTER, STOCHASTIC),
     )
 
 
 def unavailable(device: Device) -> str | None:
-    """Return why a device does not compute in bf16, or None."""
+    """Return why a device cannot compute in bf16, or None."""
     if device.has_bf16:
         return None
     return (
-        f"{device.name} does not compute bf16 (compute capability 8.0 is the least). Use mixed "
+        f"{device.name} does not support bf16, which needs compute capability 8.0. Use mixed "
         "precision with fp16 instead."
     )
 
 
 def apply(setup: Setup, options: Options) -> None:
-    """Round the weights of linear and convolution layers, and let the optimizer hold doubles.
+    """Round the weights of linear and convolution layers; give the optimizer fp32 copies.
 
     Raises:
-        ConfigError: another choice does not go with it, or no weight can be rounded.
+        ConfigError: another option is incompatible.
     """
     _refuse_combinations(setup, options)
     is_stochastic = options.updates == STOCHASTIC
@@ -55,7 +55,7 @@ def apply(setup: Setup, options: Options) -> None:
         setup.model,
         is_stochastic=is_stochastic,
         in_parts=setup.optimizer_spec.in_parts,
-        # Sums in bf16 would lose what late micro-steps add; whoever wants no master wants memory.
+        # Sums in bf16 would lose what later micro-steps add. Without masters, memory comes first.
         exact_sums=not is_stochastic and setup.config.training.accumulate > 1,
         seed=setup.config.training.seed,
     )
@@ -71,18 +71,18 @@ def _refuse_combinations(setup: Setup, options: Options) -> None:
     mixed = setup.config.optimizations.get("mixed_precision", {})
     if mixed.get("mode") == "fp16":
         raise ConfigError(
-            "Weights in bf16 do not go with mixed precision in fp16. Choose bf16 or auto there, or "
-            "untick one of the two."
+            "Weights in bf16 cannot be combined with mixed precision in fp16. Choose bf16 or auto "
+            "there, or turn off one of the two."
         )
     if options.updates == STOCHASTIC and setup.optimizer_spec.set_mode is not None:
         raise ConfigError(
-            f"{setup.optimizer_spec.label} works its average out from the weights, which "
-            "stochastic rounding would blur. Choose updates with a master, or another optimizer."
+            f"{setup.optimizer_spec.label} computes its average from the weights, which "
+            "stochastic rounding would blur. Set Updates to master, or choose another optimizer."
         )
 
 
 def state(setup: Setup, probe: Probe) -> State:
-    """Tell how many weights are in bf16, and what the optimizer updates in their place."""
+    """Report how many weights are in bf16, and what the optimizer updates instead."""
     weights = list(setup.model.parameters())
     total = sum(value.numel() for value in weights)
     halves = {id(value): value for value in weights if value.dtype == torch.bfloat16}
@@ -92,12 +92,12 @@ def state(setup: Setup, probe: Probe) -> State:
     held = [value for group in setup.optimizer.param_groups for value in group["params"]]
     num_plain = sum(id(value) in halves for value in held)
     if num_plain:
-        return State(False, f"the optimizer updates {num_plain} weights in bf16 as they are")
+        return State(False, f"the optimizer updates {num_plain} weights directly in bf16")
     beside = sum(value.nbytes for value in setup.masters.values())
     how = (
-        f"fp32 masters of {beside / 2**20:,.1f} MiB beside them"
+        f"fp32 masters of {beside / 2**20:,.1f} MiB"
         if beside
-        else "no masters, updates rounded by chance"
+        else "no masters, stochastically rounded updates"
     )
     return State(True, f"{count:,} of {total:,} weights in bf16, {how}")
 
@@ -105,9 +105,9 @@ def state(setup: Setup, probe: Probe) -> State:
 OPTIMIZATION = Optimization(
     name="bf16_weights",
     label="Weights in bf16",
-    help="Keeps the weights of the layers in 16 bits: with mixed precision they are rounded anew "
-    "in every step and their copy takes memory. Gradients take half as well. What is saved stays "
-    "in fp32; weights that are not trained are rounded once. Turns mixed precision on.",
+    help="Stores layer weights in 16 bits. Mixed precision instead casts them at every step, and the "
+    "copy takes memory. Gradients take half the memory, too. Saved weights stay in fp32; frozen "
+    "weights are rounded once. Turns on mixed precision.",
     stage="precision",
     exact=False,
     options=Options,

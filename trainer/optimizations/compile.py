@@ -1,8 +1,9 @@
-"""Compilation of the model's blocks by torch.compile, where the time it takes comes back.
+"""Compile the model's blocks with torch.compile if that saves time overall.
 
-Compiling costs seconds at the start and saves a share of every step. Before it is tried, what it
-could save at best is held against what compiling took here last time; afterwards the measured
-steps decide. Validation and speaking run as written, so that nothing is compiled for them.
+Compiling costs seconds at the start and saves part of every step. Before trying it, the best
+possible saving is compared with the time that compiling took last time on this machine; afterwards
+the measured steps decide. Validation and generation run uncompiled, because their many shapes would
+need compilations of their own.
 """
 
 import functools
@@ -41,13 +42,15 @@ if TYPE_CHECKING:
     from trainer.optimizations._core.compiled_block import SharedProgram
 
 _BUDGETS = {"light": 0.6, "medium": 0.3}
-"""The share of its activations that a compiled block keeps at a level of checkpointing."""
+"""The share of its activations that a compiled block keeps, by level of gradient checkpointing;
+chosen by hand."""
 
 _AT_BEST = 0.5
-"""The largest share of a step that compiling is expected to save."""
+"""The largest share of a step that compiling may be expected to save; chosen by hand, generously,
+so that only hopeless cases are ruled out unmeasured."""
 
-_USUAL_COMPILE_S = 40.0
-_CLEARLY_FASTER = 0.98
+_USUAL_COMPILE_S = 40.0  # assumed before the first measurement on a machine; chosen by hand
+_CLEARLY_FASTER = 0.98  # of the uncompiled time; smaller gains are within timing noise
 _GRAPHS = "reduce-overhead"
 
 
@@ -58,23 +61,23 @@ class Options:
     mode: str = option(
         "default",
         "Compiler mode",
-        "reduce-overhead records CUDA graphs, one for each block and length: for short steps on "
-        "fast GPUs. Takes more memory, and rows are padded to a multiple of 32 positions, some "
-        "percent more to compute. It has never run on a GPU yet.",
+        "reduce-overhead records CUDA graphs, one per block and length, for short steps on fast "
+        "GPUs. It takes more memory and pads rows to a multiple of 32 positions, which adds a few "
+        "percent of computation. It has not been tested on a GPU yet.",
         choices=("default", "reduce-overhead"),
     )
     when: str = option(
         "auto",
         "When",
-        "auto: only if the measured gain over the remaining steps is worth the seconds it takes, "
-        "else the blocks run as they are written. always: whatever it costs.",
+        "auto: only if the measured gain over the remaining steps exceeds the compile time; "
+        "otherwise the blocks run uncompiled. always: regardless of the cost.",
         choices=("auto", "always"),
     )
     same_dropout: bool = option(
         False,
         "Same dropout as without",
-        "Draws the numbers of dropout as the uncompiled model does, for an equal loss curve; a "
-        "little slower.",
+        "Draws the same dropout masks as the uncompiled model, for the same loss curve; slightly "
+        "slower.",
         folded=True,
     )
 
@@ -84,11 +87,12 @@ def unavailable(device: Device) -> str | None:
     if device.kind == "cuda":
         if importlib.util.find_spec("triton") is None:
             return "it needs the package triton (on Windows: triton-windows)."
+        # Triton supports NVIDIA GPUs from compute capability 7.0 (Volta) on.
         return None if device.capability >= (7, 0) else f"{device.name} is too old for triton."
     known = [os.environ.get("CXX", ""), "g++", "clang++", "c++", "cl"]
     if any(name and shutil.which(name) for name in known):
         return None
-    return "it needs a C++ compiler; install g++ or clang (on Windows: Visual Studio's)."
+    return "it needs a C++ compiler; install g++ or clang (on Windows: Visual Studio)."
 
 
 def refuse(device: Device, options: Options) -> str | None:
@@ -99,15 +103,15 @@ def refuse(device: Device, options: Options) -> str | None:
 
 
 def apply(setup: Setup, options: Options) -> None:
-    """Let every block of the model compute by the compiled form of its class's forward."""
+    """Give every block of the model the compiled form of its class's forward."""
     if options.mode == _GRAPHS:
         prepare_graphs(setup)
     _give_programs(setup, options)
 
 
 def _give_programs(setup: Setup, options: Options) -> None:
-    # Imported here: it loads the compiler, which takes seconds.
-    from trainer.optimizations._core.compiled_block import SharedProgram, compile_with_inductor
+    # Imported here because loading the compiler takes seconds.
+    from trainer.optimizations._program import SharedProgram, compile_with_inductor
 
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_cache_folder()))
     programs: dict[type, SharedProgram] = {}
@@ -123,7 +127,7 @@ def _give_programs(setup: Setup, options: Options) -> None:
             )
             records = options.mode == _GRAPHS
             programs[kind] = SharedProgram(kind.forward, compile_graph, records=records)
-        # In the dict, not by assignment: it is no part of the module's state.
+        # Not by assignment, so that it does not become part of the module's state.
         vars(block)["program"] = programs[kind]
         if "forward" not in vars(block):
             block.forward = types.MethodType(_forward, block)
@@ -134,7 +138,7 @@ def _forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def settle(setup: Setup, options: Options, emit: Callable[[Event], None]) -> None:
-    """Compile, measure, and keep it if it pays; the arithmetic is shown either way."""
+    """Compile, measure, and keep the result if it pays; report the numbers either way."""
     programs = _programs(setup)
     batches = setup.train_batches.of_step(setup.first_step)
     if not programs or not batches:
@@ -143,15 +147,15 @@ def settle(setup: Setup, options: Options, emit: Callable[[Event], None]) -> Non
     try:
         emit(_try_out(setup, options, batches, programs))
     except torch.OutOfMemoryError:
-        # What makes room for such batches comes after this.
-        reason = "the first batch does not fit into memory as it is"
+        # Splitting batches that do not fit comes later, so this cannot be measured here.
+        reason = "the first batch does not fit into memory"
         _rest_all(programs, reason)
         emit(Notice("warning", f"The model is not compiled: {reason}.", "Lower the batch size."))
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What compiling costs and saves; seconds of a step with and without it, steps to come."""
+    """What compiling costs and saves: seconds per step without and with it, and steps left."""
 
     plain_s: float
     compiled_s: float
@@ -160,11 +164,11 @@ class Gain:
 
     @property
     def saved_s(self) -> float:
-        """Seconds saved over the remaining steps, the time of compiling not counted."""
+        """Seconds saved over the remaining steps, not counting the compile time."""
         return (self.plain_s - self.compiled_s) * self.steps
 
     def describe(self) -> str:
-        """Return the arithmetic in words."""
+        """Return the numbers in a sentence."""
         return (
             f"{self.compile_s:.0f} s of compiling; a step's forward and backward pass takes "
             f"{self.compiled_s:.3f} s instead of {self.plain_s:.3f} s, over {self.steps} steps "
@@ -173,12 +177,12 @@ class Gain:
 
 
 def foresee(plain_s: float, steps: int, compile_s: float) -> str:
-    """Say why compiling cannot pay for the steps that remain; empty: it may."""
+    """Return why compiling cannot pay off in the remaining steps; empty if it may."""
     at_best = _AT_BEST * plain_s * steps
     if at_best >= compile_s:
         return ""
     return (
-        f"it would not pay: the {steps} remaining steps of {plain_s:.3f} s could save at most "
+        f"it would not pay off: the {steps} remaining steps of {plain_s:.3f} s could save at most "
         f"{at_best:.0f} s, and compiling takes about {compile_s:.0f} s"
     )
 
@@ -204,7 +208,7 @@ def _try_out(
         programs = _programs(setup)
         compile_s, compiled_s, failure = _compile_and_time(setup, batch, programs)
     if failure:
-        remedy = "The run goes on without compiling. The log holds what the compiler said."
+        remedy = "The run continues uncompiled. The log has the compiler's error."
         return Notice("warning", f"The model is not compiled: {failure}.", remedy)
     _remember_seconds(_case(setup), compile_s)
     gain = Gain(plain_s, compiled_s * len(batches), compile_s, steps)
@@ -217,7 +221,7 @@ def _try_out(
 def _compile_and_time(
     setup: Setup, batch: Batch, programs: "list[SharedProgram]"
 ) -> tuple[float, float, str]:
-    """Return the seconds of compiling, those of a compiled pass, and why it failed if it did."""
+    """Return the compile time (s), the time of a compiled pass (s), and why it failed, if so."""
     from torch._dynamo.exc import TorchDynamoException
 
     from trainer.optimizations._core.compiled_block import explain
@@ -232,7 +236,7 @@ def _compile_and_time(
     except TorchDynamoException as error:
         failure = explain(error)
     except _errors_of_kernels() as error:
-        # The pass before this one ran as it is written, so it is the compiled form that fails.
+        # The uncompiled pass before this one succeeded, so the compiled form is at fault.
         is_recording = any(program.records for program in programs)
         said = " ".join(str(error).split())[:200]
         failure = f"they could not be recorded: {said}" if is_recording else explain(error)
@@ -243,7 +247,7 @@ def _compile_and_time(
 
 
 def _errors_of_kernels() -> tuple[type[Exception], ...]:
-    """Return how kernels fail that are built, loaded, timed or recorded when blocks first run."""
+    """Return the errors raised when kernels cannot be built, loaded, timed or recorded."""
     kinds = (RuntimeError, OSError, subprocess.SubprocessError)
     try:
         from triton.errors import TritonError  # type: ignore[import-not-found]
@@ -253,7 +257,7 @@ def _errors_of_kernels() -> tuple[type[Exception], ...]:
 
 
 def _time_pass(setup: Setup, batch: Batch) -> float:
-    """Return the seconds of a forward and backward pass, the better of two after a first one."""
+    """Return the seconds of a forward and backward pass: the faster of two after a warm-up."""
     seconds = []
     for _ in range(3):
         started = time.perf_counter()
@@ -270,19 +274,19 @@ def _rest_all(programs: "list[SharedProgram]", reason: str) -> None:
 
 
 def state(setup: Setup, probe: Probe) -> State:
-    """Tell how many blocks really ran compiled, and how often they were compiled."""
+    """Report how many blocks ran compiled, and how often they were recompiled."""
     num_blocks = len(probe.compiled_calls)
     if num_blocks == 0:
         return State(False, "this model has no blocks to compile")
     programs = _programs(setup)
     if not programs:
-        return State(False, f"{num_blocks} blocks run as they are written")
+        return State(False, f"{num_blocks} blocks run uncompiled")
     resting = [program.resting for program in programs if program.resting]
     if resting:
         return State(False, resting[0])
     num_compiled = sum(calls > 0 for calls in probe.compiled_calls)
     num_again = sum(program.num_graphs for program in programs) - len(programs)
-    again = f", compiled again {num_again} times" if num_again > 0 else ""
+    again = f", recompiled {num_again} times" if num_again > 0 else ""
     detail = f"{num_compiled} of {num_blocks} blocks ran compiled{again}"
     is_on = num_compiled == num_blocks
     if any(program.records for program in programs):
@@ -305,7 +309,7 @@ def _case(setup: Setup) -> str:
 
 
 def _read_seconds() -> dict[str, float]:
-    """Return what compiling took on this machine, by family, as far as it is known."""
+    """Return the known compile times (s) on this machine by model family."""
     try:
         found = json.loads((_cache_folder() / "seconds.json").read_text(encoding="utf-8"))
         return {str(case): float(seconds) for case, seconds in found.items()}
@@ -322,16 +326,16 @@ def _remember_seconds(case: str, seconds: float) -> None:
         partial.write_text(json.dumps(known, indent=1), encoding="utf-8")
         partial.replace(path)
     except OSError:
-        # A guess next time; a full disk must not end the run here.
+        # Only an estimate for next time is lost; a full disk must not stop the run here.
         return
 
 
 OPTIMIZATION = Optimization(
     name="compile",
     label="Compile the model",
-    help="torch.compile turns each block into few fused kernels: faster steps, less activation "
-    "memory, for seconds to minutes of compiling at the start. TensorRT and XLA, which older "
-    "guides switch on, are for inference and for TPUs; this takes their place in training.",
+    help="torch.compile turns each block into a few fused kernels: faster steps and less activation "
+    "memory, after seconds to minutes of compiling at the start. Older guides enable TensorRT and "
+    "XLA, which are for inference and for TPUs; for training, use this instead.",
     stage="compile",
     exact=False,
     options=Options,

@@ -1,7 +1,7 @@
-"""cuDNN benchmark: every convolution runs with the kernel that was fastest when timed here.
+"""cuDNN benchmark: run each convolution with the kernel that was fastest on this machine.
 
-Channels-last is no box of its own: PyTorch has that layout for images and volumes only, and the
-convolutions of these models run along time.
+There is no channels-last option, because PyTorch has that layout only for images and volumes, and
+the convolutions of these models are one-dimensional.
 """
 
 from dataclasses import dataclass
@@ -18,10 +18,11 @@ from trainer.core.train_state import Probe, Setup
 class Options:
     """The options of the cuDNN benchmark."""
 
+    # 10 is PyTorch's default for benchmark_limit.
     candidates: int = option(
         10,
         "Kernels tried",
-        "How many kernels are timed for each new shape; 0 tries all there are.",
+        "How many kernels are timed for each new shape; 0 tries all of them.",
         min=0,
         max=100,
         folded=True,
@@ -42,7 +43,7 @@ def apply(setup: Setup, options: Options) -> None:
 
 
 def state(setup: Setup, probe: Probe) -> State:
-    """Tell whether kernels are timed, and for how many convolutions of a pass."""
+    """Report whether kernels are timed, and for how many convolutions per pass."""
     reason = unavailable(setup.machine)
     if reason is not None:
         return State(False, reason)
@@ -50,16 +51,16 @@ def state(setup: Setup, probe: Probe) -> State:
     if not num:
         return State(False, "this model computes no convolutions")
     if not torch.backends.cudnn.benchmark:
-        return State(False, f"{num} convolutions by cuDNN's own choice of kernels")
-    return State(True, f"{num} convolutions in a pass by the fastest of the kernels timed")
+        return State(False, f"{num} convolutions with the kernels that cuDNN chose")
+    return State(True, f"{num} convolutions per pass with the fastest of the timed kernels")
 
 
 OPTIMIZATION = Optimization(
     name="cudnn_benchmark",
     label="Time cuDNN kernels",
-    help="Tries several convolution kernels for every new shape and keeps the fastest: for models "
-    "of convolutions such as FastSpeech 2. Every new length is timed anew, so it only pays in long "
-    "runs; results differ within rounding.",
+    help="Tries several convolution kernels for each new shape and keeps the fastest; for "
+    "convolutional models such as FastSpeech 2. Every new length is timed, so it only pays off in "
+    "long runs. Results differ only by rounding.",
     stage="backend",
     exact=True,
     options=Options,

@@ -1,9 +1,9 @@
-"""Gradient checkpointing (Chen et al. 2016, arXiv 1604.06174): compute twice, remember less.
+"""Gradient checkpointing (Chen et al. 2016, arXiv 1604.06174): recompute activations to save memory.
 
-`full` keeps only what goes into a block. `light` also keeps every product with weights, so that
-only attention and what works number by number is computed again; `medium` keeps those products
-that are no wider than what went in. A compiled block computes light and medium by itself, inside
-its graph, where they cost no call of Python per operator.
+`full` keeps only a block's input. `light` also keeps every product with weights, so that only
+attention and element-wise operations are recomputed; `medium` keeps only those products that are no
+wider than their input. A compiled block does light and medium inside its graph, without a Python
+call per operator.
 """
 
 import types
@@ -35,8 +35,8 @@ class Options:
     level: str = option(
         "full",
         "How much is computed again",
-        "light: attention and what works number by number. medium: wide matrix products too. "
-        "full: whole blocks, which keeps the least and is slowest.",
+        "light: attention and element-wise operations. medium: wide matrix products, too. "
+        "full: whole blocks, which needs the least memory and is slowest.",
         choices=("light", "medium", "full"),
     )
 
@@ -47,17 +47,17 @@ def unavailable(device: Device) -> str | None:
 
 
 def apply(setup: Setup, options: Options) -> None:
-    """Let every block of the model forget its activations and compute them again when needed."""
+    """Make every block drop its activations and recompute them in the backward pass."""
     for block in setup.family.blocks(setup.model):
         block.checkpointing = options.level  # type: ignore[assignment]
-        # Bound to the block, not closed over it, so that a copy of the model stays a copy.
+        # A bound method, not a closure over the block, so that a copied model uses its own blocks.
         block.forward = types.MethodType(_forward_twice, block)
 
 
 def state(setup: Setup, probe: Probe) -> State:
-    """Tell how many blocks really computed again in the backward pass, and what all of them kept.
+    """Report how many blocks were recomputed in the backward pass, and how much memory was kept.
 
-    A block that computes again runs its forward twice, whatever it finds kept on its way.
+    A block that is recomputed runs its forward twice, at every level.
     """
     blocks = setup.family.blocks(setup.model)
     if not blocks:
@@ -90,22 +90,22 @@ def _forward_twice(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     def compute(*args: Any, **kwargs: Any) -> Any:
         return compute_block(self, *args, **kwargs)
 
-    # Random states are put back for the second pass, so dropout draws the same numbers.
+    # `checkpoint` restores the random state for the second pass, so dropout masks are the same.
     found = checkpoint(compute, *args, use_reentrant=False, context_fn=contexts, **kwargs)
     vars(self)["kept_bytes"] = keeper.num_bytes
     return found
 
 
 def _is_checkpointed_inside(block: nn.Module) -> bool:
-    """Whether the compiler keeps and recomputes what the level says; full blocks repeat whole."""
+    """Return whether the compiler handles the level inside its graph (light and medium only)."""
     return is_compiled(block) and getattr(block, "checkpointing", "full") != "full"
 
 
 class _Keeper:
-    """Decides which results are kept, and adds up how large they are.
+    """A checkpoint policy that keeps products with weights and counts their bytes.
 
-    Only products with weights are ever kept. Attention draws random numbers inside its kernels:
-    skipping it the second time would shift all numbers drawn after it.
+    Nothing else is ever kept. Attention draws random numbers inside its kernels, and skipping it in
+    the second pass would shift all random numbers after it.
     """
 
     def __init__(self, *, wide: bool) -> None:
@@ -115,7 +115,7 @@ class _Keeper:
     def __call__(
         self, ctx: SelectiveCheckpointContext, op: Any, *args: Any, **kwargs: Any
     ) -> CheckpointPolicy:
-        """Say whether the result of an operator is kept."""
+        """Return whether to keep the result of an operator."""
         size = _size_of_product(op, args)
         if size is None or (size.is_wider and not self.wide):
             return CheckpointPolicy.PREFER_RECOMPUTE
@@ -126,17 +126,17 @@ class _Keeper:
 
 @dataclass(frozen=True)
 class _ProductSize:
-    """The size of a product's result, and whether it is wider than what went in."""
+    """The size of a product's result in bytes, and whether it is wider than its input."""
 
     num_bytes: int
     is_wider: bool
 
 
 def _size_of_product(op: Any, args: tuple[Any, ...]) -> _ProductSize | None:
-    """Measure the product of values and weights that an operator computes; None: it is no such."""
+    """Return the size of a product of values and weights; None for any other operator."""
     if op == torch.ops.aten.convolution.default:
         values, weight = args[:2]
-        # Padding keeps the length of what these networks convolve.
+        # Assumes that padding preserves the length, as in all convolutions of these models.
         outputs, inputs = weight.shape[0], values.shape[1]
         rows = values.numel() // inputs
     elif op in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
@@ -157,7 +157,7 @@ def _both(
 
 @contextmanager
 def _kept_statistics(block: nn.Module) -> Iterator[None]:
-    """Keep the second pass from updating the running statistics of BatchNorm once more."""
+    """Stop the second pass from updating BatchNorm's running statistics a second time."""
     norms = [
         module
         for module in block.modules()
@@ -176,8 +176,8 @@ def _kept_statistics(block: nn.Module) -> Iterator[None]:
 OPTIMIZATION = Optimization(
     name="gradient_checkpointing",
     label="Gradient checkpointing",
-    help="Keeps less for the backward pass and computes it again: less memory for slower steps, "
-    "the same results bit for bit. Light costs a few percent, full about a quarter of a step.",
+    help="Keeps fewer activations and recomputes them in the backward pass: less memory but slower "
+    "steps, with bit-identical results. Light costs a few percent, full about a quarter of a step.",
     stage="model",
     exact=True,
     options=Options,

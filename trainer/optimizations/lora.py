@@ -1,9 +1,9 @@
 """LoRA (Hu et al. 2021, arXiv 2106.09685): train small adapters beside frozen weights.
 
-A linear layer W computes W x + (alpha / rank) B A x, of which only A and B are trained. Whoever
-takes weights away gets W + (alpha / rank) B A under the published keys: for validation, previews
-and checkpoints the sum takes the place of W, and the untouched W is put back afterwards. Nothing is
-ever subtracted, so W stays as it was to the last bit.
+A linear layer W computes W x + (alpha / rank) B A x, and only A and B are trained. For validation,
+previews and checkpoints the merged weight W + (alpha / rank) B A temporarily replaces W, under the
+published keys. Afterwards the original W is put back; nothing is ever subtracted, so W stays
+bit-identical.
 """
 
 import functools
@@ -33,33 +33,37 @@ class Options:
     """The options of LoRA."""
 
     rank: int = option(
-        16, "Rank", "Width of the adapters: more learns more and takes more.", min=1, max=1024
+        16,
+        "Rank",
+        "Width of the adapters; more can learn more and needs more memory.",
+        min=1,
+        max=1024,
     )
     alpha: float = option(
         32.0,
         "Alpha",
-        "The adapters count alpha / rank times; twice the rank is usual.",
+        "Adapters are scaled by alpha / rank; twice the rank is usual.",
         min=0.01,
         max=4096.0,
     )
     dropout: float = option(
         0.0,
         "Dropout",
-        "Share of an adapter's inputs set to zero, against learning few clips by heart.",
+        "Share of an adapter's inputs set to zero, which limits overfitting on few clips.",
         min=0.0,
         max=0.9,
     )
     target: str = option(
         "blocks",
         "Adapted layers",
-        "attention: those of the blocks' attention. blocks: all linear layers of the blocks. "
-        "model: those outside the blocks as well.",
+        "attention: the attention layers of the blocks. blocks: all linear layers of the blocks. "
+        "model: linear layers outside the blocks, too.",
         choices=("attention", "blocks", "model"),
     )
     train_embeddings: bool = option(
         False,
         "Train embeddings too",
-        "New languages and new symbols need it: their rows have not been trained before.",
+        "Needed for new languages and new symbols, whose rows have never been trained.",
     )
 
 
@@ -69,10 +73,10 @@ def unavailable(device: Device) -> str | None:
 
 
 def apply(setup: Setup, options: Options) -> None:
-    """Freeze the model and put adapters beside its linear layers.
+    """Freeze the model and add adapters to its linear layers.
 
     Raises:
-        ConfigError: the model has no such layers.
+        ConfigError: the model has no linear layers to adapt.
     """
     layers = _linear_layers(setup, options.target)
     if not layers:
@@ -94,7 +98,7 @@ def apply(setup: Setup, options: Options) -> None:
 
 @contextmanager
 def folded(model: nn.Module) -> Iterator[None]:
-    """Let every adapted layer hold the one weight that does the same, then put its own back."""
+    """Merge the adapters into the weights for the block, then restore the original weights."""
     layers = _adapted_layers(model)
     kept = [layer.weight.data for layer in layers]
     with torch.no_grad():
@@ -110,7 +114,7 @@ def folded(model: nn.Module) -> Iterator[None]:
 
 
 class _Adapted(nn.Module):
-    """What adapted layers share; `lora_down` is (rank, inputs), `lora_up` (outputs, rank)."""
+    """Base of adapted layers; `lora_down` is (rank, inputs), `lora_up` is (outputs, rank)."""
 
     weight: nn.Parameter
     lora_down: nn.Parameter
@@ -120,7 +124,7 @@ class _Adapted(nn.Module):
     is_folded: bool
 
     def forward(self, values: Tensor) -> Tensor:
-        """values: (B, T, D) of the layer's inputs. Returns (B, T, D) of its outputs."""
+        """Map values (B, T, inputs) to (B, T, outputs)."""
         plain = super().forward(values)
         if self.is_folded:
             return plain
@@ -129,11 +133,11 @@ class _Adapted(nn.Module):
         return plain + self.lora_scale * change
 
     def whole_weight(self) -> Tensor:
-        """Return the weight that does what weight and adapters do together, (D, D) as stored."""
+        """Return the merged weight, in the layout in which the weight is stored."""
         return self.weight + self.lora_scale * self._as_stored(self.lora_up @ self.lora_down)
 
     def _as_stored(self, change: Tensor) -> Tensor:
-        """Return a change (outputs, inputs), any shape, laid out as the weight is."""
+        """Return a change (outputs, inputs) in the layout of the stored weight (any shape)."""
         return change
 
     def _save_to_state_dict(
@@ -147,7 +151,7 @@ class _Adapted(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *rest: Any, **more: Any
     ) -> None:
-        """Load what `state_dict` saves, and adapters where there are some."""
+        """Load the published keys, and adapters if `state_dict` has them."""
         own = {prefix + name: getattr(self, name) for name in _ADAPTERS}
         super()._load_from_state_dict(own | state_dict, prefix, *rest, **more)
 
@@ -160,7 +164,7 @@ class _AdaptedInputMajorLinear(_Adapted, InputMajorLinear):
     """A linear layer whose weight is stored transposed, with adapters."""
 
     def _as_stored(self, change: Tensor) -> Tensor:
-        """Return a change (outputs, inputs), any shape, transposed."""
+        """Return a change (outputs, inputs), transposed (any shape)."""
         return change.T
 
 
@@ -171,11 +175,13 @@ _CLASSES: dict[type, type[_Adapted]] = {
 
 
 def _adapt(layer: nn.Module, options: Options) -> None:
-    """Turn a linear layer into an adapted one in place; at first it computes the same."""
+    """Turn a linear layer into an adapted one in place; its output is unchanged at first."""
     weight: nn.Parameter = layer.weight  # type: ignore[assignment]
     outputs, inputs = weight.shape if type(layer) is nn.Linear else weight.shape[::-1]
     layer.__class__ = _CLASSES[type(layer)]  # type: ignore[assignment]
     down = weight.new_empty(options.rank, inputs)
+    # As in the paper, A starts random and B at zero. a = sqrt(5) is nn.Linear's default and that of
+    # the authors' loralib.
     nn.init.kaiming_uniform_(down, a=math.sqrt(5))
     layer.lora_down = nn.Parameter(down)
     layer.lora_up = nn.Parameter(weight.new_zeros(outputs, options.rank))
@@ -202,21 +208,21 @@ def _adapted_layers(model: nn.Module) -> list[_Adapted]:
 
 
 def state(setup: Setup, probe: Probe) -> State:
-    """Tell how many layers have adapters, whether the rest is frozen, and what that saves."""
+    """Report how many layers have adapters, whether the rest is frozen, and what that saves."""
     layers = _adapted_layers(setup.model)
     if not layers:
-        return State(False, "the weights themselves are trained")
+        return State(False, "all weights are trained directly")
     num_free = sum(layer.weight.requires_grad for layer in layers)
     if num_free:
         return State(False, f"{num_free} of {len(layers)} adapted layers train their weights too")
     trained = setup.trained_weights().values()
     held = [value for group in setup.optimizer.param_groups for value in group["params"]]
     if len(held) != len(trained):
-        return State(False, "the optimizer does not hold what is trained")
+        return State(False, "the optimizer does not hold the trained weights")
     adapters = sum(layer.lora_down.numel() + layer.lora_up.numel() for layer in layers)
     whole = sum(value.numel() for value in setup.model.parameters()) - adapters
     few = sum(value.numel() for value in trained)
-    # A gradient in fp32, and what the optimizer keeps for it.
+    # 4 bytes for a gradient in fp32, plus the optimizer's state.
     bytes_each = 4 + setup.optimizer_spec.state_bytes
     mib = [round(count * bytes_each / 2**20, 1) for count in (few, whole)]
     detail = (
@@ -230,9 +236,9 @@ def state(setup: Setup, probe: Probe) -> State:
 OPTIMIZATION = Optimization(
     name="lora",
     label="LoRA",
-    help="Trains small adapters beside the frozen weights of a base checkpoint: a fraction of the "
-    "memory of gradients and optimizer state, and less can be forgotten or learned. Wants a "
-    "learning rate about ten times higher. What is saved and exported is a usual model.",
+    help="Trains small adapters and freezes the weights of the base checkpoint. Gradients and "
+    "optimizer state take a fraction of the memory, and the model forgets less but can also learn "
+    "less. Needs a learning rate about ten times higher. Saves and exports a regular model.",
     stage="model",
     exact=False,
     options=Options,

@@ -1,4 +1,4 @@
-"""A limit on the share of the GPU's memory, which the allocator really keeps."""
+"""Limit the share of the GPU's memory that PyTorch's allocator may use."""
 
 from dataclasses import dataclass
 
@@ -17,8 +17,8 @@ class Options:
     share: float = option(
         0.9,
         "Share of the GPU's memory",
-        "0.9 leaves a tenth to the desktop and to other programs. Above it the run ends with a "
-        "sentence that says so, instead of slowing everything else down.",
+        "0.9 leaves a tenth to the desktop and other programs. A run that needs more stops with an "
+        "error instead of slowing everything else down.",
         min=0.01,
         max=1.0,
     )
@@ -32,12 +32,12 @@ def unavailable(device: Device) -> str | None:
 
 
 def apply(setup: Setup, options: Options) -> None:
-    """Let PyTorch's allocator refuse what goes beyond the share."""
+    """Make PyTorch's allocator refuse allocations beyond the share."""
     torch.cuda.set_per_process_memory_fraction(options.share, setup.machine.index)
 
 
 def state(setup: Setup, probe: Probe) -> State:
-    """Tell the limit that PyTorch's allocator reports."""
+    """Report the limit that PyTorch's allocator has."""
     reason = unavailable(setup.machine)
     if reason is not None:
         return State(False, reason)
@@ -51,8 +51,8 @@ def state(setup: Setup, probe: Probe) -> State:
 OPTIMIZATION = Optimization(
     name="memory_limit",
     label="Limit GPU memory",
-    help="Leaves a share of the GPU's memory to other programs; the run can never take it. The "
-    "driver and PyTorch's own libraries need about half a GiB besides.",
+    help="Reserves a share of the GPU's memory for other programs; the run cannot use it. The "
+    "driver and PyTorch's libraries need about another half GiB.",
     stage="backend",
     exact=True,
     options=Options,

@@ -1,4 +1,4 @@
-"""Mixed precision: matrix products in 16 bits, weights in 32 (Micikevicius et al. 2018)."""
+"""Mixed precision (Micikevicius et al. 2018): matrix products in 16 bits, weights in 32."""
 
 from dataclasses import dataclass
 
@@ -20,36 +20,37 @@ class Options:
     mode: str = option(
         "auto",
         "Number format",
-        "auto: bf16 where the device knows it, else fp16. fp16 scales the loss so that small "
-        "gradients survive, and needs a GPU.",
+        "auto: bf16 if the device supports it, else fp16. fp16 needs a GPU and scales the loss so "
+        "that small gradients don't underflow.",
         choices=("auto", "bf16", "fp16"),
     )
 
 
 def unavailable(device: Device) -> str | None:
-    """Return why neither bf16 nor fp16 runs on a device, or None."""
+    """Return why a device supports neither bf16 nor fp16, or None."""
+    # NVIDIA GPUs have fp16 arithmetic from compute capability 5.3 on.
     if device.has_bf16 or device.capability >= (5, 3):
         return None
     return (
-        f"{device.name} computes neither bf16 nor fp16 (compute capability 5.3 is the least; this "
-        f"is {device.capability[0]}.{device.capability[1]}). Train in full precision."
+        f"{device.name} supports neither bf16 nor fp16, which needs compute capability 5.3 (it has "
+        f"{device.capability[0]}.{device.capability[1]}). Train in full precision."
     )
 
 
 def refuse(device: Device, options: Options) -> str | None:
-    """Return why a device does not compute in the format that is asked for, or None."""
+    """Return why a device does not support the requested format, or None."""
     if options.mode == "fp16" and device.kind == "cpu":
-        return "fp16 needs a GPU; a CPU computes bf16. Choose bf16 or auto."
+        return "fp16 needs a GPU; use bf16 on a CPU. Choose bf16 or auto."
     if options.mode == "bf16" and not device.has_bf16:
         return (
-            f"{device.name} does not compute bf16 (compute capability 8.0 is the least). Choose "
+            f"{device.name} does not support bf16, which needs compute capability 8.0. Choose "
             "fp16 or auto."
         )
     return None
 
 
 def apply(setup: Setup, options: Options) -> None:
-    """Run the forward pass under autocast, and scale the loss if the format is fp16."""
+    """Run the forward pass under autocast, with loss scaling for fp16."""
     mode = options.mode
     if mode == "auto":
         mode = "bf16" if setup.machine.has_bf16 else "fp16"
@@ -60,7 +61,7 @@ def apply(setup: Setup, options: Options) -> None:
 
 
 def state(setup: Setup, probe: Probe) -> State:
-    """Tell in which format the operands of matrix products and convolutions really were."""
+    """Report the actual dtype of the operands of matrix products and convolutions."""
     total = sum(probe.matmul_dtypes.values())
     counts = {short: probe.matmul_dtypes[name] for name, short in _HALF_TYPES.items()}
     short, count = max(counts.items(), key=lambda item: item[1])
@@ -69,16 +70,15 @@ def state(setup: Setup, probe: Probe) -> State:
         return State(False, f"operands of matrix products: {kinds}")
     scaled = ", loss scaled" if setup.precision.scaler.is_enabled() else ""
     detail = f"{count} of {total} operands of matrix products in {short}{scaled}"
-    # Some layers stay in fp32 on purpose; most must not.
+    # Some layers stay in fp32 on purpose, so this asks for a majority only.
     return State(count > total / 2, detail)
 
 
 OPTIMIZATION = Optimization(
     name="mixed_precision",
     label="Mixed precision",
-    help="Matrix products in 16 bits, weights in 32: less activation memory and "
-    "faster on GPUs with tensor cores; a CPU without bf16 instructions gets slower. Losses differ "
-    "slightly.",
+    help="Matrix products in 16 bits, weights in 32. Takes less activation memory and is faster on "
+    "GPUs with tensor cores, but slower on CPUs without bf16 instructions. Losses differ slightly.",
     stage="precision",
     exact=False,
     options=Options,

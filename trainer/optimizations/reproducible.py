@@ -1,6 +1,7 @@
-"""Reproducible: kernels that add up in the same order every time, so that a GPU repeats every bit.
+"""Reproducible training: use deterministic kernels, so that a GPU repeats a run bit for bit.
 
-A resume is exact without it on a CPU; on a GPU some kernels add up as their threads come.
+On a CPU a resume is exact without this. On a GPU some kernels sum in the order in which threads
+finish, which rounds differently each time.
 """
 
 import os
@@ -15,7 +16,7 @@ from trainer.core.train_state import Probe, Setup
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _WORKSPACES = (":4096:8", ":16:8")
-"""With these buffers cuBLAS is reproducible, says its documentation."""
+"""The buffer settings for which cuBLAS's documentation promises reproducible results."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +26,15 @@ class Options:
     threads: int = option(
         0,
         "CPU threads",
-        "Another number of threads adds up in another order. 0: as many as this machine gives.",
+        "A different number of threads sums in a different order. 0: this machine's default.",
         min=0,
         max=1024,
     )
     strict: bool = option(
         True,
         "Stop at other kernels",
-        "Stop where a computation has no reproducible form; off: compute it anyway, with a warning "
-        "in the log.",
+        "Stop if an operation has no deterministic kernel. Off: run it anyway and write a warning "
+        "to the log.",
         folded=True,
     )
 
@@ -45,12 +46,13 @@ def unavailable(device: Device) -> str | None:
 
 def apply(setup: Setup, options: Options) -> None:
     """Set torch's flags for this process."""
-    # cuBLAS reads it at its first product, which is still to come.
+    # cuBLAS reads this at its first matrix product, which has not happened yet.
     if os.environ.get(_WORKSPACE) not in _WORKSPACES:
         os.environ[_WORKSPACE] = _WORKSPACES[0]
     torch.use_deterministic_algorithms(True, warn_only=not options.strict)
-    # Nothing here reads memory before it is written, so torch need not fill it.
+    # Nothing here reads uninitialised memory, so torch need not spend time on filling it.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    # Timing may pick another kernel in the next run.
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = False
     torch.set_float32_matmul_precision("highest")
@@ -58,11 +60,11 @@ def apply(setup: Setup, options: Options) -> None:
 
 
 def state(setup: Setup, probe: Probe) -> State:
-    """Tell what torch's flags say; boxes that were ticked besides may have changed them."""
+    """Report torch's flags, which other optimizations may have changed."""
     missing = [
         words
         for words, is_set in (
-            ("kernels of any order are allowed", torch.are_deterministic_algorithms_enabled()),
+            ("nondeterministic kernels are allowed", torch.are_deterministic_algorithms_enabled()),
             ("cuDNN times kernels", not torch.backends.cudnn.benchmark),
             ("TF32 is on", torch.get_float32_matmul_precision() == "highest"),
             ("cuBLAS has its own workspace", os.environ.get(_WORKSPACE) in _WORKSPACES),
@@ -72,16 +74,16 @@ def state(setup: Setup, probe: Probe) -> State:
     if missing:
         return State(False, ", ".join(missing))
     is_strict = not torch.is_deterministic_algorithms_warn_only_enabled()
-    kernels = "reproducible kernels only" if is_strict else "reproducible kernels where there are"
+    kernels = "reproducible kernels only" if is_strict else "reproducible kernels where available"
     return State(is_strict, f"{kernels}, threads: {torch.get_num_threads()}")
 
 
 OPTIMIZATION = Optimization(
     name="reproducible",
     label="Reproducible",
-    help="The same numbers to the last bit in every run and after every resume on one machine, "
-    "also on a GPU, where it costs speed. A CPU resumes exactly without it. Not together with "
-    "TF32 or timed cuDNN kernels.",
+    help="Bit-identical results in every run and after every resume on one machine. Makes a GPU "
+    "slower; a CPU resumes exactly without it. Cannot be combined with TF32 or timed cuDNN "
+    "kernels.",
     stage="backend",
     exact=True,
     options=Options,

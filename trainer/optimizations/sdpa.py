@@ -1,4 +1,4 @@
-"""SDPA: attention by PyTorch's fused kernels, which never write the T x T weights to memory."""
+"""SDPA: attention with PyTorch's fused kernels, which never store the T x T weights."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Options:
 
 
 def unavailable(device: Device) -> str | None:
-    """Return None: every device has such a kernel."""
+    """Return None: every device has a fused kernel."""
     return None
 
 
@@ -33,19 +33,19 @@ def apply(setup: Setup, options: Options) -> None:
 
 
 def state(setup: Setup, probe: Probe) -> State:
-    """Tell which fused kernels really ran."""
+    """Report which fused kernels ran."""
     layers = _attention_layers(setup)
     if not layers:
         return State(False, "this model has no attention")
     kernels = _kernels_seen(probe.operators)
     if any(layer.runs_in_rows for layer in layers):
-        # PyTorch has no fused kernel for attention with dropout on a CPU.
+        # PyTorch has no fused CPU kernel for attention with dropout, so those layers go by rows.
         kernels.append("blocks of rows")
     num_plain = sum(not layer.use_sdpa for layer in layers)
     if num_plain:
-        return State(False, f"{num_plain} of {len(layers)} attention layers compute it plainly")
+        return State(False, f"{num_plain} of {len(layers)} attention layers use no fused kernel")
     if not kernels:
-        return State(False, "PyTorch found no fused kernel for these shapes and fell back to plain")
+        return State(False, "PyTorch has no fused kernel for these shapes and used plain attention")
     return State(True, f"{len(layers)} attention layers, kernel: {', '.join(kernels)}")
 
 
@@ -67,7 +67,7 @@ def _kernels_seen(operators: Counter[str]) -> list[str]:
 OPTIMIZATION = Optimization(
     name="sdpa",
     label="Fast attention (SDPA)",
-    help="Fused attention kernels: less memory and faster for long clips; the same results within "
+    help="Fused attention kernels: less memory, and faster for long clips. Results differ only by "
     "rounding.",
     stage="model",
     exact=True,

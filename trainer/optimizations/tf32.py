@@ -1,4 +1,4 @@
-"""TF32: fp32 matrix products with 10-bit mantissas on tensor cores."""
+"""TF32: fp32 matrix products on tensor cores, with 10-bit mantissas."""
 
 from dataclasses import dataclass
 
@@ -15,23 +15,23 @@ class Options:
 
 
 def unavailable(device: Device) -> str | None:
-    """Return why a device has no TF32, or None."""
+    """Return why a device does not support TF32, or None."""
     if device.kind == "cpu":
         return "TF32 is a number format of NVIDIA GPUs; this run uses the CPU."
     if not device.has_tf32:
-        return f"{device.name} has no TF32 (compute capability 8.0 is the least)."
+        return f"{device.name} does not support TF32, which needs compute capability 8.0."
     return None
 
 
 def apply(setup: Setup, options: Options) -> None:
     """Set torch's flags for this process."""
-    # The older flags: torch.compile reads them, and torch refuses a mixture with the newer ones.
+    # The older flags, because torch.compile reads them and torch refuses to mix them with the newer.
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = True
 
 
 def state(setup: Setup, probe: Probe) -> State:
-    """Tell what torch's flags say, on a device that obeys them."""
+    """Report torch's flags, on a device that obeys them."""
     reason = unavailable(setup.machine)
     if reason is not None:
         return State(False, reason)
@@ -48,7 +48,7 @@ OPTIMIZATION = Optimization(
     name="tf32",
     label="TF32",
     help="fp32 matrix products on tensor cores: faster on recent NVIDIA GPUs wherever mixed "
-    "precision does not apply; about three decimal digits of precision.",
+    "precision does not apply, with about three decimal digits of precision.",
     stage="backend",
     exact=False,
     options=Options,

@@ -1,7 +1,7 @@
-"""Blocks: how optimizations that wrap a block's forward find what is inside the wrapping.
+"""Run a block's forward, compiled or not, for optimizations that wrap it.
 
-A block's class says what it computes. Compilation leaves a `program` on the block that computes
-the same; checkpointing wraps either, so that the order in which the two are applied is free.
+The class of a block defines what it computes. Compilation stores a `program` on the block that
+computes the same, and gradient checkpointing wraps either, so the two can be applied in any order.
 """
 
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ class Program(Protocol):
     """A compiled form of a block's forward."""
 
     resting: str
-    """Why blocks do without it, in words; empty while they use it."""
+    """The reason, for people, why blocks run uncompiled; empty while they run compiled."""
 
     def run(self, block: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """Compute the forward of a block."""
@@ -23,14 +23,18 @@ class Program(Protocol):
 
 
 def compute_block(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Compute a block's forward, compiled if it is, without whatever wraps it."""
+    """Compute a block's forward, compiled if possible, without its wrappers."""
     if is_compiled(block):
         return block.program.run(block, *args, **kwargs)  # type: ignore[union-attr, operator]
     return type(block).forward(block, *args, **kwargs)
 
 
 def is_compiled(block: nn.Module) -> bool:
-    """Whether the next forward of a block runs compiled: in training, while nobody watches."""
+    """Return whether the next forward of a block runs compiled.
+
+    Validation and generation run as written: their many shapes would each need a compilation. So
+    does a forward inside a dispatch mode, such as the probe's, which needs to see the operators.
+    """
     program: Program | None = vars(block).get("program")
     is_in_use = program is not None and not program.resting
     return is_in_use and block.training and torch.is_grad_enabled() and not is_watched()

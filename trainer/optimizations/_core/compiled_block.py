@@ -1,8 +1,8 @@
 """A block's forward, compiled once and run by every block of its class.
 
-Regional compilation: one block is compiled instead of the whole model, which takes a fraction of
-the time, and all blocks share the result, since weights are inputs of the graph. Batch and length
-are marked as varying from the first call on, so that no later length is compiled anew.
+This is regional compilation: compiling one block instead of the whole model takes a fraction of the
+time, and all blocks share the result, because weights are inputs of the graph. Batch size and
+length are marked as dynamic from the first call, so that a new length needs no recompilation.
 """
 
 import logging
@@ -20,10 +20,10 @@ _LOG = logging.getLogger("timbre")
 
 
 class SharedProgram:
-    """The compiled form of a forward; `resting` says why blocks do without it, empty: they use it.
+    """The compiled form of a forward, shared by all blocks of a class.
 
-    `num_graphs` counts compilations: what exceeds one was compiled again. `records` says whether
-    CUDA graphs are recorded of it.
+    `resting` is the reason why blocks run uncompiled, or empty. `num_graphs` counts compilations;
+    more than one means recompilation. `records` says whether CUDA graphs are recorded.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class SharedProgram:
         self._compiled = torch.compile(forward, backend=self._make_graph, fullgraph=True)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Stay one program: a copied block brings its own weights, the code is the same."""
+        """Return the program itself, because a copied block has its own weights but the same code."""
         return self
 
     def run(self, block: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        """Compute the forward of a block, and count it there if it really ran compiled."""
+        """Compute a block's forward, and count the call on the block if it ran compiled."""
         before = self._num_runs
         places = [_as_in_any_block(value) for value in args]
         named = {name: _as_in_any_block(value) for name, value in kwargs.items()}
@@ -56,7 +56,7 @@ class SharedProgram:
         return found
 
     def rest(self, reason: str) -> None:
-        """Let the blocks run uncompiled, for a reason that is shown; empty: compiled again."""
+        """Run the blocks uncompiled for a reason that is shown; an empty reason turns this off."""
         self.resting = reason
 
     def _make_graph(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Graph:
@@ -78,26 +78,26 @@ def compile_with_inductor(
     same_dropout: bool,
     budget: float,
 ) -> Graph:
-    """Compile a graph; `budget` is the share of what it would keep that it may keep."""
-    # Imported here: it takes seconds, which only runs that compile should wait for.
+    """Compile a graph; `budget` is the share of its activations that it may keep (0 to 1)."""
+    # Imported here, because the import takes seconds that only runs with compilation should spend.
     from torch._functorch import config as functorch_config
     from torch._inductor.compile_fx import compile_fx
 
     patches: dict[str, Any] = {
         "fallback_random": same_dropout,
-        # The processor's own word is enough; trying each instruction set out starts processes.
+        # Trust the CPU's feature flags; testing each instruction set would start processes.
         "cpp.vec_isa_ok": True,
         "triton.cudagraphs": mode == "reduce-overhead",
     }
     if not torch.cuda.is_available():
-        # Two small files are compiled; a pool of processes would start slower than it works.
+        # Only two small files are compiled, and starting a pool of processes would take longer.
         patches["compile_threads"] = 1
     with functorch_config.patch(activation_memory_budget=budget):
         return compile_fx(graph, inputs, config_patches=patches)  # type: ignore[return-value]
 
 
 def explain(error: Exception) -> str:
-    """Return in one line what a compiler said, by the error that lies beneath its wrappings."""
+    """Return the innermost error of a compiler failure in one line, at most 200 characters long."""
     while isinstance(inner := getattr(error, "inner_exception", None), Exception):
         error = inner
     said = " ".join(str(error).split())
@@ -105,10 +105,11 @@ def explain(error: Exception) -> str:
 
 
 def _as_in_any_block(value: Any) -> Any:
-    """Make what one block is given look like what every other one is given, step after step.
+    """Make the inputs of all blocks look alike to the compiler.
 
-    Batch and length of a tensor (B, T, ...) vary. A first block whose input needs no gradient, as
-    when all before it is frozen, would be compiled apart; computing that gradient costs far less.
+    Batch size and length of a tensor (B, T, ...) are marked as dynamic. The input of the first
+    block may need no gradient, for instance if everything before it is frozen, and would cause a
+    second compilation; computing that gradient costs far less.
     """
     if not isinstance(value, Tensor):
         return value

@@ -1,8 +1,8 @@
-"""CUDA graphs of compiled blocks: what must hold around them, and how many were recorded.
+"""Prepare a model for CUDA graphs of its compiled blocks, and count the graphs.
 
-The compiler records a graph for every block and every length, and plays it again instead of
-launching kernel after kernel. What a graph writes lies at places of its own and lasts until the
-next micro-step begins; and lengths have to come again, or every step would be recorded anew.
+The compiler records one graph per block and length, and replays it instead of launching each
+kernel. A graph's outputs live in its own memory and are valid until the next micro-step begins.
+Lengths must repeat, or every step would record new graphs.
 """
 
 from typing import Any
@@ -14,17 +14,18 @@ from trainer.core.train_state import Setup
 from trainer.models._layers.gpt2 import Gpt2Trunk
 
 LENGTH_STEP = 32
-"""Rows are padded to multiples of this: at most 14 lengths for 11.6 s of XTTS."""
+"""Rows are padded to multiples of this. Chosen by hand: it gives at most 14 lengths for the 11.6 s
+of audio that XTTS allows, at the price of some percent more positions."""
 
 
 def prepare_graphs(setup: Setup) -> None:
-    """Let a model whose blocks are about to be recorded keep to what recordings need."""
+    """Make a model follow the rules of CUDA graphs before its blocks are recorded."""
     setup.model.register_forward_pre_hook(_begin_micro_step)
     for trunk in _trunks(setup.model):
         trunk.length_step = LENGTH_STEP
 
     def take_out(parameter: Tensor) -> None:
-        # The first gradient of several lies in a graph's memory, which the next micro-step reuses.
+        # With several micro-steps, the first gradient lies in memory that the next replay overwrites.
         if setup.config.training.accumulate * setup.adapted.parts > 1:
             _copy_gradient(parameter)
 
@@ -35,30 +36,30 @@ def prepare_graphs(setup: Setup) -> None:
 
 
 def drop_graphs(setup: Setup) -> None:
-    """Let rows be as long as they are again, after nothing could be recorded."""
+    """Undo the padding of rows after recording failed."""
     for trunk in _trunks(setup.model):
         trunk.length_step = 1
 
 
 def describe_graphs(setup: Setup) -> str:
-    """Return how many graphs were recorded, what was not, and what rounding lengths up costs."""
+    """Describe how many graphs were recorded or failed, and what the padding costs."""
     recorded, skipped = count_graphs(setup.device)
     parts = [f"{recorded} CUDA graphs recorded"]
     if skipped:
-        parts.append(f"{skipped} could not be")
+        parts.append(f"{skipped} could not be recorded")
     real = sum(trunk.num_positions for trunk in _trunks(setup.model))
     added = sum(trunk.num_added for trunk in _trunks(setup.model))
     if real:
-        parts.append(f"{100 * added / real:.1f} % positions added to lengths")
+        parts.append(f"{100 * added / real:.1f} % of positions added as padding")
     return ", ".join(parts)
 
 
 def count_graphs(device: torch.device) -> tuple[int, int]:
-    """Return how many graphs the compiler holds for a device, and how often it could record none.
+    """Return how many graphs the compiler holds for a device, and how often recording failed.
 
-    Both are those of the process, as the compiler counts them.
+    The compiler counts both per process.
     """
-    # Imported here: it loads the compiler, which takes seconds.
+    # Imported here because loading the compiler takes seconds.
     from torch._dynamo.utils import counters
     from torch._inductor.cudagraph_trees import get_manager
 
@@ -72,13 +73,13 @@ def count_graphs(device: torch.device) -> tuple[int, int]:
 
 
 def _begin_micro_step(model: nn.Module, inputs: Any) -> None:
-    """Tell the compiler that what its graphs wrote before is no longer used."""
+    """Tell the compiler that the outputs of earlier graph replays are no longer needed."""
     if model.training:
         torch.compiler.cudagraph_mark_step_begin()
 
 
 def _copy_gradient(parameter: Tensor) -> None:
-    """Move a gradient of any shape out of a graph's memory, once."""
+    """Copy a gradient of any shape out of a graph's memory, once."""
     grad = parameter.grad
     if grad is not None and not hasattr(grad, "is_taken_out"):
         parameter.grad = grad.clone()

@@ -1,8 +1,8 @@
-"""HalfWeights: a model computes with bf16 weights while its optimizer updates them in fp32.
+"""Keep a model's weights in bf16 while its optimizer updates fp32 copies of them.
 
-The optimizer steps doubles in fp32. As masters they stay from step to step, and what the model
-holds is their rounded copy. Without masters they exist only while the optimizer runs, some at a
-time, and are rounded by chance, so that updates too small for bf16 still count on average.
+With master weights the fp32 copies persist, and the model holds their rounded values. Without
+masters the fp32 copies exist only during an optimizer step, a bucket at a time, and are
+stochastically rounded back, so that updates too small for bf16 still count on average.
 """
 
 import hashlib
@@ -25,34 +25,36 @@ _ROUNDED = (
     nn.ConvTranspose1d,
     nn.ConvTranspose2d,
 )
-"""Layers whose weights autocast rounds to bf16 at every step, so that nothing is lost by keeping
-them so. Norms and embeddings stay in fp32."""
+"""Layers whose weights autocast casts to bf16 at every step anyway, so storing them in bf16 leaves
+the forward pass unchanged. Norms and embeddings stay in fp32."""
 
 BUCKET = 1 << 25
-"""Entries that are in fp32 at once while an optimizer steps: 128 MiB each for what it needs."""
+"""Entries that are in fp32 at once during a step: 128 MiB for each fp32 copy of them. Chosen by hand."""
 _ALIGNED = 64
-"""Entries; kernels that read several numbers at once want them to begin at such a place."""
+"""Entries: weights start at multiples of this (256 bytes) in a buffer, for vectorised kernels."""
 _COUNT = "roundings"
-"""The steps rounded so far; kept among the options of the first group, so that it is saved."""
+"""Key of the number of steps so far, stored in the first parameter group so that it is saved."""
 
-# PyTorch keeps the name private but documents it, and its own optimizers are built on it.
+# The name is private, but PyTorch documents it and builds its own optimizers on it.
 _copy_all: Callable[[list[Tensor], list[Tensor]], None] = torch._foreach_copy_  # type: ignore
 Build = Callable[[nn.Module], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A weight as the model holds it, and its fp32 double, which the optimizer holds."""
+    """A weight of the model (`low`) and the fp32 copy that the optimizer updates (`high`)."""
 
     low: nn.Parameter
     high: nn.Parameter
 
 
 class HalfWeights:
-    """The bf16 weights of a model and what belongs to them; `masters` lasts, by name.
+    """The bf16 weights of a model and their fp32 copies; `masters` holds the persistent ones.
 
-    in_parts: the optimizer steps some weights at a time. exact_sums: gradients of several
-    micro-steps are added up in fp32.
+    Args:
+        is_stochastic: Round stochastically instead of keeping masters.
+        in_parts: The optimizer may update a bucket of weights at a time.
+        exact_sums: Accumulate the gradients of several micro-steps in fp32.
     """
 
     def __init__(
@@ -87,11 +89,11 @@ class HalfWeights:
 
     @contextmanager
     def in_full(self) -> Iterator[None]:
-        """Let the model hold fp32 weights; what changes in them is taken over at the end."""
+        """Give the model fp32 weights during the block; changes to them are kept afterwards."""
         lows = [*(pair.low for pair in self._pairs), *self._frozen]
         kept = [low.data for low in lows]
         try:
-            # Memory may run out on the way; what is wide by then is taken back too.
+            # Inside the try, because memory may run out halfway; `finally` then restores the rest.
             for pair in self._pairs:
                 if self._is_passing(pair):
                     pair.high.data = pair.low.data.float()
@@ -107,7 +109,7 @@ class HalfWeights:
                 pair.high.data = _nothing(pair.low)
 
     def widen(self) -> None:
-        """Give the model its fp32 weights for good."""
+        """Give the model fp32 weights permanently."""
         for pair in self._pairs:
             if self._is_passing(pair):
                 pair.high.data = pair.low.data.float()
@@ -119,10 +121,10 @@ class HalfWeights:
         self.masters.clear()
 
     def build(self, plainly: Build, model: nn.Module) -> torch.optim.Optimizer:
-        """Build an optimizer whose steps read the gradients of the model and update its weights."""
+        """Build an optimizer on the fp32 copies that reads and updates the model's weights."""
         with self.in_full(), self._doubles_in_place(model):
             optimizer = plainly(model)
-        # Around the whole, so that hooks see one step.
+        # The hooks wrap the whole step, so that they fire once and not once per bucket.
         step = torch.optim.Optimizer.profile_hook_step(self._step)
         optimizer.step = types.MethodType(step, optimizer)
         optimizer.zero_grad = types.MethodType(self._zero_grad, optimizer)
@@ -130,7 +132,7 @@ class HalfWeights:
 
     @contextmanager
     def _doubles_in_place(self, model: nn.Module) -> Iterator[None]:
-        """Let the modules name the doubles as their parameters."""
+        """Make the fp32 copies the parameters of their modules, so that they get grouped by name."""
         doubles = {id(pair.low): pair.high for pair in self._pairs}
         places = [
             (module, name, value)
@@ -147,13 +149,14 @@ class HalfWeights:
                 setattr(module, name, value)
 
     def _is_passing(self, pair: Pair) -> bool:
-        """Whether the double of a weight exists only while it is needed."""
+        """Return whether the fp32 copy of a weight exists only during a step."""
         return self.is_stochastic and pair.low.dtype == torch.bfloat16
 
     @torch.no_grad()
     def _step(self, optimizer: torch.optim.Optimizer, closure: None = None) -> None:
-        """Let the optimizer step on doubles, and round them into the weights of the model."""
+        """Run the optimizer on the fp32 copies and round the results into the model's weights."""
         kind = type(optimizer)
+        # torch wraps the step of a class with hooks; `build` has wrapped this one already.
         plain_step: Any = kind.step
         if getattr(plain_step, "hooked", False):
             plain_step = plain_step.__wrapped__
@@ -162,6 +165,8 @@ class HalfWeights:
         generator = self._make_generator(first[_COUNT])
         others = self._gradients_of_others(optimizer)
         for number, pairs in enumerate(self._buckets()):
+            # Weights without fp32 copies take part in the first bucket only, or they would step
+            # once per bucket.
             for value, grad in others:
                 value.grad = grad if number == 0 else None
             flat = self._lift(pairs)
@@ -173,7 +178,7 @@ class HalfWeights:
     def _gradients_of_others(
         self, optimizer: torch.optim.Optimizer
     ) -> list[tuple[nn.Parameter, Tensor]]:
-        """Return the weights that have no doubles, with their gradients of the same shape."""
+        """Return the weights without fp32 copies, with their gradients (same shape)."""
         doubles = {id(pair.high) for pair in self._pairs}
         held = [value for group in optimizer.param_groups for value in group["params"]]
         return [
@@ -183,9 +188,9 @@ class HalfWeights:
         ]
 
     def _buckets(self) -> Iterator[list[Pair]]:
-        """Yield the weights that have gradients, some at a time where the optimizer allows it.
+        """Yield the weights that have gradients, in buckets if the optimizer allows it.
 
-        At least one bucket is yielded, for the weights without doubles.
+        Yields at least one bucket, because weights without fp32 copies need a step too.
         """
         pairs = [pair for pair in self._pairs if pair.low.grad is not None]
         if self._in_parts and pairs:
@@ -194,9 +199,9 @@ class HalfWeights:
             yield pairs
 
     def _lift(self, pairs: list[Pair]) -> Tensor | None:
-        """Give doubles their gradients and, where they do not last, their values.
+        """Fill the gradients of the fp32 copies and, for temporary copies, their values.
 
-        Returns the memory of those values, (K,), None where there are none.
+        Returns the memory of the temporary values, (K,), or None if there are none.
         """
         passing = [pair for pair in pairs if self._is_passing(pair)]
         flat = None
@@ -216,9 +221,9 @@ class HalfWeights:
         return flat
 
     def _lower(self, pairs: list[Pair], flat: Tensor | None, generator: torch.Generator) -> None:
-        """Round doubles into the weights of the model and let go of what does not last.
+        """Round the fp32 copies into the model's weights and free temporary copies.
 
-        flat: (K,), the memory of doubles that do not last.
+        flat: (K,), the memory of the temporary copies, or None.
         """
         if flat is not None:
             round_by_chance_(flat, generator)
@@ -231,13 +236,14 @@ class HalfWeights:
                 pair.high.data = _nothing(pair.low)
 
     def _zero_grad(self, optimizer: torch.optim.Optimizer, set_to_none: bool = True) -> None:
-        """Drop the gradients of the weights that the model holds."""
+        """Drop the gradients of the model's weights, too."""
         torch.optim.Optimizer.zero_grad(optimizer, set_to_none=True)
         for pair in self._pairs:
             pair.low.grad = None
 
     def _make_generator(self, step: int) -> torch.Generator:
-        """Return a source of chance that is a function of seed and step, on every rank the same."""
+        """Return a random generator seeded by seed and step, so that all ranks round alike."""
+        # 7 bytes, because manual_seed takes a signed 64-bit number.
         name = f"{self._seed}/{step}/rounding".encode()
         seed = int.from_bytes(hashlib.blake2b(name, digest_size=7).digest(), "big")
         device = self._pairs[0].low.device if self._pairs else torch.device("cpu")
@@ -245,13 +251,14 @@ class HalfWeights:
 
 
 def round_by_chance_(values: Tensor, generator: torch.Generator) -> None:
-    """Make fp32 values (K,) such that bf16 holds them exactly, each one of its two neighbours.
+    """Round fp32 values (K,) stochastically, in place, to one of their two bf16 neighbours.
 
-    The nearer neighbour is the likelier, so that the mean over many roundings is the value: 16
-    random bits are added to the bits that bf16 lacks, which are then dropped. What is no finite
-    number stays.
+    A neighbour is the more likely the nearer it is, so the expected result is the value itself:
+    16 random bits are added to the low 16 bits that bf16 drops, which are then cleared. Infinity
+    and NaN stay as they are.
     """
     count = values.numel()
+    # One 64-bit draw gives the noise of four values.
     words = torch.empty(-(-count // 4), dtype=torch.int64, device=values.device)
     words.random_(-(2**63), None, generator=generator)
     noise = words.view(torch.int16)[:count].to(torch.int32).bitwise_and_(0xFFFF)
@@ -260,7 +267,7 @@ def round_by_chance_(values: Tensor, generator: torch.Generator) -> None:
 
 
 def _rounded_weights(model: nn.Module) -> set[int]:
-    """Return the identities of weights that only layers use which compute in bf16 anyway."""
+    """Return the ids of weights that are used only by layers that compute in bf16 anyway."""
     rounded, others = set(), set()
     for module in model.modules():
         held = rounded if isinstance(module, _ROUNDED) else others
@@ -269,7 +276,7 @@ def _rounded_weights(model: nn.Module) -> set[int]:
 
 
 def _cut(pairs: list[Pair]) -> Iterator[list[Pair]]:
-    """Yield buckets of at most `BUCKET` entries, more where a single weight has more."""
+    """Yield buckets of at most `BUCKET` entries; a single larger weight gets its own."""
     bucket: list[Pair] = []
     size = 0
     for pair in pairs:
@@ -283,20 +290,20 @@ def _cut(pairs: list[Pair]) -> Iterator[list[Pair]]:
 
 
 def _make_room(like: list[nn.Parameter]) -> tuple[Tensor, list[Tensor]]:
-    """Return fp32 memory (K,) and views of it in the shapes of weights (any shape)."""
+    """Return an fp32 buffer (K,) and views of it in the shapes of the weights (any shape)."""
     sizes = [-(-value.numel() // _ALIGNED) * _ALIGNED for value in like]
-    # Zeros: what lies between the weights is rounded with them.
+    # Zeros, because the gaps between the weights are rounded with them.
     flat = torch.zeros(sum(sizes), dtype=torch.float32, device=like[0].device)
     parts = zip(flat.split(sizes), like, strict=True)
     return flat, [part[: value.numel()].view(value.shape) for part, value in parts]
 
 
 def _nothing(like: Tensor) -> Tensor:
-    """Return fp32 without entries, (0,), on the device of a weight of any shape."""
+    """Return an empty fp32 tensor (0,) on the device of a weight of any shape."""
     return torch.empty(0, dtype=torch.float32, device=like.device)
 
 
 def _gradient(low: nn.Parameter) -> Tensor:
-    """Return the gradient of a weight that has one, in its shape."""
+    """Return the gradient of a weight that has one (same shape)."""
     assert low.grad is not None
     return low.grad
