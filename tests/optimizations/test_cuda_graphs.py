@@ -133,7 +133,7 @@ def test_what_longer_rows_cost_is_told(marks: list[int], tmp_path: Path) -> None
     # Of 31 positions come 32; without a GPU no graph is recorded, so it is not really on.
     assert not state.on
     assert "0 CUDA graphs recorded" in state.detail
-    assert "3.2 % positions added to lengths" in state.detail
+    assert "3.2 % of positions added as padding" in state.detail
 
 
 @pytest.mark.parametrize(("accumulate", "is_copied"), [(1, False), (2, True)])

@@ -383,7 +383,7 @@ def test_sdpa_is_off_when_pytorch_falls_back_to_the_plain_product(tmp_path: Path
         state = _state(setup, "sdpa")
 
     assert not state.on
-    assert "fell back" in state.detail
+    assert "used plain attention" in state.detail
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_a_short_run_is_never_compiled(
 
     state = _state(setup)
     assert notice.level == "info"
-    assert notice.text.startswith("The model is not compiled: it would not pay: the 10 remaining")
+    assert notice.text.startswith("The model is not compiled: it would not pay off: the 10 remaining")
     assert not state.on
     assert state.detail in notice.text
     assert vars(setup.family.blocks(setup.model)[0])["program"].num_graphs == 0
@@ -234,7 +234,7 @@ def test_a_first_batch_that_is_too_large_is_left_to_who_makes_room(
 
     notice = _notice(_settle(setup))
 
-    assert "does not fit into memory as it is" in notice.text
+    assert "does not fit into memory" in notice.text
     assert "does not fit into memory" in _state(setup).detail
 
 

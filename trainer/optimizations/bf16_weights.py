@@ -105,9 +105,9 @@ def state(setup: Setup, probe: Probe) -> State:
 OPTIMIZATION = Optimization(
     name="bf16_weights",
     label="Weights in bf16",
-    help="Stores layer weights in 16 bits. Mixed precision instead casts them at every step, and the "
-    "copy takes memory. Gradients take half the memory, too. Saved weights stay in fp32; frozen "
-    "weights are rounded once. Turns on mixed precision.",
+    help="Stores layer weights in 16 bits. Mixed precision instead casts them at every step, and "
+    "the copy takes memory. Gradients take half the memory, too. Saved weights stay in fp32; "
+    "frozen weights are rounded once. Turns on mixed precision.",
     stage="precision",
     exact=False,
     options=Options,

@@ -333,9 +333,9 @@ def _remember_seconds(case: str, seconds: float) -> None:
 OPTIMIZATION = Optimization(
     name="compile",
     label="Compile the model",
-    help="torch.compile turns each block into a few fused kernels: faster steps and less activation "
-    "memory, after seconds to minutes of compiling at the start. Older guides enable TensorRT and "
-    "XLA, which are for inference and for TPUs; for training, use this instead.",
+    help="torch.compile turns each block into a few fused kernels: faster steps and less "
+    "activation memory, after seconds to minutes of compiling at the start. Older guides enable "
+    "TensorRT and XLA, which are for inference and for TPUs; for training, use this instead.",
     stage="compile",
     exact=False,
     options=Options,

@@ -1,4 +1,4 @@
-"""Gradient checkpointing (Chen et al. 2016, arXiv 1604.06174): recompute activations to save memory.
+"""Gradient checkpointing (Chen et al. 2016, arXiv 1604.06174): recompute to save memory.
 
 `full` keeps only a block's input. `light` also keeps every product with weights, so that only
 attention and element-wise operations are recomputed; `medium` keeps only those products that are no

@@ -25,7 +25,7 @@ def unavailable(device: Device) -> str | None:
 
 def apply(setup: Setup, options: Options) -> None:
     """Set torch's flags for this process."""
-    # The older flags, because torch.compile reads them and torch refuses to mix them with the newer.
+    # The older flags: torch.compile reads them, and torch refuses to mix them with the newer ones.
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = True
 

@@ -37,7 +37,7 @@ class SharedProgram:
         self._compiled = torch.compile(forward, backend=self._make_graph, fullgraph=True)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return the program itself, because a copied block has its own weights but the same code."""
+        """Return the program itself: a copied block has its own weights but the same code."""
         return self
 
     def run(self, block: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -25,7 +25,7 @@ def prepare_graphs(setup: Setup) -> None:
         trunk.length_step = LENGTH_STEP
 
     def take_out(parameter: Tensor) -> None:
-        # With several micro-steps, the first gradient lies in memory that the next replay overwrites.
+        # With several micro-steps, the first gradient is in memory that the next one overwrites.
         if setup.config.training.accumulate * setup.adapted.parts > 1:
             _copy_gradient(parameter)
 

@@ -29,7 +29,7 @@ _ROUNDED = (
 the forward pass unchanged. Norms and embeddings stay in fp32."""
 
 BUCKET = 1 << 25
-"""Entries that are in fp32 at once during a step: 128 MiB for each fp32 copy of them. Chosen by hand."""
+"""Entries in fp32 at once during a step, 128 MiB for each copy of them; chosen by hand."""
 _ALIGNED = 64
 """Entries: weights start at multiples of this (256 bytes) in a buffer, for vectorised kernels."""
 _COUNT = "roundings"
@@ -132,7 +132,7 @@ class HalfWeights:
 
     @contextmanager
     def _doubles_in_place(self, model: nn.Module) -> Iterator[None]:
-        """Make the fp32 copies the parameters of their modules, so that they get grouped by name."""
+        """Make the fp32 copies the parameters of their modules, so that they get named groups."""
         doubles = {id(pair.low): pair.high for pair in self._pairs}
         places = [
             (module, name, value)
