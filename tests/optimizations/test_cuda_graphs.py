@@ -198,4 +198,4 @@ def test_recordings_are_counted_as_the_compiler_counts_them(
 
 
 def test_the_help_says_that_no_gpu_has_run_it() -> None:
-    assert "never run on a GPU" in str(box.Options.__dataclass_fields__["mode"].metadata)
+    assert "not been tested on a GPU" in str(box.Options.__dataclass_fields__["mode"].metadata)

@@ -459,7 +459,7 @@ def test_what_a_device_cannot_do_comes_with_its_reason() -> None:
     assert mixed.unavailable(MAXWELL) and "5.2" in str(mixed.unavailable(MAXWELL))
     assert mixed.unavailable(TURING) is None
     assert tf32.unavailable(HOPPER) is None
-    assert "no TF32" in str(tf32.unavailable(TURING))
+    assert "not support TF32" in str(tf32.unavailable(TURING))
     assert "CPU" in str(tf32.unavailable(CPU))
 
 

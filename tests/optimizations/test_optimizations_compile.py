@@ -194,7 +194,7 @@ def test_a_compiler_that_fails_costs_the_gain_and_not_the_run(
     losses = [[train_step(setup, 1)["error"].item()] for setup in (plain, broken)]
     assert notice.level == "warning"
     assert "the compiler failed: RuntimeError: no such instruction" in notice.text
-    assert "goes on without compiling" in notice.remedy
+    assert "continues uncompiled" in notice.remedy
     assert losses[0] == losses[1]
     assert not _state(broken).on
 

@@ -1,4 +1,4 @@
-"""Command: `python -m trainer race`, from its words to the files in the race's folder."""
+"""The command `python -m trainer race`: its flags, and the report files that it writes."""
 
 import argparse
 import signal
@@ -19,10 +19,11 @@ from trainer.race.verdict import foretell
 from trainer.training.assemble import check_before_start
 
 FINISHED, STOPPED = 0, 10
+"""Exit codes; the same as those of `train`."""
 
 
 def race_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: Tell) -> int:
-    """Start a race, continue one, or ask one to stop; returns the exit code."""
+    """Start, continue or stop a race, and return the exit code."""
     _add_flags(parser)
     known, rest = _known(argv)
     wants_help = not {"-h", "--help"}.isdisjoint(argv)
@@ -39,14 +40,14 @@ def race_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: Tel
         return carry_out(race, tell)
     if rest:
         raise ConfigError(
-            f"{known.race} holds a race already, and its plan never changes. Continue it with "
+            f"{known.race} already contains a race, and its plan never changes. Continue it with "
             f"--race {known.race} alone, or choose another folder for: {' '.join(rest)}"
         )
     return carry_out(Race(known.race), tell)
 
 
 def carry_out(race: Race, tell: Tell) -> int:
-    """Carry out a race in this process, write its files at the end, and return the exit code."""
+    """Run a race in this process, write its report files, and return the exit code."""
     before = _stop_on_signals(race)
     try:
         state = race.carry_out(tell)
@@ -61,7 +62,7 @@ def carry_out(race: Race, tell: Tell) -> int:
 
 
 def publish(race: Race, tell: Tell) -> None:
-    """Write `race.md`, `race.csv`, `results.json` and `race.png` into the folder of a race."""
+    """Write `race.md`, `race.csv`, `results.json` and `race.png` to the folder of a race."""
     plan, results = race.plan, race.results()
     report = make_report(plan, results)
     text = to_json(plan, results, report, machine_of(race.folder))
@@ -72,18 +73,23 @@ def publish(race: Race, tell: Tell) -> None:
     try:
         draw_race(plan, results, report, race.folder / "race.png")
     except MissingDependency as error:
-        tell(f"No picture was drawn: {error}")
+        tell(f"The picture was not drawn: {error}")
     tell(markdown)
     spent = ", ".join(
         f"{clock} {seconds:.0f} s" for clock, seconds in budget(plan, results).items()
     )
-    tell(f"Spent, starting and validating included: {spent}.")
+    tell(f"Time spent, including start-up and validation: {spent}.")
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("the race").add_argument
-    add("--race", metavar="DIR", required=True, help="a new folder, or a race to continue")
-    add("--stop", action="store_true", help="ask a race that runs to save and stop")
+    add(
+        "--race",
+        metavar="DIR",
+        required=True,
+        help="a new folder, or the folder of a race to continue",
+    )
+    add("--stop", action="store_true", help="ask a running race to save and stop")
     for info in describe(RaceChoices):
         flag, text = f"--{info.name.replace('_', '-')}", info.help[:1].lower() + info.help[1:]
         if info.kind is bool:

@@ -1,4 +1,4 @@
-"""Choices: what a person decides about a race, the same fields on the page and in the words."""
+"""The options of a race, shared by the page and the command line."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,35 +13,39 @@ from trainer.race.verdict import foretell
 
 @dataclass(frozen=True)
 class RaceChoices:
-    """Who races, on which budget and how often."""
+    """Which optimizers race, on what budget, and how often."""
 
     optimizers: str = option(
         "adamw,prodigy,schedule_free_adamw",
         "Optimizers",
-        "Who races, the baseline first; adamw:lr=1e-4:beta2=0.98 fixes options, "
-        "adamw:lr=1e-4/1e-3 tries these rates.",
+        "The optimizers to compare, the baseline first. adamw:lr=1e-4:beta2=0.98 sets options; "
+        "adamw:lr=1e-4/1e-3 tries these two rates.",
     )
     minutes: float | None = option(
-        None, "Minutes", "For the whole race; the steps of a run are found from it.", min=0.1
+        None, "Minutes", "For the whole race; sets how many steps each run gets.", min=0.1
     )
-    seeds: str = option("1,2,3", "Seeds", "Two or more; each optimizer runs with each of them.")
+    seeds: str = option("1,2,3", "Seeds", "Two or more; every optimizer runs with every seed.")
     rates: int = option(
-        5, "Rates to try", "Rates each optimizer tries first; 1: its usual one.", min=1, max=15
+        5,
+        "Rates to try",
+        "Rates that each optimizer tries first; 1: its default only.",
+        min=1,
+        max=15,
     )
     sweep_steps: int | None = option(
-        None, "Steps of these tries", "Empty: a quarter of the steps of a run.", min=10, folded=True
+        None, "Steps of these tries", "Empty: a quarter of a run's steps.", min=10, folded=True
     )
-    validations: int = option(12, "Validations", "Points of each curve.", min=1, folded=True)
+    validations: int = option(12, "Validations", "Points on each loss curve.", min=1, folded=True)
     keep_weights: bool = option(
-        False, "Keep weights", "Keep the checkpoints of runs that ended.", folded=True
+        False, "Keep weights", "Keep the checkpoints of finished runs.", folded=True
     )
 
 
 def plan_race(config: RunConfig, choices: RaceChoices) -> RacePlan:
-    """Return the plan of a race over a configuration's clips, model and settings.
+    """Return the plan of a race with a configuration's clips, model and settings.
 
     Raises:
-        ConfigError: names every choice that cannot be used.
+        ConfigError: lists every invalid choice.
     """
     return RacePlan(
         config=config,
@@ -59,16 +63,16 @@ def read_seeds(text: str) -> tuple[int, ...]:
     """Read seeds separated by commas.
 
     Raises:
-        ConfigError: one of them is no whole number.
+        ConfigError: one of them is not an integer.
     """
     try:
         return tuple(int(seed) for seed in text.split(","))
     except ValueError:
-        raise ConfigError(f"The seeds are '{text}'; expected for example 1,2,3") from None
+        raise ConfigError(f"'{text}' is not a list of seeds; enter for example 1,2,3.") from None
 
 
 def promise_of(optimizers: Sequence[str] | None, seeds: str | None) -> str:
-    """Say what difference a race could tell; nothing while its seeds or optimizers are too few."""
+    """Say what difference a race can detect; empty while it has too few seeds or optimizers."""
     try:
         num_seeds = len(set(read_seeds(seeds or "")))
     except ConfigError:

@@ -1,4 +1,4 @@
-"""Entry: from what a person writes, `adamw,prodigy:beta2=0.99`, to the entrants of a race."""
+"""Parse the optimizers of a race from text such as `adamw,prodigy:beta2=0.99`."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,17 +10,21 @@ from trainer.core.run_config import Choice, RunConfig
 from trainer.race.plan import PACED, Entrant
 
 _OCTAVES_APART = 1.5
+"""Distance of the rates to try: a factor of 2.8. Chosen by hand, so that the five default rates
+span a factor of 64 around the usual rate."""
 _SPREAD_OF_COEFFICIENT = 3.0
+"""Prodigy's coefficient is tried from a third to three times its default; the rate that it finds
+needs much less tuning. Chosen by hand."""
 _NO_LIMIT = 1e9
 _FAST_KNOB = "d_coef"
-"""Optimizers that find the rate themselves are tuned by this factor on it instead."""
+"""Optimizers that find the rate themselves are tuned by this option instead of the rate."""
 
 
 def read_entrants(text: str, config: RunConfig, num_values: int) -> tuple[Entrant, ...]:
-    """Read entrants separated by commas: a name, and options with `:` before and `=` inside.
+    """Read comma-separated contenders, each a name with optional `:option=value` parts.
 
-    `adamw` sweeps `num_values` learning rates around the usual one for the model family;
-    `adamw:lr=1e-4` keeps that one; `adamw:lr=1e-4/1e-3` sweeps these two.
+    `adamw` sweeps `num_values` learning rates around the model family's default; `adamw:lr=1e-4`
+    uses that rate without a sweep; `adamw:lr=1e-4/1e-3` sweeps these two.
 
     Raises:
         ConfigError: lists every unknown name, unknown option and bad value.
@@ -41,13 +45,13 @@ def read_entrants(text: str, config: RunConfig, num_values: int) -> tuple[Entran
 def _read_entrant(word: str, config: RunConfig, num_values: int, taken: list[str]) -> Entrant:
     optimizer, *pairs = word.split(":")
     if any("=" not in pair for pair in pairs):
-        raise ConfigError(f"'{word}' is no entrant; expected for example adamw:lr=1e-4:beta2=0.98")
+        raise ConfigError(f"'{word}' is not valid; enter for example adamw:lr=1e-4:beta2=0.98")
     given: dict[str, Any] = dict(pair.split("=", 1) for pair in pairs)
     infos = {info.name: info for info in describe(find_optimizer(optimizer).options)}
     knob = _FAST_KNOB if _FAST_KNOB in infos and "lr" not in given else "lr"
     told = given.pop(knob, None)
     schedule = _schedule_for(optimizer, config)
-    # The check of all options at once, by the same road as a run's.
+    # Checks all options together, exactly as a run would.
     entries = _resolve(config, optimizer, given, schedule)
     used = to_values(entries.optimizer_options)
     plain = {name: used[name] for name in given}
@@ -81,7 +85,7 @@ def _resolve(config: RunConfig, name: str, options: dict[str, Any], schedule: Ch
 def _values(
     entries: Entries, knob: OptionInfo, told: str | None, num_values: int
 ) -> tuple[tuple[float, ...], float]:
-    """Return the values to try, rising, and what lies between two of them."""
+    """Return the values to try in ascending order, and the ratio between neighbours."""
     if told is not None:
         values = tuple(sorted({_number(part, told) for part in told.split("/")}))
         return values, values[1] / values[0] if len(values) > 1 and values[0] > 0 else 1.0
@@ -106,5 +110,5 @@ def _number(part: str, told: str) -> float:
         return float(part)
     except ValueError:
         raise ConfigError(
-            f"'{told}' is no number; expected 1e-4, or 1e-4/1e-3 to try both."
+            f"'{told}' is not a number; enter for example 1e-4, or 1e-4/1e-3 to try both."
         ) from None

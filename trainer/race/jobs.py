@@ -1,4 +1,4 @@
-"""Jobs: which runs a race needs next, as a pure function of its plan and of the results so far."""
+"""Decide which runs a race needs next, as a pure function of its plan and results so far."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -9,15 +9,18 @@ from trainer.race.plan import FEWEST_STEPS, SWEEP_SHARE, Entrant, RacePlan
 from trainer.race.result import Result
 
 PACE_STEPS = 12
+"""Steps of the run that times an optimizer; chosen by hand: the first five are warm-up and not
+counted (`result.py`), the rest give a median."""
 _LIKELY_EXTENSIONS = 2
+"""Extra sweep values that a time budget allows for; chosen by hand."""
 _SWEEP_VALIDATIONS = 2
 _EQUALLY_FAST = 1.1
-"""Steps that take within this factor of each other count as equally long: timing is no finer."""
+"""Step times within this factor count as equal, because timing is no more precise than that."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a race; `clock` says what for: pace, sweep, steps or seconds."""
+    """One run of a race; `clock` is its purpose: pace, sweep, steps or seconds."""
 
     clock: str
     entrant: Entrant
@@ -34,15 +37,16 @@ class Job:
 
 
 Results = Mapping[str, Result]
-"""Results by the names of their jobs."""
+"""Results by job name."""
 
 
 def known_jobs(plan: RacePlan, results: Results) -> list[Job]:
-    """List the jobs that are certain by now, in their order; the first without a result is next.
+    """List the jobs that are certain so far, in order; the first without a result is next.
 
-    First the pace (if only minutes are given), then the sweeps, then equal steps, then equal
-    seconds for those whose steps take longer or shorter than the baseline's. Entrants take turns,
-    in reversed order at every second seed, so that a machine that slows down hurts all alike.
+    First come timing runs (if minutes are given), then the sweeps, then equal steps, and then equal
+    seconds for contenders whose steps take longer or shorter than the baseline's. Contenders take
+    turns, in reverse order for every second seed, so that a machine that gets slower affects all of
+    them equally.
     """
     jobs = _pace_jobs(plan)
     if _is_missing(jobs, results):
@@ -59,10 +63,10 @@ def known_jobs(plan: RacePlan, results: Results) -> list[Job]:
 
 
 def find_steps(plan: RacePlan, results: Results) -> int:
-    """Return the steps of every run: as told, and no more than fit into the minutes.
+    """Return the steps of every run: as configured, but no more than fit into the minutes.
 
     Raises:
-        ConfigError: the minutes are too few for the fewest steps.
+        ConfigError: the minutes are too few for the minimum number of steps.
     """
     if plan.minutes is None:
         assert plan.steps is not None
@@ -78,15 +82,15 @@ def find_steps(plan: RacePlan, results: Results) -> int:
     if steps < FEWEST_STEPS:
         needed = math.ceil((fixed_s + FEWEST_STEPS * step_s) / 60)
         raise ConfigError(
-            f"{plan.minutes:g} minutes are too few: starting, sweeping and validating all runs, "
-            f"and {FEWEST_STEPS} steps each, take about {needed} minutes here. Start a new race "
-            "with more minutes, fewer optimizers, rates or seeds, or a smaller eval CSV."
+            f"{plan.minutes:g} minutes are too few: starting and validating all runs, the sweeps, "
+            f"and {FEWEST_STEPS} steps per run take about {needed} minutes on this machine. Start "
+            "a new race with more minutes, fewer optimizers, rates or seeds, or a smaller eval CSV."
         )
     return min(steps, plan.steps) if plan.steps is not None else steps
 
 
 def sweep_jobs(plan: RacePlan, entrant: Entrant, steps: int, results: Results) -> list[Job]:
-    """Return the sweep of one entrant; it goes on until its best value lies between two others."""
+    """Return a contender's sweep, extended until its best value lies between two others."""
     if len(entrant.values) == 1:
         return []
     short = plan.sweep_steps_for(steps)
@@ -103,7 +107,7 @@ def sweep_jobs(plan: RacePlan, entrant: Entrant, steps: int, results: Results) -
 
 
 def chosen_value(plan: RacePlan, entrant: Entrant, results: Results) -> float | None:
-    """Return what an entrant races with: its one value, or the best of its sweep; None: none."""
+    """Return the value that a contender races with: its only one or the best of its sweep, or None."""
     if len(entrant.values) == 1:
         return entrant.values[0]
     jobs = sweep_jobs(plan, entrant, find_steps(plan, results), results)
@@ -113,10 +117,10 @@ def chosen_value(plan: RacePlan, entrant: Entrant, results: Results) -> float | 
 
 
 def steps_for_seconds(plan: RacePlan, steps: int, results: Results) -> dict[str, int]:
-    """Return, by entrant, the steps that fit into the seconds the baseline trains.
+    """Return, by contender, the steps that fit into the seconds that the baseline trains.
 
-    Steps count as equally long if they are so within 10 %, or if the slowest run of one took longer
-    than the fastest of the other: then the machine's other work explains the difference.
+    Step times count as equal if they are within 10 %, or if the ranges of the two contenders
+    overlap: then other work on the machine can explain the difference.
     """
     usual = _speeds(plan, plan.baseline, results)
     found = {}
@@ -131,7 +135,7 @@ def steps_for_seconds(plan: RacePlan, steps: int, results: Results) -> dict[str,
 
 
 def is_equally_fast(ratio: float) -> bool:
-    """Whether two step times with this ratio count as equal."""
+    """Return whether two step times with this ratio count as equal."""
     return 1 / _EQUALLY_FAST <= ratio <= _EQUALLY_FAST
 
 
@@ -145,7 +149,7 @@ def _pace_jobs(plan: RacePlan) -> list[Job]:
 
 
 def _race_jobs(plan: RacePlan, steps: dict[str, int], clock: str, results: Results) -> list[Job]:
-    """Return a run a seed for every entrant that can race and is not served by equal steps."""
+    """Return one run per seed for every contender that can race and needs runs for this clock."""
     common = find_steps(plan, results)
     jobs = []
     for turn, seed in enumerate(plan.seeds):
@@ -173,9 +177,9 @@ def _middle(entrant: Entrant) -> float:
 
 
 def _value_beyond(entrant: Entrant, jobs: list[Job], results: Results) -> float | None:
-    """Return the value beyond the end that was best; None while unknown or if none is needed.
+    """Return the next value beyond the best end of a sweep; None if unknown or not needed.
 
-    Where all runs diverged, the way is down.
+    If all runs diverged, the sweep continues downwards.
     """
     if _is_missing(jobs, results) or entrant.ratio <= 1:
         return None
@@ -195,25 +199,25 @@ def _value_beyond(entrant: Entrant, jobs: list[Job], results: Results) -> float 
 
 
 def _speeds(plan: RacePlan, entrant: Entrant, results: Results) -> list[float]:
-    """Return the seconds a step takes when nothing disturbs it, of every run at equal steps."""
+    """Return the undisturbed seconds per step of every run at equal steps."""
     names = [f"steps-{entrant.name}-seed{seed}" for seed in plan.seeds]
     spans = [results[name].fast_s_per_step for name in names if name in results]
     return [span for span in spans if math.isfinite(span)]
 
 
 def _has_lost(plan: RacePlan, entrant: Entrant, results: Results) -> bool:
-    """Whether no run at equal steps finished: another length would tell nothing more."""
+    """Return whether no run at equal steps finished, so that other lengths would add nothing."""
     names = [f"steps-{entrant.name}-seed{seed}" for seed in plan.seeds]
     return not any(name in results and results[name].state == "finished" for name in names)
 
 
 def _cost(plan: RacePlan, entrant: Entrant, paces: dict[str, Result]) -> tuple[float, float]:
-    """Return the seconds all runs of an entrant take: those that are fixed, and those a step."""
+    """Return the fixed seconds of all runs of a contender, and the seconds per step of a run."""
     pace, usual = paces[entrant.name], paces[plan.baseline.name]
     s_per_step = pace.s_per_step if math.isfinite(pace.s_per_step) else usual.s_per_step
     if not math.isfinite(s_per_step):
         raise ConfigError(f"{entrant.name} cannot train: {pace.reason}")
-    # The first run of all computes the features; the cheapest start is what the others will take.
+    # The very first run also computes the features, so the fastest start predicts the later ones.
     start_s = min(
         max(0.0, result.wall_s - PACE_STEPS * result.s_per_step - result.validation_s)
         for result in paces.values()

@@ -1,4 +1,4 @@
-"""RacePlan: everything that is decided before a race; frozen, JSON in and out."""
+"""The immutable plan of a race, stored as JSON."""
 
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -12,21 +12,23 @@ from trainer.core.run_config import Choice, RunConfig
 FORMAT = 1
 FEWEST_STEPS = 10
 SWEEP_SHARE = 4
+"""A sweep run has this fraction of a run's steps; chosen by hand: cheap, yet past the warm-up."""
 MOST_EXTENSIONS = 8
+"""Values that a sweep may add; chosen by hand: at the default spacing, a factor of 4096."""
 _EARLIER_EXTENSIONS = 2
-"""What races of a time without `most_extensions` had; a finished one must not want more runs."""
+"""The limit in plans from before `most_extensions`; a finished race must not ask for more runs."""
 PACED = {"warmup_steps": 0.05, "ramp_steps": 1.0}
-"""Options of optimizers that count steps, as shares of a run; their defaults suit long runs."""
+"""Optimizer options that count steps, as shares of a run; their defaults are for long runs."""
 
 
 @dataclass(frozen=True)
 class Entrant:
-    """One optimizer in a race.
+    """One optimizer in a race, also called a contender.
 
-    `values` are tried for its `knob` (the learning rate, or what stands for it) in short runs, each
-    `ratio` times the one before; a single value is taken as it is. While the best one is at an end,
-    the sweep goes on beyond it, but never below `least` or above `most`. `paced` names the options
-    that are set to a share of each run's steps.
+    `values` are tried for its `knob` (the learning rate, or the option that replaces it) in short
+    runs, each `ratio` times the one before; a single value is used without a sweep. While the best
+    value is at an end, the sweep extends beyond it, within `least` and `most`. `paced` names the
+    options that are set to a share of each run's steps.
     """
 
     name: str
@@ -42,11 +44,11 @@ class Entrant:
 
 @dataclass(frozen=True)
 class RacePlan:
-    """Who races, on what, how often and how long; the first entrant is the baseline.
+    """Which optimizers race, on what data, how often and how long; the first is the baseline.
 
-    `steps` of every run, or `minutes` for the whole race, from which the steps are found; with both
-    the smaller counts. `num_validations` is per run. `most_extensions` bounds the values that a
-    sweep adds until its best one lies between two others.
+    `steps` is per run; `minutes` is for the whole race and determines the steps. With both, the
+    smaller number of steps applies. `num_validations` is per run. `most_extensions` limits the
+    values that a sweep adds until its best one lies between two others.
     """
 
     config: RunConfig
@@ -67,41 +69,43 @@ class RacePlan:
         are_different = len(set(self.seeds)) == len(self.seeds)
         if len(self.seeds) < 2 or not are_different or min(self.seeds) < 0:
             problems.append(
-                f"The seeds are {list(self.seeds)}. Give two or more different ones: without "
-                "a repetition no difference can be told from chance."
+                f"The seeds are {list(self.seeds)}. Give two or more different seeds: without "
+                "repetition, no difference can be distinguished from chance."
             )
         if self.steps is None and self.minutes is None:
-            problems.append("The race has no end. Give --steps for every run or --minutes for all.")
+            problems.append("The race has no end. Give --steps per run or --minutes in total.")
         for label, steps in (("race", self.steps), ("sweep", self.sweep_steps)):
             if steps is not None and steps < FEWEST_STEPS:
                 problems.append(
-                    f"The runs of the {label} have {steps} steps; {FEWEST_STEPS} or more."
+                    f"The runs of the {label} have {steps} steps; use at least {FEWEST_STEPS}."
                 )
         if problems:
             raise ConfigError(problems)
 
     @property
     def baseline(self) -> Entrant:
-        """The entrant that all others are compared with."""
+        """The contender that all others are compared with."""
         return self.entrants[0]
 
     @property
     def sweep_seed(self) -> int:
-        """A seed that no run of the race has, so that rates are not chosen on what is judged."""
+        """A seed that no run of the race uses, so that rates are not tuned on the scored seeds."""
         return max(self.seeds) + 1
 
     def sweep_steps_for(self, steps: int) -> int:
-        """Return the steps of a sweep run: as told, else a quarter of the race's."""
+        """Return the steps of a sweep run: as configured, else a quarter of a run's."""
         return self.sweep_steps or max(FEWEST_STEPS, steps // SWEEP_SHARE)
 
     def run_config(
         self, entrant: Entrant, value: float, *, seed: int, steps: int, num_validations: int
     ) -> RunConfig:
-        """Return the configuration of one run: the common one but for what an entrant brings."""
+        """Return the configuration of one run: the common one plus a contender's settings."""
         training = self.config.training
         every = training.validate_every
         if every.strip().lower() == "auto":
             every = f"{max(1, round(steps / num_validations))} steps"
+        # Every run goes to its last step, so that all schedules complete: no early stopping and no
+        # rollback. Previews would only cost time.
         training = replace(
             training, steps=steps, epochs=None, seed=seed, patience=0, preview_every="never",
             log_every=1, keep_last=1, validate_every=every, roll_back=False,
@@ -113,7 +117,7 @@ class RacePlan:
         return self.config.with_values(training=training, optimizer=optimizer, schedule=schedule)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values that `from_json` reads back to an equal plan."""
+        """Return plain JSON values that `from_json` turns back into an equal plan."""
         rest = {field.name: getattr(self, field.name) for field in fields(self)}
         entrants = [asdict(entrant) for entrant in self.entrants]
         return {"format": FORMAT} | rest | {"config": self.config.to_json(), "entrants": entrants}
@@ -123,12 +127,12 @@ class RacePlan:
         """Build a plan from JSON values.
 
         Raises:
-            ConfigError: they are not a plan, or one of a newer Timbre.
+            ConfigError: they are not a plan, or come from a newer version.
         """
         if values.get("format") != FORMAT:
             raise ConfigError(
-                f"This race has format {values.get('format')!r}; this Timbre reads {FORMAT}. Open "
-                "it with the version that made it."
+                f"This race has format {values.get('format')!r}, and this version reads {FORMAT}. "
+                "Open it with the version that created it."
             )
         rest: dict[str, Any] = {"most_extensions": _EARLIER_EXTENSIONS} | values
         del rest["format"]
@@ -138,11 +142,11 @@ class RacePlan:
             seeds = tuple(rest.pop("seeds"))
             return RacePlan(config=config, entrants=entrants, seeds=seeds, **rest)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"The race's plan cannot be read: {error!r}.") from None
+            raise ConfigError(f"The plan of this race cannot be read: {error!r}.") from None
 
 
 def _fitted(schedule: Choice, steps: int) -> Choice:
-    """Return a schedule whose warm-up takes at most a tenth of a run; those of long runs do not."""
+    """Return a schedule with its warm-up shortened to at most a tenth of a run (chosen by hand)."""
     usual = build_options(find_schedule(schedule.name).options, schedule.options, schedule.name)
     longest = max(1, steps // 10)
     if find_warmup_steps(usual, steps) <= longest:

@@ -1,4 +1,4 @@
-"""Picture: a race in four charts, losses against steps and seconds, sweeps, and seconds a step."""
+"""Draw a race as four charts: loss over steps, loss over seconds, sweeps, seconds per step."""
 
 from pathlib import Path
 from statistics import median
@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _HIGHEST = 3.0
-"""Times the middle loss: what is shown of a curve."""
+"""Curves are cut off above this multiple of the median loss; chosen by hand."""
+# The palette of Okabe and Ito, which people with colour blindness can tell apart, with a purple of
+# more contrast and a grey.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#A1457B", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
 
 _FEW = len(_COLOURS)
-"""With more entrants one legend beside the charts serves all of them."""
+"""With more contenders than this, one legend beside the charts replaces the one in each chart."""
 
 
 def draw_race(plan: RacePlan, results: Results, report: Report, path: Path) -> None:
@@ -68,11 +70,11 @@ def _draw_curves(
 
 
 def _show_finished(axes: "Axes", results: Results) -> None:
-    """Let the losses of finished runs fill the chart; those that diverged may leave it."""
+    """Fit the axis to the losses of finished runs; diverged runs may leave the chart."""
     ended = [result for name, result in results.items() if name.startswith(("steps-", "seconds-"))]
     losses = [loss for result in ended if result.state == "finished" for loss in result.losses]
     if losses:
-        # A run that shoots up and comes back would flatten all others.
+        # A run with a temporary spike would otherwise flatten all other curves.
         losses = [loss for loss in losses if loss <= _HIGHEST * median(losses)]
         margin = 0.05 * (max(losses) - min(losses)) or 0.05
         axes.set_ylim(min(losses) - margin, max(losses) + margin)
@@ -99,7 +101,7 @@ def _draw_speed(axes: "Axes", report: Report) -> None:
     whole = [row.s_per_step or 0.0 for row in report.rows]
     optimizer = [(row.s_per_step or 0.0) * (row.optimizer_share or 0.0) for row in report.rows]
     axes.barh(names, whole, color="#C8C8C8", label="step")
-    axes.barh(names, optimizer, color=_COLOURS[1], label="of it the optimizer")
+    axes.barh(names, optimizer, color=_COLOURS[1], label="of which optimizer")
     axes.invert_yaxis()
     axes.set(title="Seconds per step", xlabel="Seconds")
     axes.legend(frameon=False)
@@ -113,7 +115,7 @@ def _tidy(axes: "Axes") -> None:
 
 
 def _marker(index: int) -> str:
-    """Return a mark that parts entrants of the same colour."""
+    """Return a marker that distinguishes contenders of the same colour."""
     return ".xs^"[index // len(_COLOURS) % 4]
 
 

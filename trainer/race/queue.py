@@ -1,4 +1,4 @@
-"""Queue: carries out a race in its folder, one run after another; stoppable and resumable."""
+"""Run a race in its folder, one training run after another; it can be stopped and resumed."""
 
 import json
 import shutil
@@ -18,20 +18,21 @@ from trainer.runs.locks import is_locked, take_lock
 from trainer.runs.run import Run
 
 _MOST_STARTS = 3
+"""Starts of a run whose process dies without an event; chosen by hand: one crash may be chance."""
 _POLL_S = 0.1
 
 Tell = Callable[[str], None]
 Stopped = Callable[[], bool]
 Train = Callable[[Run, Stopped], str]
-"""Trains a run until it ends or a stop is wanted; returns its state then."""
+"""Trains a run until it ends or a stop is requested; returns its final state."""
 
 
 @dataclass(frozen=True)
 class RaceStatus:
-    """What a person wants to know of a race.
+    """The progress of a race.
 
-    States: created, running, stopping, stopped (also after a kill), finished. `total` is what is
-    certain by now; it grows when sweeps extend or steps of another length are due.
+    States: created, running, stopping, stopped (also after a kill), finished. `total` counts the
+    runs that are certain so far; it grows when sweeps extend or runs of another length are needed.
     """
 
     state: str
@@ -42,7 +43,7 @@ class RaceStatus:
 
 
 class Race:
-    """One race, one folder; everything about it can be rebuilt from there."""
+    """A race in its folder, from which all of its state is derived."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder).absolute()
@@ -52,21 +53,22 @@ class Race:
 
     @staticmethod
     def create(folder: Path | str, plan: RacePlan) -> "Race":
-        """Make a new race folder.
+        """Create a race folder.
 
         Raises:
-            RunExists: the folder is there already; a plan never changes.
+            RunExists: the folder already exists; a plan never changes.
         """
         race = Race(folder)
         try:
             race.folder.mkdir(parents=True)
         except FileExistsError:
             raise RunExists(
-                f"The folder {race.folder} exists already, and the plan of a race never changes. "
+                f"The folder {race.folder} already exists, and the plan of a race never changes. "
                 f"Choose another folder, or continue: python -m trainer race --race {race.folder}"
             ) from None
         (race.folder / "control").mkdir()
         text = json.dumps(plan.to_json(), indent=2, ensure_ascii=False)
+        # Written under another name first, so that a kill cannot leave half a plan.
         partial = race.folder / "race.json.part"
         partial.write_text(text + "\n", encoding="utf-8")
         partial.replace(race.folder / "race.json")
@@ -77,38 +79,38 @@ class Race:
         """Open an existing race folder.
 
         Raises:
-            RunNotFound: there is no race in the folder.
+            RunNotFound: the folder has no race.
         """
         race = Race(folder)
         if not race.exists():
-            raise RunNotFound(f"{race.folder} holds no race (it has no race.json).")
+            raise RunNotFound(f"{race.folder} is not a race folder: race.json is missing.")
         return race
 
     def exists(self) -> bool:
-        """Whether the folder holds a race."""
+        """Return whether the folder has a race."""
         return (self.folder / "race.json").is_file()
 
     @property
     def plan(self) -> RacePlan:
-        """What was decided before the race; it never changes."""
+        """The plan of the race; it never changes."""
         try:
             values = json.loads((self.folder / "race.json").read_text(encoding="utf-8"))
         except ValueError as error:
-            raise ConfigError(f"{self.folder / 'race.json'} is not a JSON file: {error}.") from None
+            raise ConfigError(f"{self.folder / 'race.json'} is not valid JSON: {error}.") from None
         return RacePlan.from_json(values)
 
     def request_stop(self) -> None:
-        """Ask the race to save the run at hand and stop."""
+        """Ask the race to save the current run and stop."""
         (self.folder / "control" / "stop").touch()
 
     def start(self) -> "subprocess.Popen[bytes]":
-        """Carry it out in a process of its own that outlives whoever started it.
+        """Run the race in a new process that outlives the caller.
 
         Raises:
-            RunOwned: a process carries it out already.
+            RunOwned: another process is already running it.
         """
         if self.is_running():
-            raise RunOwned(f"The race {self.name} is being carried out already.")
+            raise RunOwned(f"The race {self.name} is already running.")
         self._stop_file.unlink(missing_ok=True)
         with (self.folder / "log.txt").open("wb") as log:
             return subprocess.Popen(
@@ -122,15 +124,15 @@ class Race:
             )
 
     def is_running(self) -> bool:
-        """Whether a living process carries it out."""
+        """Return whether a live process is running the race."""
         return is_locked(self.folder / "owner.lock")
 
     def jobs(self) -> list[Job]:
-        """List the runs that are certain by now, in their order."""
+        """List the runs that are certain so far, in order."""
         return known_jobs(self.plan, self.results())
 
     def results(self) -> dict[str, Result]:
-        """Return the results so far by the names of the runs."""
+        """Return the results so far by run name."""
         for path in sorted(self.folder.glob("*/run.json")):
             name = path.parent.name
             if name not in self._ended:
@@ -144,7 +146,7 @@ class Race:
         return Run(self.folder / job.name)
 
     def status(self) -> RaceStatus:
-        """Derive the state of the race from its folder."""
+        """Return the state of the race, derived from its folder."""
         results, is_running = self.results(), self.is_running()
         try:
             jobs, problem = known_jobs(self.plan, results), ""
@@ -162,17 +164,17 @@ class Race:
         return RaceStatus(state, len(jobs) - len(left), len(jobs), current, problem)
 
     def carry_out(self, tell: Tell, train: Train | None = None) -> str:
-        """Do what is left, one run after another, and return `finished` or `stopped`.
+        """Run what is left, one run after another, and return `finished` or `stopped`.
 
-        What finished is not repeated; a run that was killed goes on from its checkpoint; one that
-        failed for another reason than its optimizer is tried again whenever this is called.
+        Finished runs are not repeated. A run that was killed resumes from its checkpoint. A run
+        that failed for a reason other than divergence is repeated at every call.
 
         Raises:
-            RunOwned: another process carries it out.
+            RunOwned: another process is running the race.
         """
         lock = take_lock(self.folder / "owner.lock", timeout_s=2.0)
         if lock is None:
-            raise RunOwned(f"The race {self.name} is being carried out by another process.")
+            raise RunOwned(f"The race {self.name} is already running in another process.")
         try:
             self._stop_file.unlink(missing_ok=True)
             self._forget_failures()
@@ -205,7 +207,7 @@ class Race:
         run = self.run_of(job)
         if (run.folder / "run.json").is_file():
             return run
-        # Killed while the folder was being made: it holds nothing yet.
+        # A kill while the folder was being created left it incomplete; it has no results yet.
         shutil.rmtree(run.folder, ignore_errors=True)
         config = plan.run_config(
             job.entrant,
@@ -219,10 +221,10 @@ class Race:
     def _describe(self, job: Job, run: Run, plan: RacePlan) -> str:
         result = self.results().get(job.name)
         if result is None:
-            # Without this a run that never ends by itself would be started for ever.
+            # Without this, a run that keeps dying would be restarted for ever.
             raise RunError(
-                f"The run {run.folder} ended {_MOST_STARTS} times without a word; its log.txt may "
-                "say more. Continue the race to try again."
+                f"The process of run {run.folder} died {_MOST_STARTS} times without an error "
+                "message; see its log.txt. Continue the race to try again."
             )
         if not plan.keep_weights:
             shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
@@ -239,10 +241,11 @@ class Race:
 
 
 def train_in_child(run: Run, wants_stop: Stopped) -> str:
-    """Train a run in a process of its own, again if it is killed; return its state at the end."""
+    """Train a run in a child process, restarting it if it dies; return the final state."""
     for _ in range(_MOST_STARTS):
         process = None if run.status().is_active else run.start()
-        # Ours ends at once where another one trains the run already: that one is waited for.
+        # If another process is already training this run, ours exits at once and we wait for that
+        # one.
         while (process is not None and process.poll() is None) or run.status().is_active:
             if wants_stop():
                 run.request("stop")
@@ -256,7 +259,7 @@ def train_in_child(run: Run, wants_stop: Stopped) -> str:
 
 
 def machine_of(results_folder: Path) -> dict[str, Any]:
-    """Return what the first run of a race said of the machine and of the model."""
+    """Return the facts about machine and model that the first run of a race reported."""
     for path in sorted(results_folder.glob("*/run.json")):
         facts = Run(path.parent).status().facts
         if facts:

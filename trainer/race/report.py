@@ -1,4 +1,4 @@
-"""Report: a race as rows, as a table in Markdown and CSV, and as JSON with every curve."""
+"""The report of a race: rows, Markdown, CSV, and JSON with every curve."""
 
 import csv
 import io
@@ -28,7 +28,7 @@ CLOCKS = ("steps", "seconds")
 
 @dataclass(frozen=True)
 class Row:
-    """What the table says of one entrant; losses are means over seeds."""
+    """One contender's row of the table; losses are means over seeds."""
 
     entrant: str
     options: str
@@ -50,7 +50,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """A finished race: a row an entrant, every comparison, and the verdict in sentences."""
+    """A finished race: one row per contender, every comparison, and the verdict in sentences."""
 
     rows: list[Row]
     comparisons: list[Comparison]
@@ -59,7 +59,7 @@ class Report:
 
 
 def make_report(plan: RacePlan, results: Results) -> Report:
-    """Judge a race whose runs have all ended."""
+    """Return the report of a race whose runs have all ended."""
     steps = find_steps(plan, results)
     lengths = steps_for_seconds(plan, steps, results)
     comparisons = [one for clock in CLOCKS for one in _compare_all(plan, clock, results)]
@@ -86,9 +86,10 @@ def _compare_all(plan: RacePlan, clock: str, results: Results) -> list[Compariso
 
 
 def scores_of(plan: RacePlan, entrant: Entrant, clock: str, results: Results) -> dict[int, float]:
-    """Return the final losses of an entrant by seed; those at equal steps where they serve both.
+    """Return a contender's final losses by seed; runs at equal steps serve both clocks if possible.
 
-    NaN where it diverged; a run that failed for another reason says nothing and is left out.
+    A loss is NaN if the run diverged. Runs that failed for another reason are left out, because
+    they say nothing about the optimizer.
     """
     if _diverged_everywhere(plan, entrant, results):
         return dict.fromkeys(plan.seeds, math.nan)
@@ -103,9 +104,9 @@ def scores_of(plan: RacePlan, entrant: Entrant, clock: str, results: Results) ->
 
 
 def _has_own_runs(plan: RacePlan, entrant: Entrant, clock: str, results: Results) -> bool:
-    """Whether a clock asks for runs of another length; without them nothing is known of it.
+    """Return whether a clock needs runs of another length, so that equal steps can't serve it.
 
-    Whoever lost at equal steps has lost at any length.
+    A contender without a finished run at equal steps gets none, because it would lose at any length.
     """
     ended = [results[name] for name in runs_of(plan, entrant, "steps") if name in results]
     if clock != "seconds" or not any(result.state == "finished" for result in ended):
@@ -115,7 +116,7 @@ def _has_own_runs(plan: RacePlan, entrant: Entrant, clock: str, results: Results
 
 
 def runs_of(plan: RacePlan, entrant: Entrant, clock: str) -> list[str]:
-    """Return the names of an entrant's runs at a clock, one a seed."""
+    """Return the names of a contender's runs for a clock, one per seed."""
     return [f"{clock}-{entrant.name}-seed{seed}" for seed in plan.seeds]
 
 
@@ -145,11 +146,11 @@ def to_markdown(report: Report) -> str:
     verdict = "\n".join(f"- {sentence}" for sentence in report.verdict)
     caveats = "\n".join(f"- {sentence}" for sentence in report.caveats)
     table = head + "\n".join(lines)
-    return f"{verdict}\n\n{table}\n\nWhat limits this:\n\n{caveats}\n"
+    return f"{verdict}\n\n{table}\n\nLimitations:\n\n{caveats}\n"
 
 
 def to_csv(report: Report) -> str:
-    """Return one row an entrant."""
+    """Return CSV with one row per contender."""
     target = io.StringIO()
     rows = [asdict(row) for row in report.rows]
     writer = csv.DictWriter(target, list(rows[0]), lineterminator="\n")
@@ -159,7 +160,7 @@ def to_csv(report: Report) -> str:
 
 
 def to_json(plan: RacePlan, results: Results, report: Report, facts: Mapping[str, Any]) -> str:
-    """Return everything: plan, machine, every run's curve, rows, comparisons and verdict."""
+    """Return everything as JSON: plan, machine, all curves, rows, comparisons and verdict."""
     values = {
         "verdict": report.verdict,
         "caveats": report.caveats,
@@ -225,26 +226,26 @@ def _caveats(plan: RacePlan, steps: int, lengths: dict[str, int], results: Resul
         first = {loss for loss in first if math.isfinite(loss)}
         if len(first) > 1:
             caveats.append(
-                f"With seed {seed} the first losses differ ({min(first):.6g} to {max(first):.6g}): "
+                f"With seed {seed} the first losses differ ({min(first):.6g} to {max(first):.6g}), so "
                 "weights or data were not the same."
             )
     alike = [name for name, length in lengths.items() if length == steps]
     caveats.append(
-        f"The steps of {', '.join(alike)} take equally long within 10 % or within what the machine "
-        "varies, so equal steps serve as equal seconds. Each run completes its schedule."
+        f"Step times of {', '.join(alike)} are equal within 10 % or within the machine's variation, "
+        "so their runs at equal steps also count as equal seconds. Every run completes its schedule."
     )
     return caveats
 
 
 def _scatter_caveats(plan: RacePlan, results: Results) -> list[str]:
-    """Say what runs differ by from seed to seed, and how that is known."""
+    """Return how much runs vary from seed to seed, and how that was estimated."""
     scores = {entrant.name: scores_of(plan, entrant, "steps", results) for entrant in plan.entrants}
     usual = scores[plan.baseline.name]
     noise, scatter = noise_between_seeds(usual), learn_scatter(scores)
     if noise is None:
         return []
     name = plan.baseline.name
-    told = [f"{name}'s final loss scatters by {noise:.4f} between seeds (standard deviation)."]
+    told = [f"The final loss of {name} varies by {noise:.4f} between seeds (standard deviation)."]
     if scatter is None or name not in scatter.variances:
         return told
     deviations = sorted(math.sqrt(value) for value in scatter.variances.values())
@@ -252,20 +253,20 @@ def _scatter_caveats(plan: RacePlan, results: Results) -> list[str]:
     share = 100 * median(deviations) / abs(level)
     return [
         *told,
-        f"Without what a seed does to all alike, a run of these optimizers scatters by {share:.1f} "
-        f"% of the loss (median; {deviations[0]:.4f} to {deviations[-1]:.4f}). The intervals rest "
-        "on what all entrants scatter by, none being taken for steadier than its own runs say.",
+        f"Without the effect that a seed has on all optimizers alike, runs vary by {share:.1f} % of "
+        f"the loss (median; {deviations[0]:.4f} to {deviations[-1]:.4f}). The intervals pool the "
+        "variation of all optimizers; none counts as less variable than its own runs show.",
     ]
 
 
 def _sweep_caveats(plan: RacePlan, steps: int) -> list[str]:
-    """Say what the sweeps leave open."""
+    """Return what the sweeps leave open."""
     if all(len(entrant.values) == 1 for entrant in plan.entrants):
         return []
     return [
-        f"Rates were chosen by one run of {plan.sweep_steps_for(steps)} steps each: the best over "
-        "so few may be too high, or too low, for longer runs. Weight decay and all else were not "
-        "swept; they are as told or as usual."
+        f"Rates were chosen by one run of {plan.sweep_steps_for(steps)} steps each; the best rate "
+        "for short runs may be too high or too low for longer ones. Weight decay and all other "
+        "options were not swept; they have their given or default values."
     ]
 
 
@@ -278,12 +279,12 @@ def _entrant_caveats(plan: RacePlan, entrant: Entrant, steps: int, results: Resu
         caveats.append(f"{entrant.name} failed in {len(failed)} runs: {failed[0]}")
     value = chosen_value(plan, entrant, results)
     if value is None:
-        caveats.append(f"{entrant.name} has no run: it diverged or failed at every rate tried.")
+        caveats.append(f"{entrant.name} has no runs: it diverged or failed at every rate tried.")
     tried = sorted(job.value for job in sweep_jobs(plan, entrant, steps, results))
     if value is not None and tried and value in (tried[0], tried[-1]):
         caveats.append(
-            f"{entrant.name}'s best {entrant.knob}, {value:g}, is at an end of what was tried; a "
-            "better one may lie beyond."
+            f"{entrant.name}'s best {entrant.knob}, {value:g}, is at an end of the range tried; a "
+            "better value may lie beyond."
         )
     if len(entrant.values) == 1:
         caveats.append(f"{entrant.name} ran with {entrant.knob} {entrant.values[0]:g}, not swept.")
@@ -291,7 +292,7 @@ def _entrant_caveats(plan: RacePlan, entrant: Entrant, steps: int, results: Resu
 
 
 def _uneven_speeds(plan: RacePlan, results: Results) -> list[str]:
-    """Say whose steps took now shorter, now longer, though they do the same work."""
+    """Return a caveat about contenders whose step times varied between runs with the same work."""
     uneven = []
     for entrant in plan.entrants:
         names = [name for name in runs_of(plan, entrant, "steps") if name in results]
@@ -301,8 +302,8 @@ def _uneven_speeds(plan: RacePlan, results: Results) -> list[str]:
     if not uneven:
         return []
     return [
-        f"The same steps took longer in some runs ({'; '.join(uneven)}): the machine "
-        "did other work too, so what is said of seconds is rough."
+        f"The same steps took longer in some runs ({'; '.join(uneven)}): the machine was doing "
+        "other work, so times in seconds are imprecise."
     ]
 
 
@@ -321,7 +322,7 @@ def _mean(values: Any) -> float | None:
 
 
 def _known(values: Iterable[float]) -> list[float]:
-    """Leave out what a run that failed before its first steps does not have."""
+    """Drop non-finite values, which stand for what a run that failed early does not have."""
     return [value for value in values if math.isfinite(value)]
 
 
@@ -330,7 +331,7 @@ def _number(value: float | None) -> str:
 
 
 def finite(value: Any) -> Any:
-    """Return JSON values; NaN and infinities, which JSON lacks, become None."""
+    """Return JSON values with None for NaN and infinity, which JSON does not have."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -339,7 +340,7 @@ def finite(value: Any) -> Any:
 
 
 def budget(plan: RacePlan, results: Results) -> dict[str, float]:
-    """Return the seconds that each part of a race took, starting and validating included."""
+    """Return the seconds that each part of a race took, including start-up and validation."""
     jobs: list[Job] = known_jobs(plan, results)
     spent: dict[str, float] = {}
     for job in jobs:

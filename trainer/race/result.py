@@ -1,4 +1,4 @@
-"""Result: what a race keeps of one of its runs, read from the run's folder."""
+"""What a race reads from the folder of one of its runs."""
 
 import json
 import math
@@ -12,21 +12,21 @@ from trainer.runs.metric_store import RunSeries
 from trainer.runs.run import Run
 
 _WARM_UP_STEPS = 5
+"""Steps after a start that are not timed: caches fill and kernels are chosen. Chosen by hand."""
 
 
 @dataclass(frozen=True)
 class Result:
     """How a run ended and what it cost.
 
-    state: `finished`; `diverged` (a loss that is no number, or half above its start); `failed`.
-    steps, seconds, losses: the validations, at steps and at seconds spent on training alone:
-        validation, saving and previews are left out, and so is what the first steps of a process
-        take longer than the others; that is `warmup_s`.
-    s_per_step, fast_s_per_step: median and lower quartile; other work on the machine only ever
-        makes steps longer, so speeds are compared by the latter. On a CPU a step counts as the
-        seconds of the clock or of the processor, whichever are fewer: other work lengthens the
-        first, several threads the second.
-    optimizer_s: what the optimizer takes of `s_per_step`.
+    state: `finished`; `diverged` (the loss is NaN or infinite, or rose by half); or `failed`.
+    steps, seconds, losses: the validations, with their steps and the seconds of training alone.
+        Validation, saving and previews are not counted, nor is the extra time of the first steps of
+        a process, which is `warmup_s`.
+    s_per_step, fast_s_per_step: median and lower quartile. Speeds are compared by the quartile,
+        because other work on the machine can only make steps longer. On a CPU a step counts wall
+        time or CPU time, whichever is less: other work increases the first, threads the second.
+    optimizer_s: the optimizer's part of `s_per_step`.
     """
 
     state: str
@@ -50,7 +50,7 @@ class Result:
 
 
 def read_result(run: Run) -> Result | None:
-    """Return the result of a run that ended; None while it has not, or was stopped or killed."""
+    """Return the result of a run that ended; None if it is running, stopped or killed."""
     series = run.series()
     if series.finished is None or series.finished.outcome == "stopped" or run.is_owned():
         return None
@@ -91,21 +91,24 @@ def _val_losses(series: RunSeries) -> np.ndarray:
 def _end_of(series: RunSeries, losses: np.ndarray) -> tuple[str, str]:
     assert series.finished is not None
     if losses.size and not math.isfinite(losses[-1]):
-        return "diverged", f"The loss was no number at step {series.last_step}."
+        return "diverged", f"The loss was NaN or infinite at step {series.last_step}."
     if series.finished.outcome == "failed":
         return "failed", series.finished.reason
     if has_risen(losses.tolist()):
-        return "diverged", "The train loss ended far above its start."
+        return "diverged", "The training loss ended far above where it started."
     val_losses = _val_losses(series)
     if not val_losses.size:
-        return "failed", "There were no validations. Give an eval CSV, or an eval share above 0."
+        return (
+            "failed",
+            "There were no validations. Give an eval CSV, or set the eval share above 0.",
+        )
     if not math.isfinite(val_losses[-1]):
-        return "diverged", "The last validation loss was no number."
+        return "diverged", "The last validation loss was NaN or infinite."
     return "finished", ""
 
 
 def _training_seconds(series: RunSeries) -> tuple[np.ndarray, tuple[float, float], float]:
-    """Return seconds trained after each step, the quartile and median of a step, and warming up."""
+    """Return seconds trained after each step, quartile and median per step, and warm-up seconds."""
     measured = _step_seconds(series)
     if not measured.size:
         return measured, (math.nan, math.nan), 0.0
@@ -121,6 +124,7 @@ def _training_seconds(series: RunSeries) -> tuple[np.ndarray, tuple[float, float
 
 def _step_seconds(series: RunSeries) -> np.ndarray:
     """Return the seconds of every step, (steps,)."""
+    # fmin ignores NaN, so a step without CPU time counts its wall time.
     by_clock, by_processor = (
         _column(series, name) for name in ("perf/s_per_step", "perf/cpu_s_per_step")
     )
@@ -128,7 +132,7 @@ def _step_seconds(series: RunSeries) -> np.ndarray:
 
 
 def _optimizer_s(series: RunSeries, s_per_step: float) -> float | None:
-    """Return the optimizer's part of a step's seconds; both parts are read from one clock."""
+    """Return the optimizer's part of `s_per_step`, by its share of the wall time of a step."""
     spent, whole = (_column(series, name) for name in ("perf/optimizer_s", "perf/s_per_step"))
     if not spent.size or not np.isfinite(spent).any():
         return None
@@ -136,7 +140,7 @@ def _optimizer_s(series: RunSeries, s_per_step: float) -> float | None:
 
 
 def _validation_s(series: RunSeries) -> float:
-    """Return the median seconds of a validation: from its step's end to its own."""
+    """Return the median seconds of a validation, from the end of its step to its own end."""
     if not series.validations.count or not series.steps.count:
         return 0.0
     ended = dict(zip(series.steps.array("step"), series.steps.array("time"), strict=True))
@@ -146,7 +150,7 @@ def _validation_s(series: RunSeries) -> float:
 
 
 def _wall_s(run: Run) -> float:
-    """Return the seconds its processes lived, as far as the log and the last start tell."""
+    """Return the total lifetime (s) of a run's processes, from its log and its last start."""
     total, before, is_over = 0.0, None, True
     for logged in run.events.follow():
         if before is not None and not is_over:
@@ -156,7 +160,7 @@ def _wall_s(run: Run) -> float:
 
 
 def _start_up_s(run: Run) -> float:
-    """Return the seconds from the last start to the first word of that process."""
+    """Return the seconds from the last start to the first event of that process."""
     try:
         spawned = json.loads((run.folder / "control" / "spawned.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Verdict: differences between paired seeds, their interval, and what they mean in words."""
+"""Compare contenders: differences between paired seeds, their intervals, and the verdict in words."""
 
 import math
 from dataclasses import dataclass
@@ -6,24 +6,25 @@ from statistics import mean, stdev
 
 from trainer.race.seed_variance import FEWEST_ENTRANTS, Scatter, Scores
 
-_DOUBT = 0.05
+_DOUBT = 0.05  # the conventional 5 % error rate, shared by all comparisons of a race
 _NEGLIGIBLE = 0.005
-"""A difference below this share of the baseline's loss is no difference to a person."""
+"""A difference below this share of the baseline's loss has no practical value; chosen by hand."""
 
 _CLEAR = 3.0
-"""Times the scatter of a run: what a race should be able to tell."""
-_MOST_SEEDS = 12
+"""The difference that a race should detect, in standard deviations of a run; chosen by hand."""
+_MOST_SEEDS = 12  # never advise more; chosen by hand
 
 Found = tuple[float | None, float | None, float | None]
-"""Mean difference, and where its interval begins and ends."""
+"""Mean difference, and the lower and upper end of its interval."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One entrant against the baseline, by one clock (`steps` or `seconds`).
+    """One contender against the baseline, at equal `steps` or `seconds` (the clock).
 
     outcome: `better`, `worse`, `no difference`, `diverged` or `unknown`. `difference` is the mean
-    over seeds of its loss minus the baseline's; `low` and `high` bound it; None where it has none.
+    over seeds of its loss minus the baseline's, in the interval from `low` to `high`; all three are
+    None without enough finished runs.
     """
 
     rival: str
@@ -48,9 +49,9 @@ def compare(
 ) -> Comparison:
     """Compare final losses seed by seed.
 
-    The interval is Student's t of the paired differences at 95 %, shared among all rivals
-    (Bonferroni), so that with many entrants none wins by being one of many. What the differences
-    vary by comes from `scatter`, which all entrants taught, or without it from themselves.
+    The interval is Student's t of the paired differences at 95 %, with a Bonferroni correction for
+    the number of rivals, so that with many contenders none wins by chance. The standard error comes
+    from `scatter`, pooled over all contenders, or without it from the differences themselves.
     """
     lost, base_lost = _lost(scores), _lost(usual)
     seeds = sorted((set(scores) & set(usual)) - lost - base_lost)
@@ -67,7 +68,7 @@ def compare(
         text = f"{who}: {rival} diverged with {len(lost)} of {len(scores)} seeds, {baseline} with "
         text += f"{len(base_lost)} of {len(usual)}."
     elif found[0] is None:
-        outcome, text = "unknown", f"{who}: there are too few finished runs to compare."
+        outcome, text = "unknown", f"{who}: too few finished runs to compare."
     else:
         level = mean(usual[seed] for seed in seeds)
         outcome = _outcome(found, level)
@@ -82,7 +83,7 @@ def noise_between_seeds(usual: Scores) -> float | None:
 
 
 def headline(comparisons: list[Comparison], clock: str) -> str:
-    """Say in one sentence who is better at a clock."""
+    """Return a sentence that says which contenders are better or worse at a clock."""
     mine = [comparison for comparison in comparisons if comparison.clock == clock]
     baseline = mine[0].baseline
     if all(comparison.outcome == "no difference" for comparison in mine):
@@ -90,8 +91,8 @@ def headline(comparisons: list[Comparison], clock: str) -> str:
     said = (
         (("better",), "better than"),
         (("worse", "diverged"), "worse than"),
-        (("no difference",), "not to be told at this budget from"),
-        (("unknown",), "not to be compared with"),
+        (("no difference",), "not distinguishable at this budget from"),
+        (("unknown",), "not comparable with"),
     )
     parts = []
     for outcomes, words in said:
@@ -103,10 +104,10 @@ def headline(comparisons: list[Comparison], clock: str) -> str:
 
 
 def find_tellable(num_seeds: int, num_entrants: int) -> float:
-    """Return the smallest difference a race can tell from chance, in times a run's scatter.
+    """Return the smallest difference that a race can detect, in units of a run's scatter.
 
-    Scatter is the standard deviation of one entrant's loss from seed to seed, without what a seed
-    does to all entrants alike; all are taken to have the same.
+    Scatter is the standard deviation of a contender's loss from seed to seed, without the effect
+    that a seed has on all contenders alike. It is assumed to be the same for all.
     """
     freedom = num_seeds - 1
     if num_entrants >= FEWEST_ENTRANTS:
@@ -116,33 +117,33 @@ def find_tellable(num_seeds: int, num_entrants: int) -> float:
 
 
 def advise_seeds(num_entrants: int) -> int:
-    """Return the fewest seeds with which differences of a few times the scatter can be told."""
+    """Return the fewest seeds that can detect a difference of `_CLEAR` times the scatter."""
     counts = range(2, _MOST_SEEDS)
     enough = (count for count in counts if find_tellable(count, num_entrants) <= _CLEAR)
     return next(enough, _MOST_SEEDS)
 
 
 def foretell(num_seeds: int, num_entrants: int) -> str:
-    """Say before a race what it will be able to tell."""
+    """Return a sentence, before a race, that says what it can detect."""
     told = find_tellable(num_seeds, num_entrants)
     text = (
-        f"With {num_seeds} seeds and {num_entrants} optimizers a difference can be told from "
-        f"chance if it is {told:.1f} times what a run's loss varies by from seed to seed."
+        f"With {num_seeds} seeds and {num_entrants} optimizers, a difference can be distinguished "
+        f"from chance if it is {told:.1f} times the variation of a run's loss from seed to seed."
     )
     advised = advise_seeds(num_entrants)
     if advised > num_seeds:
         told = find_tellable(advised, num_entrants)
-        text += f" With {advised} seeds {told:.1f} times are enough."
+        text += f" With {advised} seeds, {told:.1f} times is enough."
     return text
 
 
 def caution(num_seeds: int, num_entrants: int) -> str:
-    """Say how far a verdict reaches, and what it needs to be sharper."""
+    """Return a sentence on how far a verdict applies, and how to make it more precise."""
     advised = advise_seeds(num_entrants)
     more = f" Race again with {advised} before you believe a tie." if advised > num_seeds else ""
     return (
-        f"{num_seeds} seeds on one corpus: a verdict holds for these clips, this model and this "
-        f"length of training, not for others.{more}"
+        f"{num_seeds} seeds on one dataset: the verdict applies to these clips, this model and this "
+        f"length of training, not to others.{more}"
     )
 
 
@@ -153,10 +154,10 @@ def _lost(scores: Scores) -> set[int]:
 def _interval(
     differences: list[float], confidence: float, learnt: tuple[float, float] | None
 ) -> tuple[float, float, float]:
-    """Return the mean difference and its bounds; `learnt` is an error and what it rests on."""
+    """Return the mean difference and its bounds; `learnt` is (standard error, degrees of freedom)."""
     middle = mean(differences)
     own = stdev(differences) / math.sqrt(len(differences))
-    # Twins are twins, whatever the others scatter by.
+    # Identical contenders have no difference, however much the others vary.
     is_twin = not any(differences)
     error, freedom = (own, len(differences) - 1) if learnt is None or is_twin else learnt
     half = _quantile(confidence, freedom) * error
@@ -164,7 +165,7 @@ def _interval(
 
 
 def _quantile(confidence: float, freedom: float) -> float:
-    """Return how many standard errors a two-sided interval reaches (Student's t)."""
+    """Return the half width of a two-sided Student's t interval, in standard errors."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, (1 + confidence) / 2))

@@ -1,4 +1,4 @@
-"""View: a race as plain JSON values while it is under way and after it, for whoever shows it."""
+"""Return a running or finished race as plain JSON values for display."""
 
 from dataclasses import asdict
 from typing import Any
@@ -19,11 +19,11 @@ from trainer.race.report import CLOCKS, finite, make_report, runs_of
 from trainer.runs.metric_store import RunSeries
 
 FILES = ("race.md", "race.csv", "results.json", "race.png")
-"""What a finished race leaves to take away."""
+"""The files of a finished race that can be downloaded."""
 
 
 def view_race(race: Race) -> dict[str, Any]:
-    """Return the state, what is certain by now, every curve so far, and the report at the end."""
+    """Return the state, the progress, all curves so far and, at the end, the report."""
     plan, status, results = race.plan, race.status(), race.results()
     values: dict[str, Any] = asdict(status) | {
         "name": race.name,
@@ -48,12 +48,12 @@ def view_race(race: Race) -> dict[str, Any]:
 
 
 def files_of(race: Race) -> list[str]:
-    """List what there is to take away by now; the files come a little after the end."""
+    """List the files that exist so far; they appear shortly after the end of a race."""
     return [name for name in FILES if (race.folder / name).is_file()]
 
 
 def _steps(plan: RacePlan, results: Results) -> int | None:
-    """Return the steps of a run; None until they are found."""
+    """Return the steps of a run; None until they are known."""
     try:
         return find_steps(plan, results)
     except (ConfigError, KeyError):
@@ -120,7 +120,7 @@ def _curve(name: str, clock: str, results: Results) -> dict[str, Any]:
 
 
 def _running(race: Race, job: Job) -> dict[str, Any]:
-    """Say how far the run at hand is."""
+    """Return the progress of the current run."""
     run = race.run_of(job)
     step = 0
     if (run.folder / "events.jsonl").is_file():
@@ -139,7 +139,7 @@ def _running(race: Race, job: Job) -> dict[str, Any]:
 
 
 def _last_error(race: Race) -> str:
-    """Return the last words of a process that ended by itself; empty if it was asked to stop."""
+    """Return the last error that a process logged before it exited; empty if there is none."""
     try:
         lines = (race.folder / "log.txt").read_text("utf-8", "replace").splitlines()
     except OSError:
