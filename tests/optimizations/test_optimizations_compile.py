@@ -127,7 +127,9 @@ def test_a_short_run_is_never_compiled(
 
     state = _state(setup)
     assert notice.level == "info"
-    assert notice.text.startswith("The model is not compiled: it would not pay off: the 10 remaining")
+    assert notice.text.startswith(
+        "The model is not compiled: it would not pay off: the 10 remaining"
+    )
     assert not state.on
     assert state.detail in notice.text
     assert vars(setup.family.blocks(setup.model)[0])["program"].num_graphs == 0

@@ -383,4 +383,5 @@ def test_the_help_tells_what_to_know_before_choosing(capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit):
         main(["train", "--optimizer", "kron", "--help"])
 
-    assert "For research. There are no published results" in " ".join(capsys.readouterr().out.split())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "For research. There are no published results" in shown

@@ -93,9 +93,9 @@ def test_rivals_sharpen_what_can_be_told_and_so_do_seeds() -> None:
 
 def test_a_race_says_beforehand_what_it_will_be_able_to_tell() -> None:
     assert foretell(3, 17).endswith(
-        "if it is 2.6 times what a run's loss varies by from seed to seed."
+        "if it is 2.6 times the variation of a run's loss from seed to seed."
     )
-    assert foretell(2, 3).endswith("With 3 seeds 2.9 times are enough.")
+    assert foretell(2, 3).endswith("With 3 seeds, 2.9 times is enough.")
     assert "Race again with 3 before" in caution(2, 17)
     assert promise_of(["adamw", "prodigy"], "1,2,3") == foretell(3, 2)
     assert promise_of(["adamw"], "1,2,3") == promise_of(["adamw", "lion"], "one,2") == ""

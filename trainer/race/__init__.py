@@ -1,7 +1,7 @@
 """Race: compare optimizers on the user's own clips and machine, under equal conditions.
 
-A race is a folder with `race.json` (the plan, which never changes) and ordinary run folders. What it
-does next depends only on the plan and the runs, so it can be killed and continued at any time.
+A race is a folder with `race.json` (the plan, which never changes) and ordinary run folders. What
+it does next depends only on the plan and the runs, so it can be killed and continued at any time.
 """
 
 from trainer.race.plan import Entrant, RacePlan

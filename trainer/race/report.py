@@ -106,7 +106,7 @@ def scores_of(plan: RacePlan, entrant: Entrant, clock: str, results: Results) ->
 def _has_own_runs(plan: RacePlan, entrant: Entrant, clock: str, results: Results) -> bool:
     """Return whether a clock needs runs of another length, so that equal steps can't serve it.
 
-    A contender without a finished run at equal steps gets none, because it would lose at any length.
+    A contender without a finished run at equal steps gets none: it would lose at any length.
     """
     ended = [results[name] for name in runs_of(plan, entrant, "steps") if name in results]
     if clock != "seconds" or not any(result.state == "finished" for result in ended):
@@ -226,13 +226,14 @@ def _caveats(plan: RacePlan, steps: int, lengths: dict[str, int], results: Resul
         first = {loss for loss in first if math.isfinite(loss)}
         if len(first) > 1:
             caveats.append(
-                f"With seed {seed} the first losses differ ({min(first):.6g} to {max(first):.6g}), so "
-                "weights or data were not the same."
+                f"With seed {seed} the first losses differ ({min(first):.6g} to {max(first):.6g}), "
+                "so weights or data were not the same."
             )
     alike = [name for name, length in lengths.items() if length == steps]
     caveats.append(
-        f"Step times of {', '.join(alike)} are equal within 10 % or within the machine's variation, "
-        "so their runs at equal steps also count as equal seconds. Every run completes its schedule."
+        f"Step times of {', '.join(alike)} are equal within 10 % or within the machine's "
+        "variation, so their runs at equal steps also count as equal seconds. Every run completes "
+        "its schedule."
     )
     return caveats
 
@@ -245,7 +246,7 @@ def _scatter_caveats(plan: RacePlan, results: Results) -> list[str]:
     if noise is None:
         return []
     name = plan.baseline.name
-    told = [f"The final loss of {name} varies by {noise:.4f} between seeds (standard deviation)."]
+    told = [f"{name}'s final loss varies by {noise:.4f} between seeds (standard deviation)."]
     if scatter is None or name not in scatter.variances:
         return told
     deviations = sorted(math.sqrt(value) for value in scatter.variances.values())
@@ -253,9 +254,9 @@ def _scatter_caveats(plan: RacePlan, results: Results) -> list[str]:
     share = 100 * median(deviations) / abs(level)
     return [
         *told,
-        f"Without the effect that a seed has on all optimizers alike, runs vary by {share:.1f} % of "
-        f"the loss (median; {deviations[0]:.4f} to {deviations[-1]:.4f}). The intervals pool the "
-        "variation of all optimizers; none counts as less variable than its own runs show.",
+        f"Without the effect that a seed has on all optimizers alike, runs vary by {share:.1f} % "
+        f"of the loss (median; {deviations[0]:.4f} to {deviations[-1]:.4f}). The intervals pool "
+        "the variation of all optimizers; none counts as less variable than its own runs show.",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Compare contenders: differences between paired seeds, their intervals, and the verdict in words."""
+"""Compare contenders by differences between paired seeds, and put the verdict into words."""
 
 import math
 from dataclasses import dataclass
@@ -142,8 +142,8 @@ def caution(num_seeds: int, num_entrants: int) -> str:
     advised = advise_seeds(num_entrants)
     more = f" Race again with {advised} before you believe a tie." if advised > num_seeds else ""
     return (
-        f"{num_seeds} seeds on one dataset: the verdict applies to these clips, this model and this "
-        f"length of training, not to others.{more}"
+        f"{num_seeds} seeds on one dataset: the verdict applies to these clips, this model and "
+        f"this length of training, not to others.{more}"
     )
 
 
@@ -154,7 +154,7 @@ def _lost(scores: Scores) -> set[int]:
 def _interval(
     differences: list[float], confidence: float, learnt: tuple[float, float] | None
 ) -> tuple[float, float, float]:
-    """Return the mean difference and its bounds; `learnt` is (standard error, degrees of freedom)."""
+    """Return the mean difference and its bounds; `learnt` is (standard error, freedom) or None."""
     middle = mean(differences)
     own = stdev(differences) / math.sqrt(len(differences))
     # Identical contenders have no difference, however much the others vary.
