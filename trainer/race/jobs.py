@@ -107,7 +107,7 @@ def sweep_jobs(plan: RacePlan, entrant: Entrant, steps: int, results: Results) -
 
 
 def chosen_value(plan: RacePlan, entrant: Entrant, results: Results) -> float | None:
-    """Return a contender's value for the race: its only one, or its sweep's best if any finished."""
+    """Return a contender's value for the race: its only one or the best of its sweep."""
     if len(entrant.values) == 1:
         return entrant.values[0]
     jobs = sweep_jobs(plan, entrant, find_steps(plan, results), results)
