@@ -111,7 +111,7 @@ def apply(setup: Setup, options: Options) -> None:
 
 def _give_programs(setup: Setup, options: Options) -> None:
     # Imported here because loading the compiler takes seconds.
-    from trainer.optimizations._program import SharedProgram, compile_with_inductor
+    from trainer.optimizations._core.compiled_block import SharedProgram, compile_with_inductor
 
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_cache_folder()))
     programs: dict[type, SharedProgram] = {}

@@ -10,7 +10,7 @@ from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._algorithms.cautious_adamw import CautiousAdamW
 from trainer.optimizers._core.shared_options import cautious_field
 
-# On a CPU the multi-tensor form takes 3.3 times as long (assets/measured/optimizers.json).
+# On a CPU the multi-tensor form takes 3.3 times as long (benchmarks/results/optimizers.json).
 _FUSED_DEVICES = ("cuda", "cpu")
 
 
