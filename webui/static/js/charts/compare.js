@@ -60,7 +60,7 @@
       try {
         await Promise.all(names.map((name) => this.read(name)));
       } catch (error) {
-        return; /* one was discarded, or the server is away: the next look mends it */
+        return; /* one was discarded, or the server is away: the next poll tries again */
       } finally {
         this.isReading = false;
       }
