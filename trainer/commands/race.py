@@ -25,6 +25,7 @@ FINISHED, STOPPED = 0, 10
 def race_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: Tell) -> int:
     """Start, continue or stop a race, and return the exit code."""
     _add_flags(parser)
+    # Parsed twice: whether the full set of flags applies depends on what the folder has.
     known, rest = _known(argv)
     wants_help = not {"-h", "--help"}.isdisjoint(argv)
     if known.stop and not wants_help:
@@ -32,6 +33,7 @@ def race_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: Tel
         tell(f"Asked {known.race} to save and stop.")
         return FINISHED
     if wants_help or not Race(known.race).exists():
+        # Absolute paths below, because the race may be continued from another working folder.
         config, args = config_from_args(parser, argv)
         refuse_missing_data(config)
         plan = _make_plan(config.with_absolute_paths(), args)
@@ -111,6 +113,7 @@ def _make_plan(config: RunConfig, args: argparse.Namespace) -> RacePlan:
     plan = plan_race(config, build_options(RaceChoices, told, "race"))
     for entrant in plan.entrants:
         value = entrant.values[0]
+        # Every contender is checked now, so that a bad option does not stop the race hours later.
         check_before_start(plan.run_config(entrant, value, seed=0, steps=1, num_validations=1))
     return plan
 

@@ -59,6 +59,7 @@ def apply(setup: Setup, options: Options) -> None:
         exact_sums=not is_stochastic and setup.config.training.accumulate > 1,
         seed=setup.config.training.seed,
     )
+    # The optimizer is rebuilt, because it must hold the fp32 copies from the start.
     assert setup.build_optimizer is not None
     plainly = setup.build_optimizer
     setup.precision = Precision(torch.bfloat16)
@@ -74,6 +75,7 @@ def _refuse_combinations(setup: Setup, options: Options) -> None:
             "Weights in bf16 cannot be combined with mixed precision in fp16. Choose bf16 or auto "
             "there, or turn off one of the two."
         )
+    # Schedule-Free computes x from y and z, so the errors of rounding y to bf16 would enter x.
     if options.updates == STOCHASTIC and setup.optimizer_spec.set_mode is not None:
         raise ConfigError(
             f"{setup.optimizer_spec.label} computes its average from the weights, which "
@@ -90,6 +92,7 @@ def state(setup: Setup, probe: Probe) -> State:
     if count == 0:
         return State(False, "all weights are in fp32")
     held = [value for group in setup.optimizer.param_groups for value in group["params"]]
+    # Any bf16 weight in the optimizer would lose small updates, which is what this must prevent.
     num_plain = sum(id(value) in halves for value in held)
     if num_plain:
         return State(False, f"the optimizer updates {num_plain} weights directly in bf16")

@@ -47,6 +47,7 @@ def state(setup: Setup, probe: Probe) -> State:
     reason = unavailable(setup.machine)
     if reason is not None:
         return State(False, reason)
+    # Counted from the operators of a real pass, since a model may have no convolutions at all.
     num = sum(count for name, count in probe.operators.items() if "convolution" in name)
     if not num:
         return State(False, "this model computes no convolutions")

@@ -68,6 +68,7 @@ def state(setup: Setup, probe: Probe) -> State:
     num_inside = sum(_is_checkpointed_inside(block) and compiled for block, _, compiled in pairs)
     if num_inside == len(blocks):
         return State(True, f"{level}, inside {num_inside} compiled blocks, {kept}")
+    # Counted by the probe in one forward and backward pass.
     num_twice = sum(calls == 2 for calls in probe.block_calls)
     products = sum(int(getattr(block, "kept_bytes", 0)) for block in blocks)
     part = f" ({products / 2**20:.1f} MiB of them products with weights)" if products else ""
@@ -119,6 +120,7 @@ class _Keeper:
         size = _size_of_product(op, args)
         if size is None or (size.is_wider and not self.wide):
             return CheckpointPolicy.PREFER_RECOMPUTE
+        # The policy is asked in both passes; count each result once.
         if not ctx.is_recompute:
             self.num_bytes += size.num_bytes
         return CheckpointPolicy.MUST_SAVE
@@ -158,6 +160,8 @@ def _both(
 @contextmanager
 def _kept_statistics(block: nn.Module) -> Iterator[None]:
     """Stop the second pass from updating BatchNorm's running statistics a second time."""
+    # Momentum 0 makes the update of the running mean and variance a no-op; with no counter there is
+    # nothing to increment.
     norms = [
         module
         for module in block.modules()

@@ -39,6 +39,7 @@ class Options:
         min=1,
         max=1024,
     )
+    # Rank 16 and alpha at twice the rank are common defaults for fine-tuning; chosen by hand.
     alpha: float = option(
         32.0,
         "Alpha",
@@ -152,6 +153,7 @@ class _Adapted(nn.Module):
         self, state_dict: dict[str, Any], prefix: str, *rest: Any, **more: Any
     ) -> None:
         """Load the published keys, and adapters if `state_dict` has them."""
+        # Published checkpoints have no adapters; the current ones fill in for the strict load.
         own = {prefix + name: getattr(self, name) for name in _ADAPTERS}
         super()._load_from_state_dict(own | state_dict, prefix, *rest, **more)
 
@@ -178,6 +180,8 @@ def _adapt(layer: nn.Module, options: Options) -> None:
     """Turn a linear layer into an adapted one in place; its output is unchanged at first."""
     weight: nn.Parameter = layer.weight  # type: ignore[assignment]
     outputs, inputs = weight.shape if type(layer) is nn.Linear else weight.shape[::-1]
+    # Changing the class keeps the module and its parameters, so names, hooks and optimizer groups
+    # stay valid.
     layer.__class__ = _CLASSES[type(layer)]  # type: ignore[assignment]
     down = weight.new_empty(options.rank, inputs)
     # As in the paper, A starts random and B at zero. a = sqrt(5) is nn.Linear's default and that of
@@ -212,6 +216,7 @@ def state(setup: Setup, probe: Probe) -> State:
     layers = _adapted_layers(setup.model)
     if not layers:
         return State(False, "all weights are trained directly")
+    # A weight that trains beside its adapters would make the run a full fine-tune.
     num_free = sum(layer.weight.requires_grad for layer in layers)
     if num_free:
         return State(False, f"{num_free} of {len(layers)} adapted layers train their weights too")

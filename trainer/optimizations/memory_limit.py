@@ -33,6 +33,8 @@ def unavailable(device: Device) -> str | None:
 
 def apply(setup: Setup, options: Options) -> None:
     """Make PyTorch's allocator refuse allocations beyond the share."""
+    # The fraction is of the total memory and applies to this process only; memory that the driver
+    # and libraries allocate outside PyTorch's allocator is not covered.
     torch.cuda.set_per_process_memory_fraction(options.share, setup.machine.index)
 
 

@@ -54,6 +54,7 @@ def apply(setup: Setup, options: Options) -> None:
     mode = options.mode
     if mode == "auto":
         mode = "bf16" if setup.machine.has_bf16 else "fp16"
+    # bf16 has the exponent range of fp32, so gradients do not underflow and need no scaling.
     if mode == "bf16":
         setup.precision = Precision(torch.bfloat16)
     else:

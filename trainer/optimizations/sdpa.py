@@ -55,6 +55,7 @@ def _attention_layers(setup: Setup) -> list[Any]:
 
 def _kernels_seen(operators: Counter[str]) -> list[str]:
     """Return the names of the fused kernels among ATen operators."""
+    # ATen names an operator per backend, which shows which kernel PyTorch chose.
     prefix = "aten::_scaled_dot_product_"
     seen = {
         name.removeprefix(prefix).removesuffix("_backward")

@@ -35,6 +35,7 @@ def state(setup: Setup, probe: Probe) -> State:
     reason = unavailable(setup.machine)
     if reason is not None:
         return State(False, reason)
+    # "medium" allows bf16 for internal products as well; it counts as TF32 here.
     precision = torch.get_float32_matmul_precision()
     convolutions = "TF32" if torch.backends.cudnn.allow_tf32 else "fp32"
     products = "TF32" if precision in ("high", "medium") else "fp32"

@@ -53,6 +53,7 @@ class MarsShampoo(Mars):
         for (_, _, means), corrected in self.corrected(table):
             table.gate.lerp_(means, corrected, 1 - beta1)
         measure = match_adamw if group["scale"] == "match_adamw" else match_spectrum
+        # Whole matrices, not pieces: orthogonalising needs all entries of one.
         updates = orthogonalize([as_matrix(mean) for mean in table.column("exp_avg")])
         table.gate.scale_(table.weights, 1 - group["lr"] * group["weight_decay"])
         for weight, update in zip(table.weights, updates, strict=True):

@@ -42,6 +42,7 @@ def build(
     """
     lr = options.lr or SPEC.default_lr
     check_rates(param_groups, lr)
+    # Checked here, so that a missing compiler shows before training starts.
     if options.compiled:
         RULE.check(device)
     return Prodigy(param_groups, _defaults(options, lr))

@@ -59,6 +59,7 @@ class Options:
     # As in the package prodigy-plus-schedule-free.
     beta2: float = beta2_field(0.99)
     eps: float = eps_field()
+    # Off by default, as in both packages: with an unknown rate its strength is unknown, too.
     weight_decay: float = weight_decay_field(0.0)
 
 
@@ -83,6 +84,8 @@ class ProdigyScheduleFree(EstimatingOptimizer, ScheduleFree):
         if not tables or lr == 0:
             return
         scalars = scalars_of(group, lr)
+        # Schedule-Free weights steps by the squared rate (weight_lr_power 2), so the tiny first
+        # rates of Prodigy hardly enter the average.
         weight = scalars.rate.square()
         gate, total = tables[0].gate, group["weight_sum"] + weight
         share = weight / total
@@ -139,6 +142,7 @@ def build(
         "d_max": options.d0,
         "d_numerator": 0.0,
         "d_coef": options.d_coef,
+        # prodigyopt's options that this combination does not offer, at their defaults.
         "growth_rate": float("inf"),
         "use_bias_correction": False,
         "safeguard_warmup": False,

@@ -25,6 +25,8 @@ class RaceChoices:
         None, "Minutes", "For the whole race; sets how many steps each run gets.", min=0.1
     )
     seeds: str = option("1,2,3", "Seeds", "Two or more; every optimizer runs with every seed.")
+    # Five and 12 are chosen by hand: five rates at the default spacing span a factor of 64, and 12
+    # points show the shape of a curve while validation stays a small part of a run.
     rates: int = option(
         5,
         "Rates to try",
@@ -32,6 +34,7 @@ class RaceChoices:
         min=1,
         max=15,
     )
+    # At least 10 steps, as for every run (FEWEST_STEPS): fewer than the warm-up show nothing.
     sweep_steps: int | None = option(
         None, "Steps of these tries", "Empty: a quarter of a run's steps.", min=10, folded=True
     )
@@ -77,5 +80,6 @@ def promise_of(optimizers: Sequence[str] | None, seeds: str | None) -> str:
         num_seeds = len(set(read_seeds(seeds or "")))
     except ConfigError:
         return ""
+    # Below two there is nothing to compare, and Student's t has no degrees of freedom.
     num_entrants = len(optimizers or [])
     return foretell(num_seeds, num_entrants) if min(num_seeds, num_entrants) >= 2 else ""

@@ -100,6 +100,7 @@ def sweep_jobs(plan: RacePlan, entrant: Entrant, steps: int, results: Results) -
             Job("sweep", entrant, value, plan.sweep_seed, short, _SWEEP_VALIDATIONS)
             for value in values
         ]
+        # The sweep is recomputed from its results each time, so an interrupted one needs no state.
         beyond = _value_beyond(entrant, jobs, results)
         if beyond is None or len(values) >= len(entrant.values) + plan.most_extensions:
             return jobs
@@ -127,6 +128,7 @@ def steps_for_seconds(plan: RacePlan, steps: int, results: Results) -> dict[str,
     for entrant in plan.entrants:
         own = _speeds(plan, entrant, results)
         are_known = bool(own and usual)
+        # The fastest run is the least disturbed one.
         ratio = min(own) / min(usual) if are_known else 1.0
         overlap = are_known and min(own) <= max(usual) and min(usual) <= max(own)
         is_alike = overlap or is_equally_fast(ratio)
@@ -185,6 +187,7 @@ def _value_beyond(entrant: Entrant, jobs: list[Job], results: Results) -> float 
         return None
     values = sorted(job.value for job in jobs)
     scores = {job.value: results[job.name].score for job in jobs}
+    # A failure for another reason, such as a full disk, says nothing about the direction.
     if any(results[job.name].state == "failed" for job in jobs):
         return None
     finished = [value for value in values if math.isfinite(scores[value])]
@@ -230,6 +233,8 @@ def _cost(plan: RacePlan, entrant: Entrant, paces: dict[str, Result]) -> tuple[f
     num_races = len(plan.seeds) * (1 if is_alike else 2)
     fixed_s = num_sweeps * (start_s + _SWEEP_VALIDATIONS * pace.validation_s)
     fixed_s += num_races * (start_s + plan.num_validations * pace.validation_s)
+    # A sweep run has 1 / SWEEP_SHARE of the steps; a run at equal seconds costs what the baseline's
+    # does.
     per_step_s = num_sweeps * s_per_step / SWEEP_SHARE + len(plan.seeds) * s_per_step
     if not is_alike:
         per_step_s += len(plan.seeds) * s_per_step / ratio

@@ -112,6 +112,9 @@ class Race:
         if self.is_running():
             raise RunOwned(f"The race {self.name} is already running.")
         self._stop_file.unlink(missing_ok=True)
+        # The child must import this code even if the package is not installed.
+        paths = [str(_PROJECT), os.environ.get("PYTHONPATH", "")]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
         with (self.folder / "log.txt").open("wb") as log:
             return subprocess.Popen(
                 trainer_command("race", "--race", str(self.folder)),
@@ -226,6 +229,7 @@ class Race:
                 f"The process of run {run.folder} died {_MOST_STARTS} times without an error "
                 "message; see its log.txt. Continue the race to try again."
             )
+        # Only losses and times are compared; the weights of many runs would fill the disk.
         if not plan.keep_weights:
             shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
             (run.folder / "checkpoints").mkdir()
@@ -234,6 +238,7 @@ class Race:
         return f"{job.name}: val loss {result.score:.4f}, {result.s_per_step:.3f} s/step"
 
     def _forget_failures(self) -> None:
+        # Only failures unrelated to the optimizer; a divergence is a result and stays.
         for name, result in self.results().items():
             if result.state == "failed":
                 shutil.rmtree(self.folder / name)

@@ -63,6 +63,7 @@ def make_report(plan: RacePlan, results: Results) -> Report:
     steps = find_steps(plan, results)
     lengths = steps_for_seconds(plan, steps, results)
     comparisons = [one for clock in CLOCKS for one in _compare_all(plan, clock, results)]
+    # The headlines come first, because the picture shows only the first two sentences.
     verdict = [headline(comparisons, clock) for clock in CLOCKS]
     verdict += [comparison.text for comparison in comparisons]
     rows = [
@@ -91,8 +92,12 @@ def scores_of(plan: RacePlan, entrant: Entrant, clock: str, results: Results) ->
     A loss is NaN if the run diverged. Runs that failed for another reason are left out, because
     they say nothing about the optimizer.
     """
+    # Without a rate that trains there are no race runs; that counts as losing every seed, not as
+    # unknown.
     if _diverged_everywhere(plan, entrant, results):
         return dict.fromkeys(plan.seeds, math.nan)
+    # Runs at equal steps stand in for equal seconds only if no runs of another length are due:
+    # otherwise they had too much or too little time.
     clocks = (clock,) if _has_own_runs(plan, entrant, clock, results) else (clock, "steps")
     found = {}
     for seed in plan.seeds:
@@ -184,6 +189,7 @@ def _row(
     ended = [results[name] for name in runs_of(plan, entrant, "steps") if name in results]
     words = {c.clock: _cell(c) for c in comparisons if c.rival == entrant.name}
     sweep = sweep_jobs(plan, entrant, steps, results)
+    # Speed and memory come from the runs at equal steps, which every contender has.
     s_per_step = _mean([result.s_per_step for result in ended])
     spent = _mean([r.optimizer_s for r in ended if r.optimizer_s is not None])
     lost = [result for result in ended if result.state == "diverged"]
@@ -222,6 +228,8 @@ def _caveats(plan: RacePlan, steps: int, lengths: dict[str, int], results: Resul
         caveats += _entrant_caveats(plan, entrant, steps, results)
     caveats += _uneven_speeds(plan, results)
     for seed in plan.seeds:
+        # All runs of a seed start from the same weights and the same first batch, so their first
+        # losses must agree to the last digit.
         first = {results[name].first_loss for name in _of_seed(plan, seed) if name in results}
         first = {loss for loss in first if math.isfinite(loss)}
         if len(first) > 1:
@@ -282,6 +290,7 @@ def _entrant_caveats(plan: RacePlan, entrant: Entrant, steps: int, results: Resu
     if value is None:
         caveats.append(f"{entrant.name} has no runs: it diverged or failed at every rate tried.")
     tried = sorted(job.value for job in sweep_jobs(plan, entrant, steps, results))
+    # An extended sweep ends here only if it reached its limits or a run failed.
     if value is not None and tried and value in (tried[0], tried[-1]):
         caveats.append(
             f"{entrant.name}'s best {entrant.knob}, {value:g}, is at an end of the range tried; a "

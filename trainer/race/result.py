@@ -52,6 +52,7 @@ class Result:
 def read_result(run: Run) -> Result | None:
     """Return the result of a run that ended; None if it is running, stopped or killed."""
     series = run.series()
+    # A stopped run will be continued, so it has no result yet.
     if series.finished is None or series.finished.outcome == "stopped" or run.is_owned():
         return None
     losses = _column(series, "train/loss")
@@ -61,6 +62,7 @@ def read_result(run: Run) -> Result | None:
     val_steps = validations.array("step") if validations.count else np.zeros(0)
     reached = np.searchsorted(series.steps.array("step"), val_steps) if losses.size else val_steps
     memory = _column(series, "perf/memory_peak_gib")
+    # On a CPU there is no GPU peak; the memory of the process stands in.
     memory = memory if memory.size else _column(series, "perf/host_memory_gib")
     return Result(
         state=state,
@@ -94,6 +96,7 @@ def _end_of(series: RunSeries, losses: np.ndarray) -> tuple[str, str]:
         return "diverged", f"The loss was NaN or infinite at step {series.last_step}."
     if series.finished.outcome == "failed":
         return "failed", series.finished.reason
+    # A finite loss can still be a lost run; the same test stops ordinary runs.
     if has_risen(losses.tolist()):
         return "diverged", "The training loss ended far above where it started."
     val_losses = _val_losses(series)

@@ -35,6 +35,7 @@ def view_race(race: Race) -> dict[str, Any]:
     values["steps"] = _steps(plan, results)
     jobs = [job for job in _jobs(plan, results) if job.name == status.current]
     values["running"] = _running(race, jobs[0]) if jobs else None
+    # A process that died left its reason in the log only.
     if status.state == "stopped" and not status.problem:
         values["problem"] = _last_error(race)
     if status.state == "finished":
@@ -86,6 +87,7 @@ def _entrant(plan: RacePlan, entrant: Entrant, results: Results) -> dict[str, An
     steps = _steps(plan, results)
     tried = sweep_jobs(plan, entrant, steps, results) if steps is not None else []
     value = chosen_value(plan, entrant, results) if steps is not None else None
+    # A sweep that is still running may change its best value, so it is not shown yet.
     is_swept = all(job.name in results for job in tried)
     return {
         "name": entrant.name,

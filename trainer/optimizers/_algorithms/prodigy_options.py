@@ -19,6 +19,7 @@ class ProdigyOptions:
         min=1e-3,
         max=10.0,
     )
+    # The defaults below are the paper's and prodigyopt's, except where a comment says otherwise.
     d0: float = option(
         1e-6,
         "First estimate (d0)",
@@ -73,6 +74,7 @@ class ProdigyOptions:
         max=1e-2,
         folded=True,
     )
+    # prodigyopt's default is 0; 0.01 is AdamW's, and stays weak because it is multiplied by d.
     weight_decay: float = option(
         0.01,
         "Weight decay",
@@ -103,6 +105,7 @@ def check_rates(param_groups: list[dict[str, Any]], lr: float) -> None:
     Raises:
         ConfigError: their learning rates differ.
     """
+    # d is one number for all weights, so different rates would be ratios without a meaning here.
     rates = sorted({float(group.get("lr", lr)) for group in param_groups})
     if len(rates) > 1:
         raise ConfigError(

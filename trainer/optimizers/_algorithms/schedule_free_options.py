@@ -17,12 +17,14 @@ class ScheduleFreeOptions:
         min=1e-9,
         max=1.0,
     )
+    # Chosen by hand: 5 % of 1,000 steps. The package's default is 0, but its README advises some.
     warmup_steps: int = option(
         50,
         "Warm-up (steps)",
         "Steps until the full rate, about 5 % of the run; they count less in the average.",
         min=0,
     )
+    # Above 0, because x is recovered from y and z by dividing by beta 1.
     beta1: float = option(
         0.9,
         "Beta 1",
@@ -47,6 +49,7 @@ class ScheduleFreeOptions:
         max=1e-2,
         folded=True,
     )
+    # AdamW's default; the package's is 0. Decay acts at y, as in the package.
     weight_decay: float = option(
         0.01,
         "Weight decay",
