@@ -96,7 +96,7 @@ def _end_of(series: RunSeries, losses: np.ndarray) -> tuple[str, str]:
         return "diverged", f"The loss was NaN or infinite at step {series.last_step}."
     if series.finished.outcome == "failed":
         return "failed", series.finished.reason
-    # A finite loss can still be a lost run; the same test stops ordinary runs.
+    # A run with finite losses can be lost, too; ordinary runs are checked in the same way.
     if has_risen(losses.tolist()):
         return "diverged", "The training loss ended far above where it started."
     val_losses = _val_losses(series)
