@@ -151,7 +151,7 @@ def test_the_fields_of_a_race_make_its_choices() -> None:
 
 
 def test_seeds_that_are_no_numbers_are_refused() -> None:
-    with pytest.raises(ConfigError, match="seeds are 'one'"):
+    with pytest.raises(ConfigError, match="'one' is not a list of seeds"):
         plan_race(CONFIG, RaceChoices(seeds="one"))
 
 
