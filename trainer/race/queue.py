@@ -112,9 +112,6 @@ class Race:
         if self.is_running():
             raise RunOwned(f"The race {self.name} is already running.")
         self._stop_file.unlink(missing_ok=True)
-        # The child must import this code even if the package is not installed.
-        paths = [str(_PROJECT), os.environ.get("PYTHONPATH", "")]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
         with (self.folder / "log.txt").open("wb") as log:
             return subprocess.Popen(
                 trainer_command("race", "--race", str(self.folder)),
