@@ -1,6 +1,8 @@
 """Record the pictures of the README: `python -m assets.make_pictures` (needs Chromium and playwright).
 
-It starts the page on an empty folder, presses "Train a demo voice" and takes a frame of the Live tab
+It starts the page on an empty folder, presses "Train a demo voice" and takes a frame of the Live
+ta
+tab
 every two seconds until the run has finished. The frames become `assets/screenshots/run.webp`, the last
 one `live.png`.
 """
@@ -85,7 +87,9 @@ def take(page: Page) -> bytes:
 def shrink(frame: bytes) -> Image.Image:
     """Return a frame at the width of the moving picture."""
     image = Image.open(io.BytesIO(frame)).convert("RGB")
-    return image.resize((WIDTH, round(image.height * WIDTH / image.width)), Image.Resampling.LANCZOS)
+    return image.resize(
+        (WIDTH, round(image.height * WIDTH / image.width)), Image.Resampling.LANCZOS
+    )
 
 
 if __name__ == "__main__":

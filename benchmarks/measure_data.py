@@ -47,7 +47,7 @@ def train_epoch(
     padded = real = 0
     began = time.process_time()
     for step in range(first, first + batches.steps_per_epoch):
-        for batch in batches.of_step(step):
+        for batch in batches.micro_batches(step):
             total = torch.stack(list(family.losses(model, batch).values())).sum()
             model.zero_grad()
             total.backward()

@@ -50,7 +50,7 @@ class Batches:
         """Return the seconds of audio in a step."""
         return 1.0
 
-    def of_step(self, step: int) -> list[Batch]:
+    def micro_batches(self, step: int) -> list[Batch]:
         """Return the batch."""
         return [self._batch]
 

@@ -176,13 +176,13 @@ def _watch_losses(
 
 def _watch_steps(setup: Setup) -> list[int]:
     """Return a list that holds the number of the step under way."""
-    now, of_step = [0], setup.train_batches.of_step
+    now, of_step = [0], setup.train_batches.micro_batches
 
     def watched(step: int) -> Any:
         now[0] = step
         return of_step(step)
 
-    setup.train_batches.of_step = watched  # type: ignore[method-assign]
+    setup.train_batches.micro_batches = watched  # type: ignore[method-assign]
     return now
 
 

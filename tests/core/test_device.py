@@ -16,7 +16,7 @@ from trainer.core.device import (
     describe_cpu,
     glance_at,
     list_devices,
-    list_holders,
+    list_gpu_processes,
 )
 from trainer.training.assemble import _tell_unseen_gpu, take_device
 from trainer.worker.training_process import explain_failure
@@ -74,7 +74,7 @@ def _refuse(value: int) -> Any:
 def test_the_gpu_that_torch_means_is_asked(driver: Any, uuid: str, number: int) -> None:
     seen_as_first = Device("cuda", 0, "a GPU", 24.0, (8, 9), uuid)
 
-    use, holders = glance_at(seen_as_first), list_holders(seen_as_first)
+    use, holders = glance_at(seen_as_first), list_gpu_processes(seen_as_first)
 
     assert use == DeviceUse(number + 1.0, 24.0, 50.0 + number, 60.0 + number)
     assert [holder.pid for holder in holders] == [2**22 + number]

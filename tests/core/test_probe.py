@@ -52,7 +52,7 @@ def _batch() -> Batch:
 def _watch_toy(folder: Path, change: Callable[[Setup], Any] = lambda setup: None) -> Setup:
     setup = make_setup(folder)
     change(setup)
-    probe(setup, setup.train_batches.of_step(1)[0])
+    probe(setup, setup.train_batches.micro_batches(1)[0])
     return setup
 
 
@@ -185,7 +185,7 @@ def test_random_states_stay(tmp_path: Path) -> None:
     expected = draw()
 
     torch.manual_seed(5), np.random.seed(5), random.seed(5)
-    probe(setup, setup.train_batches.of_step(1)[0])
+    probe(setup, setup.train_batches.micro_batches(1)[0])
     found = draw()
 
     assert torch.equal(found[0], expected[0])
@@ -202,7 +202,7 @@ def test_all_is_put_back_when_the_losses_fail(tmp_path: Path) -> None:
     own_forward, before = nn.Linear.forward, torch.get_rng_state()
 
     with pytest.raises(RuntimeError, match="out of memory"):
-        probe(setup, setup.train_batches.of_step(1)[0])
+        probe(setup, setup.train_batches.micro_batches(1)[0])
 
     assert nn.Linear.forward is own_forward
     assert torch.equal(torch.get_rng_state(), before)

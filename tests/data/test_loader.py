@@ -183,7 +183,7 @@ def test_batches_keep_to_a_token_budget_and_ranks_share_them() -> None:
     ]
 
     steps = range(1, ranks[0].steps_per_epoch + 1)
-    found = [batch for step in steps for rank in ranks for batch in rank.of_step(step)]
+    found = [batch for step in steps for rank in ranks for batch in rank.micro_batches(step)]
     for rank in ranks:
         rank.close()
 
@@ -194,7 +194,7 @@ def test_batches_keep_to_a_token_budget_and_ranks_share_them() -> None:
 def test_validation_within_a_token_budget_is_one_step() -> None:
     batches = make_batches(40, BatchPlan(8, 1, 1, 0, 7, False, max_positions=30))
 
-    found = batches.of_step(1)
+    found = batches.micro_batches(1)
     batches.close()
 
     assert batches.steps_per_epoch == 1
@@ -257,8 +257,8 @@ def test_every_topology_sees_the_same_clips_and_totals_at_every_step(
     ]
 
     for step in range(1, 8):
-        expected = alone.of_step(step)
-        found = [batch for rank in ranks for batch in rank.of_step(step)]
+        expected = alone.micro_batches(step)
+        found = [batch for rank in ranks for batch in rank.micro_batches(step)]
         assert sorted(i for batch in found for i in batch.clip_ids) == sorted(
             i for batch in expected for i in batch.clip_ids
         )
@@ -272,7 +272,7 @@ def test_a_batch_holds_what_its_clips_hold() -> None:
     batches = make_batches(10)
 
     for step in range(1, 4):
-        batch = batches.of_step(step)[0]
+        batch = batches.micro_batches(step)[0]
         for row, clip_id in zip(batch["mel"], batch.clip_ids, strict=True):
             number = int(clip_id[1:])
             assert row[row >= 0].tolist() == [float(number)] * (5 + number % 7)
@@ -287,10 +287,10 @@ def test_a_batch_holds_what_its_clips_hold() -> None:
 
 def test_any_step_can_be_asked_for_in_any_order() -> None:
     onward, astray = make_batches(), make_batches()
-    expected = {step: onward.of_step(step)[0] for step in range(1, 10)}
+    expected = {step: onward.micro_batches(step)[0] for step in range(1, 10)}
 
     for step in (9, 2, 2, 3, 7, 1):
-        found = astray.of_step(step)[0]
+        found = astray.micro_batches(step)[0]
         assert found.clip_ids == expected[step].clip_ids
         assert torch.equal(found["mel"], expected[step]["mel"])
     onward.close()
@@ -301,7 +301,9 @@ def test_three_epochs_show_every_clip_three_times() -> None:
     batches = make_batches(10)
     assert batches.steps_per_epoch == 3
 
-    seen = Counter(i for step in range(1, 10) for b in batches.of_step(step) for i in b.clip_ids)
+    seen = Counter(
+        i for step in range(1, 10) for b in batches.micro_batches(step) for i in b.clip_ids
+    )
 
     assert seen == Counter({f"c{i:02d}": 3 for i in range(10)})
     batches.close()
@@ -323,7 +325,7 @@ def test_the_next_step_is_made_in_the_background_before_it_is_asked_for() -> Non
         audio_s=dict.fromkeys(features, 1.0),
     )  # fmt: skip
 
-    batches.of_step(1)
+    batches.micro_batches(1)
 
     assert second_made.wait(timeout=120)
     assert threading.main_thread() not in made
@@ -348,9 +350,9 @@ def make_noting(shuffle: bool) -> tuple[ClipBatches, list[int]]:
 def test_no_batch_is_made_twice_even_if_the_first_step_is_looked_at_before() -> None:
     batches, made = make_noting(shuffle=True)
 
-    batches.of_step(1)
+    batches.micro_batches(1)
     for step in range(1, 6):
-        batches.of_step(step)
+        batches.micro_batches(step)
     batches.close()
 
     assert len(made) in (5, 6)
@@ -360,7 +362,7 @@ def test_a_validation_makes_its_batches_once_and_keeps_none() -> None:
     batches, made = make_noting(shuffle=False)
 
     for _ in range(3):
-        batches.of_step(1)
+        batches.micro_batches(1)
     batches.close()
 
     assert made == 3 * [4, 4]
@@ -376,7 +378,7 @@ def test_moving_a_batch_reads_nothing_back_and_waits_for_nothing() -> None:
             asked.append(non_blocking)
             return torch.Tensor.to(self, device)
 
-    batch = batches.of_step(1)[0]
+    batch = batches.micro_batches(1)[0]
     batches.close()
     moved = batch.to(torch.device("cpu"))
     batch.tensors["mel"] = batch["mel"].as_subclass(Watch)
@@ -400,14 +402,14 @@ def test_an_error_while_collating_reaches_the_caller() -> None:
 
     with pytest.raises(ValueError, match="clip five"):
         for step in (1, 2):
-            batches.of_step(step)
+            batches.micro_batches(step)
     batches.close()
 
 
 def test_a_rank_without_clips_gets_no_batch() -> None:
     batches = make_batches(1, BatchPlan(4, 1, 2, 1, 7, True))
 
-    assert batches.of_step(1) == []
+    assert batches.micro_batches(1) == []
     batches.close()
 
 
@@ -438,7 +440,7 @@ def test_what_is_drawn_depends_on_the_step_and_the_clip_alone() -> None:
         batches = ClipBatches(
             plan, features, count_frames, collate_drawn, audio_s=audio_s, draw=draw
         )
-        made = batches.of_step(step)
+        made = batches.micro_batches(step)
         batches.close()
         pairs = [(b.clip_ids[row], int(v)) for b in made for row, v in enumerate(b["drawn"])]
         return dict(pairs)
@@ -460,7 +462,7 @@ def test_clips_come_as_often_as_they_are_repeated() -> None:
         audio_s=dict.fromkeys(features, 0.5), repeats={"c01": 3},
     )  # fmt: skip
 
-    seen = [clip for step in (1, 2) for b in batches.of_step(step) for clip in b.clip_ids]
+    seen = [clip for step in (1, 2) for b in batches.micro_batches(step) for clip in b.clip_ids]
     batches.close()
 
     assert batches.steps_per_epoch == 2

@@ -58,7 +58,7 @@ class ToyBatches:
     def audio_s_of_step(self, step: int) -> float:
         return 4.0
 
-    def of_step(self, step: int) -> list[Batch]:
+    def micro_batches(self, step: int) -> list[Batch]:
         generator = torch.Generator().manual_seed(step)
         x = torch.randn(8, 4, generator=generator)
         y = x.sum(1, keepdim=True)
@@ -72,13 +72,13 @@ class ToyBatches:
     def clip_ids(self, step: int) -> list[str]:
         return [f"clip-{step}-{number}" for number in range(8)]
 
-    def most_clips(self) -> int:
+    def max_clips(self) -> int:
         return 8 // self.num_micro_steps
 
     def largest(self) -> Batch:
-        return self.of_step(1)[0]
+        return self.micro_batches(1)[0]
 
-    def cut(self, parts: int) -> None:
+    def split_micro_batches(self, parts: int) -> None:
         self.parts = parts
 
     def close(self) -> None:

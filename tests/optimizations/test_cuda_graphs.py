@@ -34,7 +34,7 @@ class _Lengths:
 
     steps_per_epoch = 9
 
-    def of_step(self, step: int) -> list[Batch]:
+    def micro_batches(self, step: int) -> list[Batch]:
         generator = torch.Generator().manual_seed(step)
         rows = [torch.randn(2, 7 * step + more, WIDTH, generator=generator) for more in (3, 4)]
         return [Batch({"x": x}, [], {"clips": 4.0}, 1.0) for x in rows]
@@ -128,7 +128,7 @@ def test_what_longer_rows_cost_is_told(marks: list[int], tmp_path: Path) -> None
     setup = _setup(tmp_path)
     OPTIMIZATION.apply(setup, GRAPHS)
 
-    state = OPTIMIZATION.state(setup, probe(setup, setup.train_batches.of_step(4)[0]))
+    state = OPTIMIZATION.state(setup, probe(setup, setup.train_batches.micro_batches(4)[0]))
 
     # Of 31 positions come 32; without a GPU no graph is recorded, so it is not really on.
     assert not state.on
@@ -175,7 +175,7 @@ def test_what_cannot_be_recorded_is_compiled_without_graphs(
     assert notice.text.startswith("The model is compiled: ")
     assert "without CUDA graphs: they could not be recorded: CUDA error" in notice.text
     assert setup.model.get_submodule("").length_step == 1  # type: ignore[union-attr]
-    state = OPTIMIZATION.state(setup, probe(setup, setup.train_batches.of_step(1)[0]))
+    state = OPTIMIZATION.state(setup, probe(setup, setup.train_batches.micro_batches(1)[0]))
     assert state.on and "CUDA graphs" not in state.detail
 
 

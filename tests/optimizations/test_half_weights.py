@@ -28,7 +28,7 @@ from trainer.optimizations._core.half_weights import round_by_chance_
 from trainer.optimizers._core.param_groups import param_groups
 from trainer.training.evaluate import validate
 from trainer.training.loop import train_step
-from trainer.training.oom_recovery import take_up_adaptation
+from trainer.training.oom_recovery import restore_adaptation
 
 CATALOG = discover("trainer.optimizations", Optimization)
 SPECS = discover("trainer.optimizers", OptimizerSpec)
@@ -66,7 +66,9 @@ def _exact(setup: Setup) -> dict[str, Tensor]:
 
 
 def _state(setup: Setup) -> State:
-    return CATALOG["bf16_weights"].state(setup, probe(setup, setup.train_batches.of_step(1)[0]))
+    return CATALOG["bf16_weights"].state(
+        setup, probe(setup, setup.train_batches.micro_batches(1)[0])
+    )
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -89,7 +91,7 @@ def test_gradients_are_those_of_mixed_precision_bit_for_bit(tmp_path: Path) -> N
 
     for setup in (mixed, half):
         torch.manual_seed(3)
-        batch = setup.train_batches.of_step(1)[0]
+        batch = setup.train_batches.micro_batches(1)[0]
         with setup.precision.autocast(CPU):
             losses = setup.family.losses(setup.model, batch)
         losses["error"].backward()
@@ -254,7 +256,7 @@ def test_a_run_that_goes_back_can_go_on_in_full_precision(updates: str, tmp_path
     _train(setup, range(1, 4))
     before = _exact(setup)
 
-    take_up_adaptation(setup, RunAdapted(4, "NaN", rollbacks=1, full_precision=True))
+    restore_adaptation(setup, RunAdapted(4, "NaN", rollbacks=1, full_precision=True))
 
     assert {value.dtype for value in setup.model.parameters()} == {torch.float32}
     for name, value in setup.model.state_dict().items():

@@ -186,7 +186,7 @@ def test_transposed_weights_are_put_together_as_they_are_stored(tmp_path: Path) 
 def test_the_state_tells_what_is_saved(tmp_path: Path) -> None:
     setup = _setup(tmp_path)
 
-    state = OPTIMIZATION.state(setup, probe(setup, setup.train_batches.of_step(1)[0]))
+    state = OPTIMIZATION.state(setup, probe(setup, setup.train_batches.micro_batches(1)[0]))
 
     assert state.on
     assert "1 layers with adapters of rank 2: 24 of 65 weights are trained" in state.detail

@@ -72,7 +72,7 @@ class _Block(nn.Module):
 class _Batches:
     steps_per_epoch = 4
 
-    def of_step(self, step: int) -> list[Batch]:
+    def micro_batches(self, step: int) -> list[Batch]:
         generator = torch.Generator().manual_seed(step)
         x = torch.randn(4, T, WIDTH, generator=generator)
         return [Batch({"x": x}, [], {"clips": 4.0}, 1.0)]
@@ -109,7 +109,7 @@ def _apply(setup: Setup, name: str, **values: Any) -> None:
 
 
 def _state(setup: Setup, name: str) -> State:
-    return CATALOG[name].state(setup, probe(setup, setup.train_batches.of_step(1)[0]))
+    return CATALOG[name].state(setup, probe(setup, setup.train_batches.micro_batches(1)[0]))
 
 
 def _train(setup: Setup, steps: int) -> list[float]:
@@ -306,7 +306,7 @@ def test_checkpointing_keeps_every_bit_of_weights_and_statistics(
 
 def test_each_level_of_checkpointing_keeps_less_and_computes_more_again(tmp_path: Path) -> None:
     setup = _make_setup(tmp_path)
-    batch = setup.train_batches.of_step(1)[0]
+    batch = setup.train_batches.micro_batches(1)[0]
 
     shown = [probe(setup, batch)]
     for level in LEVELS:
@@ -339,7 +339,7 @@ def test_checkpointing_rests_while_evaluating(tmp_path: Path) -> None:
 
     setup.model.eval()
 
-    assert probe(setup, setup.train_batches.of_step(1)[0]).block_calls == (1, 1, 1)
+    assert probe(setup, setup.train_batches.micro_batches(1)[0]).block_calls == (1, 1, 1)
 
 
 def test_a_copy_of_a_checkpointed_model_uses_its_own_weights(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ def test_sdpa_names_its_kernel_and_never_writes_the_attention_weights(tmp_path: 
     setup = _make_setup(tmp_path)
     _apply(setup, "sdpa")
 
-    shown = probe(setup, setup.train_batches.of_step(1)[0])
+    shown = probe(setup, setup.train_batches.micro_batches(1)[0])
 
     assert "kernel: flash (CPU)" in CATALOG["sdpa"].state(setup, shown).detail
     assert shown.operators["aten::bmm"] == 0

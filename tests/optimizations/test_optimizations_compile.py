@@ -74,7 +74,7 @@ def _notice(events: list[Event]) -> Notice:
 
 
 def _state(setup: Setup) -> State:
-    return OPTIMIZATION.state(setup, probe(setup, setup.train_batches.of_step(1)[0]))
+    return OPTIMIZATION.state(setup, probe(setup, setup.train_batches.micro_batches(1)[0]))
 
 
 @pytest.fixture(autouse=True)

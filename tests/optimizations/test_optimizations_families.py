@@ -41,7 +41,7 @@ class _Batches:
     def __init__(self, batches: list[Batch]) -> None:
         self.batches = batches
 
-    def of_step(self, step: int) -> list[Batch]:
+    def micro_batches(self, step: int) -> list[Batch]:
         return [self.batches[step % len(self.batches)]]
 
 
@@ -86,7 +86,7 @@ def _apply(setup: Setup, name: str, **values: Any) -> None:
 
 
 def _state(setup: Setup, name: str) -> State:
-    return CATALOG[name].state(setup, probe(setup, setup.train_batches.of_step(1)[0]))
+    return CATALOG[name].state(setup, probe(setup, setup.train_batches.micro_batches(1)[0]))
 
 
 def _train(setup: Setup) -> list[float]:

@@ -108,13 +108,13 @@ def look_at_batches(run: Run, rounds: int = 4) -> dict[str, Any]:
     batches = setup.train_batches
     positions = {"computed": 0, "real": 0}
     for step in range(1, batches.steps_per_epoch + 1):
-        for batch in batches.of_step(step):
+        for batch in batches.micro_batches(step):
             positions["computed"] += batch["position_mask"].numel()
             positions["real"] += int(batch["position_mask"].sum())
     steps = rounds * batches.steps_per_epoch
     begin = Moment.now()
     for step in range(1, steps + 1):
-        batches.of_step(step)
+        batches.micro_batches(step)
     batches.close()
     cpu_s = begin.until(Moment.now())["cpu_s"]
     if setup.val_batches is not None:

@@ -71,7 +71,7 @@ class _OneBatch:
     def audio_s_of_step(self, step: int) -> float:
         return 1.0
 
-    def of_step(self, step: int) -> list[Batch]:
+    def micro_batches(self, step: int) -> list[Batch]:
         return self._batches
 
     def close(self) -> None:

@@ -155,8 +155,8 @@ def test_stop_is_heard_in_the_middle_of_a_validation(tmp_path: Path) -> None:
     seen: list[int] = []
 
     class Stopped(ToyBatches):
-        def of_step(self, step: int) -> list[Batch]:
-            return _stop_after_first(super().of_step(step))  # type: ignore[return-value]
+        def micro_batches(self, step: int) -> list[Batch]:
+            return _stop_after_first(super().micro_batches(step))  # type: ignore[return-value]
 
     def _stop_after_first(batches: list[Batch]) -> Iterator[Batch]:
         for batch in batches:

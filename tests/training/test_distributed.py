@@ -70,8 +70,8 @@ class RankBatches(ToyBatches):
         super().__init__(num_micro_steps=2)
         self.world = world
 
-    def of_step(self, step: int) -> list:
-        return super().of_step(step)[self.world.rank :: self.world.size]
+    def micro_batches(self, step: int) -> list:
+        return super().micro_batches(step)[self.world.rank :: self.world.size]
 
 
 def make_plain_setup(folder: Path, world: World) -> Setup:

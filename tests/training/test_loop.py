@@ -68,13 +68,13 @@ def test_every_step_carries_the_named_metrics(tmp_path: Path) -> None:
 
 def test_the_parts_of_a_step_are_told_and_fill_no_more_than_it(tmp_path: Path) -> None:
     setup = make_setup(tmp_path, steps=8)
-    of_step = setup.train_batches.of_step
+    of_step = setup.train_batches.micro_batches
 
     def slow(step: int) -> list[Batch]:
         time.sleep(0.02)
         return of_step(step)
 
-    setup.train_batches.of_step = slow  # type: ignore[method-assign]
+    setup.train_batches.micro_batches = slow  # type: ignore[method-assign]
     _, events = _train(setup)
 
     steps = [event.metrics for event in events if isinstance(event, StepDone)]

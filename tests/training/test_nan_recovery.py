@@ -16,12 +16,12 @@ from trainer.core.events import CheckpointSaved, Event, Notice, RunAdapted, Step
 from trainer.core.train_state import Cadence, Precision, Setup
 from trainer.training.loop import train, train_step
 from trainer.training.nan_recovery import MOST_AMONG, Divergence, LossNotFinite
-from trainer.training.oom_recovery import StartAgain, take_up_adaptation
+from trainer.training.oom_recovery import RestartFromCheckpoint, restore_adaptation
 
 
 def _poison(setup: Setup, *steps: int, gradient_only: bool = False) -> None:
     """Let the loss, or only its gradient, be NaN in some steps."""
-    losses, of_step = setup.family.losses, setup.train_batches.of_step
+    losses, of_step = setup.family.losses, setup.train_batches.micro_batches
     now = [0]
 
     def watched(step: int) -> Any:
@@ -37,7 +37,7 @@ def _poison(setup: Setup, *steps: int, gradient_only: bool = False) -> None:
             return found
         return {name: value * math.nan for name, value in found.items()}
 
-    setup.train_batches.of_step = watched  # type: ignore[method-assign]
+    setup.train_batches.micro_batches = watched  # type: ignore[method-assign]
     setup.family = replace(setup.family, losses=poisoned)
 
 
@@ -114,12 +114,12 @@ def test_a_run_goes_back_once_with_a_lower_rate_and_then_stops_with_the_clips(
     events: list[Event] = []
     first = make_setup(tmp_path, steps=20)
     _poison(first, *range(6, 20))
-    with pytest.raises(StartAgain):
+    with pytest.raises(RestartFromCheckpoint):
         train(first, events.append)
     adapted = [event for event in events if isinstance(event, RunAdapted)][-1]
     second = make_setup(tmp_path, steps=20)
     _poison(second, *range(6, 20))
-    take_up_adaptation(second, adapted)
+    restore_adaptation(second, adapted)
     folder, _ = newest_checkpoint(tmp_path / "checkpoints")
     assert folder is not None
     second.first_step = restore_checkpoint(second, folder) + 1
@@ -139,10 +139,10 @@ def test_a_run_in_half_precision_goes_back_in_full_precision(tmp_path: Path) -> 
     _poison(setup, *range(1, 20))
     events: list[Event] = []
 
-    with pytest.raises(StartAgain):
+    with pytest.raises(RestartFromCheckpoint):
         train(setup, events.append)
     adapted = [event for event in events if isinstance(event, RunAdapted)][-1]
-    take_up_adaptation(setup, adapted)
+    restore_adaptation(setup, adapted)
 
     assert (adapted.full_precision, adapted.rate) == (True, 1.0)
     assert setup.precision.autocast_dtype is None

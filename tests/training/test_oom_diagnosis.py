@@ -16,34 +16,34 @@ from torch import Tensor
 from tests.helpers.toy import make_setup
 from trainer.__main__ import join_memory
 from trainer.checkpoints.checkpoint import newest_step
-from trainer.core.device import Device, Holder, list_holders
-from trainer.core.errors import MemoryInPieces
+from trainer.core.device import Device, GpuProcess, list_gpu_processes
+from trainer.core.errors import MemoryFragmented
 from trainer.core.events import CheckpointSaved, Event, Notice, RunAdapted, StepDone
 from trainer.core.train_state import Setup
 from trainer.runs.restart_policy import RESTARTABLE, Ending
 from trainer.training import oom_diagnosis, oom_recovery
 from trainer.training.loop import train
-from trainer.training.oom_diagnosis import Shortage
-from trainer.training.oom_recovery import Fitting, OutOfMemory, take_up_adaptation
+from trainer.training.oom_diagnosis import OomDiagnosis
+from trainer.training.oom_recovery import OomGuard, OutOfMemory, restore_adaptation
 
 GPU = Device("cuda", 0, "A GPU", 24.0, (8, 9))
-IN_PIECES = Shortage(reserved_gib=20.0, allocated_gib=14.0)
-FULL = Shortage(reserved_gib=20.0, allocated_gib=19.5)
-BLENDER = Holder(4242, "blender", 9.1)
+IN_PIECES = OomDiagnosis(reserved_gib=20.0, allocated_gib=14.0)
+FULL = OomDiagnosis(reserved_gib=20.0, allocated_gib=19.5)
+BLENDER = GpuProcess(4242, "blender", 9.1)
 
 
 @pytest.fixture
 def say(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Let allocator and driver say this, one after the other; the last for ever."""
 
-    def prepare(*answers: Shortage) -> None:
+    def prepare(*answers: OomDiagnosis) -> None:
         left = list(answers)
 
-        def read(setup: Setup) -> Shortage:
+        def read(setup: Setup) -> OomDiagnosis:
             return left.pop(0) if len(left) > 1 else left[0]
 
-        monkeypatch.setattr(oom_recovery, "read_shortage", read)
-        monkeypatch.setattr(oom_diagnosis, "read_shortage", read)
+        monkeypatch.setattr(oom_recovery, "diagnose_oom", read)
+        monkeypatch.setattr(oom_diagnosis, "diagnose_oom", read)
 
     return prepare
 
@@ -82,11 +82,11 @@ def test_after_many_steps_memory_in_pieces_saves_and_asks_for_a_new_process(
     tmp_path: Path, say: Callable[..., None]
 ) -> None:
     setup = make_setup(tmp_path, steps=70)
-    say(Shortage(), IN_PIECES)
+    say(OomDiagnosis(), IN_PIECES)
     _fail_at(setup, 60)
     events: list[Event] = []
 
-    with pytest.raises(MemoryInPieces, match="6.0 GiB of the 20.0 GiB") as ended:
+    with pytest.raises(MemoryFragmented, match="6.0 GiB of the 20.0 GiB") as ended:
         train(setup, events.append)
 
     assert Ending(ended.value.exit_code).may_restart and ended.value.exit_code == RESTARTABLE
@@ -102,11 +102,11 @@ def test_after_many_steps_memory_in_pieces_saves_and_asks_for_a_new_process(
     ("call", "said", "regrouped"), [(20, IN_PIECES, 0), (60, FULL, 0), (60, IN_PIECES, 1)]
 )
 def test_a_new_process_is_asked_for_once_and_only_where_it_helps(
-    tmp_path: Path, say: Callable[..., None], call: int, said: Shortage, regrouped: int
+    tmp_path: Path, say: Callable[..., None], call: int, said: OomDiagnosis, regrouped: int
 ) -> None:
     setup = make_setup(tmp_path, steps=62)
-    take_up_adaptation(setup, RunAdapted(0, "", regrouped=regrouped))
-    say(Shortage(), said)
+    restore_adaptation(setup, RunAdapted(0, "", regrouped=regrouped))
+    say(OomDiagnosis(), said)
     _fail_at(setup, call)
     events: list[Event] = []
 
@@ -141,8 +141,8 @@ def test_a_program_that_takes_memory_is_named_and_waited_for(
 ) -> None:
     setup = make_setup(tmp_path, steps=6)
     calm = make_setup(tmp_path / "calm", steps=6)
-    taken = Shortage(20.0, 19.5, (BLENDER,))
-    say(Shortage(), taken, taken, taken, Shortage())
+    taken = OomDiagnosis(20.0, 19.5, (BLENDER,))
+    say(OomDiagnosis(), taken, taken, taken, OomDiagnosis())
     _fail_at(setup, 3)
     events: list[Event] = []
 
@@ -164,7 +164,7 @@ def test_a_program_that_stays_is_waited_for_three_times_and_then_pieces_get_smal
     tmp_path: Path, say: Callable[..., None], naps: list[float]
 ) -> None:
     setup = make_setup(tmp_path, steps=6)
-    say(Shortage(), Shortage(20.0, 19.5, (BLENDER,)))
+    say(OomDiagnosis(), OomDiagnosis(20.0, 19.5, (BLENDER,)))
     _fail_at(setup, 3, 4, 5, 6)
     events: list[Event] = []
 
@@ -180,13 +180,13 @@ def test_what_was_there_at_the_start_is_named_but_not_waited_for(
     tmp_path: Path, say: Callable[..., None], naps: list[float]
 ) -> None:
     setup = make_setup(tmp_path)
-    say(Shortage(20.0, 19.5, (BLENDER,)))
+    say(OomDiagnosis(20.0, 19.5, (BLENDER,)))
 
     def deed() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     with pytest.raises(OutOfMemory, match=r"blender \(pid 4242\) 9.1 GiB"):
-        Fitting(setup, lambda event: None).do(1, deed)
+        OomGuard(setup, lambda event: None).run(1, deed)
 
     assert naps == []
 
@@ -196,7 +196,7 @@ def test_a_stop_ends_the_wait(tmp_path: Path, say: Callable[..., None], naps: li
     setup = make_setup(tmp_path, steps=6)
     (setup.folder / "control").mkdir(parents=True, exist_ok=True)
     (setup.folder / "control" / "stop").touch()
-    say(Shortage(), Shortage(20.0, 19.5, (BLENDER,)))
+    say(OomDiagnosis(), OomDiagnosis(20.0, 19.5, (BLENDER,)))
     _fail_at(setup, 1)
 
     train(setup, lambda event: None)
@@ -227,15 +227,15 @@ def test_the_driver_is_asked_for_all_programs_but_this_one(
     ]
     monkeypatch.setitem(sys.modules, "pynvml", fake)
 
-    found = list_holders(GPU)
+    found = list_gpu_processes(GPU)
 
     assert found == [
-        Holder(2**22 + 5, "a program", 2.0),
-        Holder(parent, psutil.Process(parent).name(), 0.5),
+        GpuProcess(2**22 + 5, "a program", 2.0),
+        GpuProcess(parent, psutil.Process(parent).name(), 0.5),
     ]
 
     def fail(handle: int) -> None:
         raise NVMLError("not supported")
 
     monkeypatch.setattr(fake, "nvmlDeviceGetComputeRunningProcesses", fail)
-    assert list_holders(GPU) == []
+    assert list_gpu_processes(GPU) == []

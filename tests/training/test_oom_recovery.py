@@ -13,7 +13,12 @@ from trainer.core.events import Event, EventLog, Notice, PreviewMade, RunAdapted
 from trainer.core.train_state import Cadence, Setup
 from trainer.runs.metric_store import RunSeries
 from trainer.training.loop import train, train_step
-from trainer.training.oom_recovery import Fitting, OutOfMemory, StartAgain, take_up_adaptation
+from trainer.training.oom_recovery import (
+    OomGuard,
+    OutOfMemory,
+    RestartFromCheckpoint,
+    restore_adaptation,
+)
 from trainer.training.optimizer_step import is_out_of_memory
 
 
@@ -85,7 +90,7 @@ def test_what_failed_leaves_no_trace_in_running_statistics(tmp_path: Path) -> No
     )
     _limit(tight, 4)
     for setup in (free, tight):
-        Fitting(setup, lambda event: None).do(1, lambda setup=setup: train_step(setup, 1))
+        OomGuard(setup, lambda event: None).run(1, lambda setup=setup: train_step(setup, 1))
 
     for name, value in free.model.state_dict().items():
         assert torch.equal(value, tight.model.state_dict()[name]), name
@@ -104,7 +109,7 @@ def test_the_pieces_are_remembered_by_the_log_and_told_on_the_curve(tmp_path: Pa
     resumed = make_setup(tmp_path / "again")
     tried = _limit(resumed, 4)
 
-    take_up_adaptation(resumed, series.adapted)
+    restore_adaptation(resumed, series.adapted)
     train_step(resumed, 1)
 
     notices = [event for event in events if isinstance(event, Notice)]
@@ -159,7 +164,7 @@ def test_an_optimizer_that_ran_out_of_memory_midway_starts_from_the_last_checkpo
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(setup.optimizer, "step", fail)
-    with pytest.raises(StartAgain):
+    with pytest.raises(RestartFromCheckpoint):
         train(setup, events.append)
 
     assert [event.parts for event in _adapted(events)] == [2]
@@ -171,7 +176,7 @@ def test_the_largest_micro_batch_is_tried_before_the_first_step(tmp_path: Path) 
     before = {name: value.clone() for name, value in setup.model.state_dict().items()}
     events: list[Event] = []
 
-    Fitting(setup, events.append).probe_largest()
+    OomGuard(setup, events.append).probe_largest()
 
     assert tried[:2] == [8, 4]
     assert [(event.step, event.parts) for event in _adapted(events)] == [(0, 2)]

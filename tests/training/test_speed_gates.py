@@ -310,7 +310,7 @@ def test_rows_hold_little_padding() -> None:
     masks = [
         batch["position_mask"]
         for step in range(1, batches.steps_per_epoch + 1)
-        for batch in batches.of_step(step)
+        for batch in batches.micro_batches(step)
     ]
 
     batches.close()
@@ -338,7 +338,7 @@ def test_with_features_in_the_cache_no_recording_is_decoded(
 
     setup = assemble_run(tmp_path, family, "plain")
     for step in range(1, 2 * setup.train_batches.steps_per_epoch + 1):
-        assert setup.train_batches.of_step(step)
+        assert setup.train_batches.micro_batches(step)
 
     setup.train_batches.close()
     assert decoded == []

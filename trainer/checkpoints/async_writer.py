@@ -20,7 +20,7 @@ from trainer.checkpoints.checkpoint import (
     write_snapshot,
 )
 from trainer.checkpoints.staging import Staging
-from trainer.core.errors import CheckpointError, MemoryInPieces, TimbreError
+from trainer.core.errors import CheckpointError, MemoryFragmented, TimbreError
 from trainer.core.events import Event, Notice
 from trainer.core.train_state import Setup
 
@@ -60,7 +60,7 @@ class CheckpointWriter:
         try:
             self._finish()
             # A new process with unfragmented memory continues from here.
-            if isinstance(error, MemoryInPieces) and error.step is not None:
+            if isinstance(error, MemoryFragmented) and error.step is not None:
                 self._save_last(error.step)
         finally:
             self._pool.shutdown(wait=True)

@@ -59,7 +59,7 @@ class DeviceUse:
 
 
 @dataclass(frozen=True)
-class Holder:
+class GpuProcess:
     """Another program that uses memory of a GPU."""
 
     pid: int
@@ -143,7 +143,7 @@ def glance_at(device: Device) -> DeviceUse | None:
         return None
 
 
-def list_holders(device: Device) -> list[Holder]:
+def list_gpu_processes(device: Device) -> list[GpuProcess]:
     """List the other programs that use a GPU's memory, largest first, as the driver reports them.
 
     Some drivers report none, and inside a container the process ids may be those of the host.
@@ -166,7 +166,7 @@ def list_holders(device: Device) -> list[Holder]:
     # driver does not know it.
     held = {each.pid: each.usedGpuMemory for each in found if each.usedGpuMemory}
     holders = [
-        Holder(pid, _program_name(pid), used / _GIB)
+        GpuProcess(pid, _program_name(pid), used / _GIB)
         for pid, used in held.items()
         if pid != os.getpid()
     ]

@@ -112,7 +112,7 @@ class RunOwned(RunError):
     exit_code = 75  # EX_TEMPFAIL of sysexits.h; a caller can attach to the run instead
 
 
-class MemoryInPieces(TimbreError):
+class MemoryFragmented(TimbreError):
     """Reserved memory is too fragmented to use; a new process starts with unfragmented memory.
 
     `step`: the last finished step, to be saved before this process ends; None if an update was

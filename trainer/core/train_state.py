@@ -35,7 +35,7 @@ class StepBatches(Protocol):
         """Return the seconds of audio in a step, over all ranks."""
         ...
 
-    def of_step(self, step: int) -> list[Batch]:
+    def micro_batches(self, step: int) -> list[Batch]:
         """Return this rank's micro-batches of a step (counted from 1), `totals` filled."""
         ...
 
@@ -43,7 +43,7 @@ class StepBatches(Protocol):
         """Return the clips of a whole step, over all ranks and micro-steps."""
         ...
 
-    def most_clips(self) -> int:
+    def max_clips(self) -> int:
         """Return how many clips the largest micro-batch holds before any split."""
         ...
 
@@ -51,7 +51,7 @@ class StepBatches(Protocol):
         """Return the micro-batch that needs the most memory."""
         ...
 
-    def cut(self, parts: int) -> None:
+    def split_micro_batches(self, parts: int) -> None:
         """Split every further micro-batch into `parts`; `totals` stay those of the step."""
         ...
 

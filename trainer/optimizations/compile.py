@@ -140,7 +140,7 @@ def _forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
 def settle(setup: Setup, options: Options, emit: Callable[[Event], None]) -> None:
     """Compile, measure, and keep the result if it pays; report the numbers either way."""
     programs = _programs(setup)
-    batches = setup.train_batches.of_step(setup.first_step)
+    batches = setup.train_batches.micro_batches(setup.first_step)
     if not programs or not batches:
         return
     emit(PhaseChanged("Compiling the model"))

@@ -253,7 +253,7 @@ def _losses_of_initial_weights(
     for step in range(1, num_steps + 1):
         seed_step(setup, step)
         total = torch.zeros((), device=setup.device)
-        for host_batch in setup.train_batches.of_step(step):
+        for host_batch in setup.train_batches.micro_batches(step):
             with setup.precision.autocast(setup.device):
                 parts = setup.family.losses(setup.model, host_batch.to(setup.device))
             total = total + torch.stack(list(parts.values())).sum().float()

@@ -103,7 +103,7 @@ def _largest_draw(entries: Entries, dataset: Dataset, clips: Sequence[Clip], see
     )
     try:
         num_draws = _DRAWS if family.draws else 1
-        drawn = [batches.of_step(step)[0] for step in range(1, num_draws + 1)]
+        drawn = [batches.micro_batches(step)[0] for step in range(1, num_draws + 1)]
     finally:
         batches.close()
     return max(drawn, key=lambda batch: sum(value.nbytes for value in batch.tensors.values()))

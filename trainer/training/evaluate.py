@@ -30,7 +30,7 @@ def validate(setup: Setup) -> dict[str, float]:
     sums: dict[str, Tensor] = {}
     stop = setup.folder / "control" / "stop"
     with weights_for_evaluation(setup):
-        for host_batch in setup.val_batches.of_step(1):
+        for host_batch in setup.val_batches.micro_batches(1):
             # With several ranks, all must reach the sum below; none of them may return early.
             if setup.world.size == 1 and stop.exists():
                 return {}
@@ -76,7 +76,7 @@ def make_previews(setup: Setup, step: int) -> Iterator[Event]:
 def make_picture(setup: Setup, step: int) -> PreviewMade:
     """Draw the family's picture of the first val batches and write it to the run folder."""
     assert setup.family.illustrate is not None and setup.val_batches is not None
-    shown = setup.val_batches.of_step(1)[:_SHOWN_BATCHES]
+    shown = setup.val_batches.micro_batches(1)[:_SHOWN_BATCHES]
     batches = (batch.to(setup.device) for batch in shown)
     with weights_for_evaluation(setup), setup.precision.autocast(setup.device):
         picture = setup.family.illustrate(setup.model, batches)

@@ -13,7 +13,7 @@ from trainer.training.distributed import sum_gradients, sum_values
 from trainer.training.evaluate import make_previews, validate
 from trainer.training.garbage_collection import collection_by_hand, sweep
 from trainer.training.metrics import Meter
-from trainer.training.oom_recovery import Fitting
+from trainer.training.oom_recovery import OomGuard
 from trainer.training.optimizer_step import (
     is_finite,
     is_out_of_memory,
@@ -34,16 +34,16 @@ def train(setup: Setup, emit: Emit) -> str:
     """
     meter = Meter(setup, emit)
     timetable = Timetable(setup, emit)
-    fitting = Fitting(setup, emit)
+    fitting = OomGuard(setup, emit)
     with CheckpointWriter(setup, emit) as writer, collection_by_hand():
         for step in timetable.steps():
-            meter.step_done(step, fitting.do(step, partial(train_step, setup, step)))
+            meter.step_done(step, fitting.run(step, partial(train_step, setup, step)))
             writer.tell()  # report checkpoints that were written in the background
             due = timetable.due_after(step)  # the same on every rank, read from rank 0
             if due:
                 meter.finish()  # the only host-device synchronization, and only when needed
             best = False
-            if "validate" in due and (metrics := fitting.do(step, partial(validate, setup))):
+            if "validate" in due and (metrics := fitting.run(step, partial(validate, setup))):
                 best = note_validation(setup, step, metrics)
                 emit(ValidationDone(step, metrics))
             if "preview" in due and setup.world.is_main:
@@ -81,7 +81,7 @@ def train_step(setup: Setup, step: int) -> dict[str, Tensor]:
     losses: dict[str, Tensor] = {}
     setup.enter("data")
     with kept_statistics(setup.model) as statistics:
-        for host_batch in setup.train_batches.of_step(step):
+        for host_batch in setup.train_batches.micro_batches(step):
             batch = host_batch.to(setup.device)
             setup.enter("forward")
             with setup.precision.autocast(setup.device):

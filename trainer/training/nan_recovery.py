@@ -11,7 +11,7 @@ from dataclasses import replace
 from trainer.core.errors import TimbreError
 from trainer.core.events import Event, Notice
 from trainer.core.train_state import Setup
-from trainer.training.oom_recovery import StartAgain
+from trainer.training.oom_recovery import RestartFromCheckpoint
 
 # Skipped steps before the run rolls back: 3 in a row, or 10 of the last 100. Chosen by hand: a
 # single bad clip comes back once per epoch, while weights that are beyond repair fail every step.
@@ -48,7 +48,7 @@ class Divergence:
         """Record the loss and the gradient norm of a step.
 
         Raises:
-            StartAgain: the run rolls back to its latest checkpoint.
+            RestartFromCheckpoint: the run rolls back to its latest checkpoint.
             LossNotFinite: the run has rolled back before, or rolling back is turned off.
         """
         progress = self._setup.progress
@@ -98,7 +98,7 @@ class Divergence:
         text = f"{what_happened}. The run rolls back to its last checkpoint and continues {change}."
         remedy = "If it happens again, the run stops and names the clips."
         self._emit(Notice("warning", text, remedy, step))
-        raise StartAgain
+        raise RestartFromCheckpoint
 
 
 def _name_clips(setup: Setup, steps: list[int]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from trainer.core.device import Holder, list_holders
+from trainer.core.device import GpuProcess, list_gpu_processes
 from trainer.core.events import Event, Notice
 from trainer.core.train_state import Setup
 
@@ -20,72 +20,73 @@ WAITS_S = (5.0, 10.0, 30.0)
 _GIB = 2**30
 # Thresholds chosen by hand and not yet tested on a GPU: PyTorch always holds some idle memory, and
 # what a desktop uses varies a little.
-_IDLE_SHARE = 0.15
-_TAKEN_GIB = 0.25
+_FRAGMENTED_SHARE = 0.15
+_GROWTH_GIB = 0.25
 _SHOWN = 4  # programs named in a notice
 
 Emit = Callable[[Event], None]
 
 
 @dataclass(frozen=True)
-class Shortage:
+class OomDiagnosis:
     """What the allocator and the driver reported when memory ran out."""
 
     reserved_gib: float = 0.0
     allocated_gib: float = 0.0
-    holders: tuple[Holder, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()
 
     @property
-    def idle_gib(self) -> float:
+    def unused_gib(self) -> float:
         """Memory that PyTorch has reserved but does not use, too fragmented for the request."""
         return self.reserved_gib - self.allocated_gib
 
     @property
-    def is_in_pieces(self) -> bool:
+    def is_fragmented(self) -> bool:
         """Whether memory ran out because of fragmentation rather than size."""
-        return self.idle_gib > _IDLE_SHARE * self.reserved_gib
+        return self.unused_gib > _FRAGMENTED_SHARE * self.reserved_gib
 
     @property
-    def taken_gib(self) -> float:
+    def others_gib(self) -> float:
         """Memory that other programs hold."""
-        return sum(holder.memory_gib for holder in self.holders)
+        return sum(holder.memory_gib for holder in self.processes)
 
-    def name_holders(self) -> str:
+    def describe_processes(self) -> str:
         """List the other programs, largest first; empty if there are none."""
-        named = [f"{h.name} (pid {h.pid}) {h.memory_gib:.1f} GiB" for h in self.holders[:_SHOWN]]
-        more = len(self.holders) - _SHOWN
+        named = [f"{h.name} (pid {h.pid}) {h.memory_gib:.1f} GiB" for h in self.processes[:_SHOWN]]
+        more = len(self.processes) - _SHOWN
         return ", ".join(named) + (f" and {more} more" if more > 0 else "")
 
 
-def read_shortage(setup: Setup) -> Shortage:
+def diagnose_oom(setup: Setup) -> OomDiagnosis:
     """Query the allocator and the driver; on a CPU there is nothing to query."""
     if setup.device.type != "cuda":
-        return Shortage()
-    return Shortage(
+        return OomDiagnosis()
+    return OomDiagnosis(
         torch.cuda.memory_reserved(setup.device) / _GIB,
         torch.cuda.memory_allocated(setup.device) / _GIB,
-        tuple(list_holders(setup.machine)),
+        tuple(list_gpu_processes(setup.machine)),
     )
 
 
-class Others:
+class OtherProcesses:
     """Waits, for a limited time, for programs that took GPU memory since the run started."""
 
     def __init__(self, setup: Setup, emit: Emit) -> None:
         self._setup = setup
         self._emit = emit
-        self._at_start_gib = read_shortage(setup).taken_gib
+        self._at_start_gib = diagnose_oom(setup).others_gib
 
-    def are_waited_for(self, step: int, shortage: Shortage, num_tries: int) -> bool:
+    def wait_for_memory(self, step: int, shortage: OomDiagnosis, num_tries: int) -> bool:
         """Wait if other programs took memory; return whether a retry makes sense."""
-        taken_gib = shortage.taken_gib - self._at_start_gib
-        if taken_gib < _TAKEN_GIB or num_tries >= len(WAITS_S):
+        taken_gib = shortage.others_gib - self._at_start_gib
+        if taken_gib < _GROWTH_GIB or num_tries >= len(WAITS_S):
             return False
         if num_tries == 0:
             text = (
-                f"Out of memory while other programs hold {shortage.taken_gib:.1f} GiB of "
+                f"Out of memory while other programs hold {shortage.others_gib:.1f} GiB of "
                 f"{self._setup.machine.name}, {taken_gib:.1f} GiB more than at the start: "
-                f"{shortage.name_holders()}. The step is retried for up to {sum(WAITS_S):.0f} s."
+                f"{shortage.describe_processes()}. The step is retried for up to "
+                f"{sum(WAITS_S):.0f} s."
             )
             remedy = (
                 "Close them or move them to another GPU. Otherwise the run continues with smaller "
@@ -93,7 +94,7 @@ class Others:
             )
             self._emit(Notice("warning", text, remedy, step))
         # Half of what they took must be free again before a retry is likely to succeed.
-        self._wait(WAITS_S[num_tries], shortage.taken_gib - taken_gib / 2)
+        self._wait(WAITS_S[num_tries], shortage.others_gib - taken_gib / 2)
         return True
 
     def _wait(self, seconds: float, enough_gib: float) -> None:
@@ -101,6 +102,6 @@ class Others:
         stop = self._setup.folder / "control" / "stop"
         end = time.monotonic() + seconds
         while time.monotonic() < end and not stop.exists():
-            if read_shortage(self._setup).taken_gib <= enough_gib:
+            if diagnose_oom(self._setup).others_gib <= enough_gib:
                 return
             time.sleep(0.5)

@@ -13,15 +13,15 @@ from typing import TypeVar
 
 import torch
 
-from trainer.core.errors import MemoryInPieces, TimbreError
+from trainer.core.errors import MemoryFragmented, TimbreError
 from trainer.core.events import Event, Notice, RunAdapted
 from trainer.core.options import build_options
 from trainer.core.probe import probe
 from trainer.core.registry import find
 from trainer.core.specs import Optimization
 from trainer.core.train_state import Precision, Probe, Setup
-from trainer.training.oom_diagnosis import Others, Shortage, read_shortage
-from trainer.training.optimizer_step import UpdateLost, is_out_of_memory
+from trainer.training.oom_diagnosis import OomDiagnosis, OtherProcesses, diagnose_oom
+from trainer.training.optimizer_step import PartialUpdate, is_out_of_memory
 
 Emit = Callable[[Event], None]
 Result = TypeVar("Result")
@@ -33,71 +33,71 @@ class OutOfMemory(TimbreError):
     exit_code = 20  # the supervisor does not restart a run that ends with this code
 
 
-class StartAgain(Exception):
+class RestartFromCheckpoint(Exception):
     """The run must be rebuilt from its latest checkpoint, with the adaptations made so far."""
 
 
-def take_up_adaptation(setup: Setup, told: RunAdapted | None) -> None:
+def restore_adaptation(setup: Setup, logged: RunAdapted | None) -> None:
     """Apply the adaptations that the event log holds to an assembled run; None changes nothing."""
-    if told is None:
+    if logged is None:
         return
-    setup.adapted = told
-    _cut(setup, told.parts)
-    if told.checkpointing:
-        _turn_checkpointing_on(setup)
-    if told.full_precision:
+    setup.adapted = logged
+    _split_micro_batches(setup, logged.parts)
+    if logged.checkpointing:
+        _enable_checkpointing(setup)
+    if logged.full_precision:
         setup.precision = Precision()
         setup.widen()
 
 
-class Fitting:
+class OomGuard:
     """Runs a function and, when memory runs out, retries it with smaller micro-batches."""
 
     def __init__(self, setup: Setup, emit: Emit) -> None:
         self._setup = setup
         self._emit = emit
-        self._others = Others(setup, emit)
-        self._first: int | None = None
-        self._done = 0
+        self._other_processes = OtherProcesses(setup, emit)
+        self._first_step: int | None = None
+        self._last_step = 0
 
-    def do(self, step: int, deed: Callable[[], Result]) -> Result:
+    def run(self, step: int, fn: Callable[[], Result]) -> Result:
         """Call a function and return its result, with smaller micro-batches if necessary.
 
         Raises:
             OutOfMemory: not even a single clip fits.
-            StartAgain: memory ran out during an update, so weights may be half updated.
-            MemoryInPieces: memory is fragmented after many steps; a new process can continue with
+            RestartFromCheckpoint: memory ran out during an update, so weights may be half updated.
+            MemoryFragmented: memory is fragmented after many steps; a new process can continue with
                 the same micro-batches.
         """
         num_tries = 0
         while True:
             is_lost = False
             try:
-                result = deed()
-            except UpdateLost as error:
+                result = fn()
+            except PartialUpdate as error:
                 reason, is_lost = str(error), True
-                shortage = read_shortage(self._setup)
+                shortage = diagnose_oom(self._setup)
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
-                reason, shortage = str(error), read_shortage(self._setup)
+                reason, shortage = str(error), diagnose_oom(self._setup)
             else:
-                self._note(step)
+                self._record_step(step)
                 return result
             # After the handler: inside it, the traceback keeps every tensor of the failed pass.
-            self._free()
+            self._free_memory()
             # A lost update cannot be retried, so waiting for other programs would not help.
-            if not is_lost and self._others.are_waited_for(step, shortage, num_tries):
+            if not is_lost and self._other_processes.wait_for_memory(step, shortage, num_tries):
                 num_tries += 1
                 continue
-            self._leave_pieces(step, shortage, is_lost=is_lost)
-            self._make_room(step, reason.strip().splitlines()[0], shortage)
+            self._restart_if_fragmented(step, shortage, is_lost=is_lost)
+            self._reduce_memory(step, reason.strip().splitlines()[0], shortage)
             if is_lost:
-                raise StartAgain
+                raise RestartFromCheckpoint
 
-    def _note(self, step: int) -> None:
-        self._first = step if self._first is None else self._first
-        self._done = step
+    def _record_step(self, step: int) -> None:
+        self._first_step = step if self._first_step is None else self._first_step
+        self._last_step = step
 
     def probe_largest(self) -> Probe:
         """Probe the micro-batch that needs the most memory, before the first step."""
@@ -106,40 +106,44 @@ class Fitting:
         def watch() -> Probe:
             return probe(setup, setup.train_batches.largest().to(setup.device))
 
-        return self.do(setup.first_step - 1, watch)
+        return self.run(setup.first_step - 1, watch)
 
-    def _free(self) -> None:
+    def _free_memory(self) -> None:
         setup = self._setup
         setup.optimizer.zero_grad(set_to_none=True)
         gc.collect()
         if setup.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _leave_pieces(self, step: int, shortage: Shortage, *, is_lost: bool) -> None:
+    def _restart_if_fragmented(self, step: int, shortage: OomDiagnosis, *, is_lost: bool) -> None:
         """End this process, once per run, if fragmentation is the reason that memory ran out."""
         setup = self._setup
         # Once per run: if a new process runs out as well, fragmentation was not the cause.
-        num_steps = self._done - self._first if self._first is not None else 0
-        if not shortage.is_in_pieces or num_steps < _MANY_STEPS or setup.adapted.regrouped:
+        num_steps = self._last_step - self._first_step if self._first_step is not None else 0
+        if not shortage.is_fragmented or num_steps < _MANY_STEPS or setup.adapted.regrouped:
             return
         text = (
-            f"Out of memory at step {step}, although {shortage.idle_gib:.1f} GiB of the "
+            f"Out of memory at step {step}, although {shortage.unused_gib:.1f} GiB of the "
             f"{shortage.reserved_gib:.1f} GiB reserved were free: the free memory is fragmented."
         )
         setup.adapted = replace(setup.adapted, step=step, reason=text, regrouped=1)
         self._emit(setup.adapted)
         remedy = "No action needed: the run is saved and continues in a new process."
         self._emit(Notice("warning", text, remedy, step))
-        raise MemoryInPieces(text, None if is_lost else self._done)
+        raise MemoryFragmented(text, None if is_lost else self._last_step)
 
-    def _make_room(self, step: int, reason: str, shortage: Shortage) -> None:
+    def _reduce_memory(self, step: int, reason: str, shortage: OomDiagnosis) -> None:
         setup = self._setup
         adapted = _next_adaptation(setup, step, reason)
         if adapted is None:
             raise OutOfMemory(_explain(setup, step, reason, shortage))
         self._emit(adapted)
-        take_up_adaptation(setup, adapted)
-        self._emit(Notice("warning", _describe(setup, reason) + _blame(shortage), _REMEDY, step))
+        restore_adaptation(setup, adapted)
+        self._emit(
+            Notice(
+                "warning", _describe(setup, reason) + _describe_shortage(shortage), _REMEDY, step
+            )
+        )
 
 
 # Fragmentation takes many batches of different lengths to build up. If memory runs out sooner after
@@ -154,8 +158,8 @@ _REMEDY = (
 def _next_adaptation(setup: Setup, step: int, reason: str) -> RunAdapted | None:
     adapted = replace(setup.adapted, step=step, reason=f"Out of memory: {reason}")
     # Smaller micro-batches first: recomputing activations costs time at every step.
-    if adapted.parts < _most_clips(setup):
-        return replace(adapted, parts=min(2 * adapted.parts, _most_clips(setup)))
+    if adapted.parts < _max_clips(setup):
+        return replace(adapted, parts=min(2 * adapted.parts, _max_clips(setup)))
     if not _is_checkpointing(setup):
         return replace(adapted, checkpointing=True)
     return None
@@ -170,34 +174,35 @@ def _describe(setup: Setup, reason: str) -> str:
     )
 
 
-def _blame(shortage: Shortage) -> str:
-    named = shortage.name_holders()
+def _describe_shortage(shortage: OomDiagnosis) -> str:
+    named = shortage.describe_processes()
     return f" Other programs are using memory of this GPU: {named}." if named else ""
 
 
-def _explain(setup: Setup, step: int, reason: str, shortage: Shortage) -> str:
+def _explain(setup: Setup, step: int, reason: str, shortage: OomDiagnosis) -> str:
     clips = setup.train_batches.largest()
     parameters = sum(value.numel() for value in setup.model.parameters() if value.requires_grad)
     return (
         f"Out of memory at step {step} with one clip per micro-batch and gradient checkpointing "
         f"on: {reason}. {setup.machine.name} has {setup.machine.memory_gib:.1f} GiB; "
         f"{parameters:,} parameters are trained and the longest clip "
-        f"({', '.join(clips.clip_ids)}) lasts {clips.audio_s:.1f} s.{_blame(shortage)} Start a new "
+        f"({', '.join(clips.clip_ids)}) lasts {clips.audio_s:.1f} s.{_describe_shortage(shortage)} "
+        "Start a new "
         "run with a lower 'Longest clip' under Data, with LoRA or with a smaller model, or close "
         "other programs that use this memory and press Resume."
     )
 
 
-def _most_clips(setup: Setup) -> int:
+def _max_clips(setup: Setup) -> int:
     # Validation uses the same split, so a long eval clip must fit as well.
-    found = setup.train_batches.most_clips()
-    return max(found, setup.val_batches.most_clips()) if setup.val_batches is not None else found
+    found = setup.train_batches.max_clips()
+    return max(found, setup.val_batches.max_clips()) if setup.val_batches is not None else found
 
 
-def _cut(setup: Setup, parts: int) -> None:
-    setup.train_batches.cut(parts)
+def _split_micro_batches(setup: Setup, parts: int) -> None:
+    setup.train_batches.split_micro_batches(parts)
     if setup.val_batches is not None:
-        setup.val_batches.cut(parts)
+        setup.val_batches.split_micro_batches(parts)
 
 
 def _is_checkpointing(setup: Setup) -> bool:
@@ -205,7 +210,7 @@ def _is_checkpointing(setup: Setup) -> bool:
     return all(getattr(block, "checkpointing", "") == "full" for block in blocks)
 
 
-def _turn_checkpointing_on(setup: Setup) -> None:
+def _enable_checkpointing(setup: Setup) -> None:
     if not _is_checkpointing(setup):
         entry = find("trainer.optimizations", Optimization, "gradient_checkpointing")
         entry.apply(setup, build_options(entry.options, {}, entry.name))

@@ -16,7 +16,7 @@ from trainer.core.train_state import Setup
 
 # torch raises its own exception class only for CUDA's caching allocator; these are the messages of
 # the CPU allocator, cuBLAS and cuDNN.
-_SHORTAGES = (
+_OOM_MESSAGES = (
     "out of memory",
     "can't allocate memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
@@ -24,7 +24,7 @@ _SHORTAGES = (
 )
 
 
-class UpdateLost(Exception):
+class PartialUpdate(Exception):
     """Memory ran out inside the optimizer; some weights may be updated and others not."""
 
 
@@ -86,7 +86,7 @@ def update_weights(setup: Setup, step: int, finite: Tensor) -> None:
     """Step the optimizer and update the average, if `finite` (a scalar, bool) is true.
 
     Raises:
-        UpdateLost: memory ran out during the update.
+        PartialUpdate: memory ran out during the update.
     """
     try:
         if setup.precision.scaler.is_enabled():
@@ -100,7 +100,7 @@ def update_weights(setup: Setup, step: int, finite: Tensor) -> None:
             return
     except RuntimeError as error:
         if is_out_of_memory(error):
-            raise UpdateLost(str(error)) from None
+            raise PartialUpdate(str(error)) from None
         raise
     if setup.average is not None:
         decay = setup.config.training.ema_decay
@@ -112,7 +112,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that the device or the host ran out of memory."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in _SHORTAGES)
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in _OOM_MESSAGES)
 
 
 def _step_on_device(optimizer: Any, finite: Tensor) -> None:

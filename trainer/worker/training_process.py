@@ -39,7 +39,7 @@ from trainer.runs.run import Run
 from trainer.training.assemble import assemble, choose_device, describe_start
 from trainer.training.distributed import join_world, leave_world
 from trainer.training.loop import train
-from trainer.training.oom_recovery import Fitting, StartAgain, take_up_adaptation
+from trainer.training.oom_recovery import OomGuard, RestartFromCheckpoint, restore_adaptation
 from trainer.training.preflight import refuse_without_room
 from trainer.training.run_length import take_up_plan
 from trainer.worker.event_writer import Teller
@@ -104,10 +104,10 @@ def _train_and_tell(
     setup: Setup | None = None
     try:
         setup = assemble(run.folder, run.current_config, world=world, emit=emit)
-        take_up_adaptation(setup, run.series().adapted)
+        restore_adaptation(setup, run.series().adapted)
         take_up_plan(setup, run.series().plan, emit)
         refuse_without_room(setup)
-        emit(describe_start(setup, Fitting(setup, emit).probe_largest()))
+        emit(describe_start(setup, OomGuard(setup, emit).probe_largest()))
         columns = known.steps.columns if known is not None else {}
         watched = Verification(columns, setup.first_step).watch(_watched(run, setup, emit))
         outcome = train(setup, watched)
@@ -115,7 +115,7 @@ def _train_and_tell(
         run.answer("stop")
         emit(RunFinished("stopped", _step_of(run), str(error), "Press Resume to continue."))
         return Ending(STOPPED, str(error))
-    except StartAgain:
+    except RestartFromCheckpoint:
         if world.size == 1:
             return None
         # The other ranks may not know about it, so each rank restarts in a new process.

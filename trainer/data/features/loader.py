@@ -105,7 +105,7 @@ class ClipBatches:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
         self._made: dict[int, Future[list[Batch]]] = {}
 
-    def of_step(self, step: int) -> list[Batch]:
+    def micro_batches(self, step: int) -> list[Batch]:
         """Return this rank's micro-batches of a step (from 1) and start building the next step's.
 
         Without shuffling (validation), nothing is built ahead: the next use may be far away.
@@ -129,7 +129,7 @@ class ClipBatches:
         """Return the clip ids of a whole step, over all ranks and micro-batches."""
         return [clip_id for group in self._groups(step) for clip_id in group]
 
-    def most_clips(self) -> int:
+    def max_clips(self) -> int:
         """Return the number of clips in the largest micro-batch of an epoch, before splitting."""
         return max(len(group) for groups in self._epoch(0) for group in groups)
 
@@ -144,7 +144,7 @@ class ClipBatches:
         _, step, piece = max(found)
         return self._batch(piece, self._totals(self.clip_ids(step)), step)
 
-    def cut(self, parts: int) -> None:
+    def split_micro_batches(self, parts: int) -> None:
         """Split every micro-batch into this many parts from now on, with at least one clip each.
 
         Losses are divided by the totals of the whole step, so the gradients do not change.

@@ -103,7 +103,7 @@ def _measure(job: Job, row: Row, publish: Callable[[], None]) -> None:
         dataset = _make_dataset(job, config, entries, Path(folder))
         setup = _make_setup(config, entries, dataset, Path(folder), row)
         try:
-            first = setup.train_batches.of_step(1)[0].to(setup.device)
+            first = setup.train_batches.micro_batches(1)[0].to(setup.device)
             row.on = describe_start(setup, probe(setup, first)).optimizations
             row.start_s = round(time.perf_counter() - started, 2)
             _time_steps(job, setup, row)
@@ -234,7 +234,7 @@ def _judge(setup: Setup) -> float:
     """Return the loss of the first step's batches with the current weights, without dropout."""
     total = 0.0
     with weights_for_evaluation(setup):
-        for host_batch in setup.train_batches.of_step(setup.first_step):
+        for host_batch in setup.train_batches.micro_batches(setup.first_step):
             with setup.precision.autocast(setup.device):
                 losses = setup.family.losses(setup.model, host_batch.to(setup.device))
             total += float(torch.stack(list(losses.values())).sum())
@@ -261,7 +261,7 @@ def _note_sizes(setup: Setup, row: Row, steps: range) -> None:
     real = padded = 0.0
     name = next(iter(_totals(setup, steps[0])), "")
     for step in steps[: 2 * _BATCHES]:
-        batches = setup.train_batches.of_step(step)
+        batches = setup.train_batches.micro_batches(step)
         real += batches[0].totals.get(name, 0.0)
         padded += sum(_padded(batch) for batch in batches)
     count = len(steps[: 2 * _BATCHES])
@@ -274,12 +274,12 @@ def _note_sizes(setup: Setup, row: Row, steps: range) -> None:
 def _largest(setup: Setup) -> tuple[int, Batch]:
     """Return the step and the batch of the largest of the first batches."""
     steps = range(setup.first_step, setup.first_step + 2 * _BATCHES)
-    found = [(step, batch) for step in steps for batch in setup.train_batches.of_step(step)]
+    found = [(step, batch) for step in steps for batch in setup.train_batches.micro_batches(step)]
     return max(found, key=lambda pair: sum(value.nbytes for value in pair[1].tensors.values()))
 
 
 def _totals(setup: Setup, step: int) -> dict[str, float]:
-    totals = setup.train_batches.of_step(step)[0].totals
+    totals = setup.train_batches.micro_batches(step)[0].totals
     return {name: value for name, value in totals.items() if name != "clips"}
 
 
