@@ -3,7 +3,8 @@
 It starts the page on an empty folder, presses "Train a demo voice" and takes a frame of the Live
 ta
 tab
-every two seconds until the run has finished. The frames become `assets/screenshots/run.webp`, the last
+every two seconds until the run has finished. The frames become `assets/screenshots/run.webp`, the
+last
 one `live.png`.
 """
 

@@ -18,7 +18,7 @@ import torch
 
 from assets.make_base import describe_machine
 from assets.make_xtts import make_folder
-from trainer.callbacks.instability import Guard
+from trainer.callbacks.instability import InstabilityMonitor
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.train_state import Setup, World
 from trainer.models.xtts.network.sizes import TINY, GptSizes, Sizes, VocoderSizes
@@ -80,7 +80,7 @@ def prepare(work: Path) -> tuple[Run, Setup]:
 
 def measure(run: Run, setup: Setup, num_pairs: int) -> dict[str, float]:
     """Return CPU seconds of a step, of telling about it, and the share of the one in the other."""
-    emit = Guard(run.folder, setup.config, setup.base_lr, {}).watch(run.events.append)
+    emit = InstabilityMonitor(run.folder, setup.config, setup.base_lr, {}).watch(run.events.append)
     meter = Meter(setup, emit)
     train_step(setup, 1)
     bare, told, telling = [], [], []

@@ -15,8 +15,8 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
 
     if needs_supervisor(words):
         sys.exit(supervise(words))
-    leave_a_core()
-    join_memory()
+    reserve_a_core()
+    enable_expandable_segments()
     # Number GPUs as the driver does, and as the page shows them; CUDA's default puts fast ones
     # first.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
@@ -36,7 +36,7 @@ def limit_spinning() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
-def leave_a_core() -> None:
+def reserve_a_core() -> None:
     """Leave one core to the page and its browser; call this before torch is imported.
 
     A thread that waits for a core holds up all the others. With several ranks, torchrun has
@@ -45,7 +45,7 @@ def leave_a_core() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) - 1)))
 
 
-def join_memory() -> None:
+def enable_expandable_segments() -> None:
     """Reduce fragmentation of GPU memory; call this before torch is imported.
 
     After hours of batches of many lengths, the memory that torch reserved consists of pieces too

@@ -6,7 +6,7 @@ from typing import Any
 import gradio as gr
 
 from trainer.core.errors import RunError, TimbreError
-from webui.restart_with_adamw import rescue
+from webui.restart_with_adamw import restart_with_adamw
 from webui.studio import Studio
 
 _REQUESTS = {
@@ -58,7 +58,7 @@ def _run_deeds(studio: Studio, name: str, count: str) -> dict[str, Callable[[], 
         return f"{name} will stop after the current step and move to the trash."
 
     def start_again() -> str:
-        wanted, trains = rescue(studio, name)
+        wanted, trains = restart_with_adamw(studio, name)
         if trains:
             return f"{wanted} is now training with AdamW from the last good checkpoint."
         return f"{name} hasn't stopped yet; {wanted} is queued and starts when it does."

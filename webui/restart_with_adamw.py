@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from trainer.callbacks.instability import are_sane, rescue_config
+from trainer.callbacks.instability import adamw_restart_config, are_stable
 from trainer.config.resolve import find_base_lr, resolve
 from trainer.core.errors import RunError
 from trainer.runs.run import Run
@@ -12,7 +12,7 @@ from webui.studio import Studio
 _PATIENCE_S = 20.0  # Chosen by hand: as long as a person watches a button; else use the queue.
 
 
-def rescue(studio: Studio, name: str) -> tuple[str, bool]:
+def restart_with_adamw(studio: Studio, name: str) -> tuple[str, bool]:
     """Stop a run and start a new one with AdamW from its last good checkpoint.
 
     Returns:
@@ -25,7 +25,7 @@ def rescue(studio: Studio, name: str) -> tuple[str, bool]:
     run = studio.library.get(name)
     step = _warned_at(studio, name)
     lr = find_base_lr(resolve(run.config))
-    config = rescue_config(run.config, lr, _good_checkpoint(studio, run, step))
+    config = adamw_restart_config(run.config, lr, _good_checkpoint(studio, run, step))
     wanted = f"{name}-adamw"
     if _has_stopped(run):
         return studio.start(wanted, config).name, True
@@ -54,7 +54,7 @@ def _good_checkpoint(studio: Studio, run: Run, before: int) -> Path | None:
         if mark.kind == "checkpoint"
         and mark.values["best"]
         and mark.step <= before
-        and are_sane([loss for step, loss in losses.items() if step <= mark.step])
+        and are_stable([loss for step, loss in losses.items() if step <= mark.step])
     ]
     kept = [folder for folder in good if (folder / "manifest.json").is_file()]
     return kept[-1] if kept else None

@@ -7,7 +7,13 @@ import pytest
 import torch
 
 from tests.helpers.toy import make_setup
-from trainer.callbacks.instability import FIRST_STEPS, Guard, find_trouble, has_risen, rescue_config
+from trainer.callbacks.instability import (
+    FIRST_STEPS,
+    InstabilityMonitor,
+    adamw_restart_config,
+    find_instability,
+    has_risen,
+)
 from trainer.core.events import CheckpointSaved, Event, Notice, StepDone
 from trainer.core.run_config import Choice, DataConfig, RunConfig
 from trainer.training.loop import train
@@ -32,7 +38,7 @@ def _told(
 ) -> list[Notice]:
     """Return what a guard says to these steps after the known ones."""
     events: list[Event] = []
-    emit = Guard(Path("runs/x"), _config(), LR, known or {}).watch(events.append)
+    emit = InstabilityMonitor(Path("runs/x"), _config(), LR, known or {}).watch(events.append)
     first = len((known or {}).get("train/loss", [])) + 1
     for step, (loss, norm) in enumerate(zip(losses, norms, strict=True), start=first):
         emit(StepDone(step, {"train/loss": loss, "train/grad_norm": norm}))
@@ -41,13 +47,13 @@ def _told(
 
 
 def test_a_loss_that_falls_with_noise_raises_no_alarm_at_any_step() -> None:
-    assert [find_trouble(FALLING[:n], CALM[:n]) for n in range(101)] == [None] * 101
+    assert [find_instability(FALLING[:n], CALM[:n]) for n in range(101)] == [None] * 101
 
 
 def test_one_odd_batch_and_one_odd_gradient_raise_no_alarm() -> None:
     losses, norms = [*FALLING[:30], 40.0, *FALLING[30:]], [*CALM[:30], 1e6, *CALM[30:]]
 
-    assert [find_trouble(losses[:n], norms[:n]) for n in range(102)] == [None] * 102
+    assert [find_instability(losses[:n], norms[:n]) for n in range(102)] == [None] * 102
 
 
 @pytest.mark.parametrize(
@@ -63,15 +69,15 @@ def test_one_odd_batch_and_one_odd_gradient_raise_no_alarm() -> None:
 )
 @pytest.mark.fault("E3")
 def test_each_kind_of_harm_is_named(losses: list[float], norms: list[float], words: str) -> None:
-    assert words in (find_trouble(losses, norms) or "")
+    assert words in (find_instability(losses, norms) or "")
 
 
 def test_one_loss_that_is_no_number_is_left_to_those_who_leave_its_step_out() -> None:
-    assert find_trouble([*FALLING[:9], math.nan, *FALLING[9:20]], CALM[:21]) is None
+    assert find_instability([*FALLING[:9], math.nan, *FALLING[9:20]], CALM[:21]) is None
 
 
 def test_a_scaler_that_calibrates_is_no_harm() -> None:
-    assert find_trouble([4.0] * 20, [math.inf] * 3 + [1.0] * 17) is None
+    assert find_instability([4.0] * 20, [math.inf] * 3 + [1.0] * 17) is None
 
 
 def test_losses_below_zero_are_judged_like_others() -> None:
@@ -102,7 +108,7 @@ def test_a_resumed_run_is_judged_as_a_whole_and_told_nothing_twice() -> None:
 
 def test_the_rescue_starts_from_the_last_good_checkpoint() -> None:
     events: list[Event] = []
-    emit = Guard(Path("runs/x"), _config(), LR, {}).watch(events.append)
+    emit = InstabilityMonitor(Path("runs/x"), _config(), LR, {}).watch(events.append)
     emit(CheckpointSaved(5, "checkpoints/step-00000005", True, 1, 0.1))
     emit(CheckpointSaved(9, "checkpoints/step-00000009", False, 1, 0.1))
     for step in (10, 11, 12):
@@ -115,9 +121,9 @@ def test_the_rescue_starts_from_the_last_good_checkpoint() -> None:
 
 
 def test_the_rescue_is_the_same_run_but_for_the_optimizer() -> None:
-    rescue = rescue_config(_config(), LR, Path("runs/x/checkpoints/step-00000005"))
-    slower = rescue_config(_config("adamw"), LR, None)
-    far_too_high = rescue_config(_config("adamw"), 0.9, None)
+    rescue = adamw_restart_config(_config(), LR, Path("runs/x/checkpoints/step-00000005"))
+    slower = adamw_restart_config(_config("adamw"), LR, None)
+    far_too_high = adamw_restart_config(_config("adamw"), 0.9, None)
 
     assert rescue.optimizer == Choice("adamw")
     assert rescue.base == "runs/x/checkpoints/step-00000005"
@@ -129,7 +135,7 @@ def test_the_rescue_is_the_same_run_but_for_the_optimizer() -> None:
 
 def test_the_best_checkpoint_of_ruined_weights_is_no_good_one() -> None:
     events: list[Event] = []
-    emit = Guard(Path("runs/x"), _config(), LR, {}).watch(events.append)
+    emit = InstabilityMonitor(Path("runs/x"), _config(), LR, {}).watch(events.append)
     for step in range(1, 11):
         emit(StepDone(step, {"train/loss": 1.0 if step == 1 else 9.0, "train/grad_norm": 1.0}))
         if step == 6:
@@ -143,7 +149,7 @@ def test_a_rate_that_is_far_too_high_is_told_while_it_trains(tmp_path: Path) -> 
     setup.base_lr, setup.lr_factor = 30.0, lambda step: 1.0
     events: list[Event] = []
 
-    train(setup, Guard(tmp_path, setup.config, setup.base_lr, {}).watch(events.append))
+    train(setup, InstabilityMonitor(tmp_path, setup.config, setup.base_lr, {}).watch(events.append))
 
     assert len(_notices(events)) == 1
     assert "a lower learning rate" in _notices(events)[0].remedy
@@ -157,7 +163,7 @@ def test_a_loss_that_is_no_number_is_told_before_the_run_ends(tmp_path: Path) ->
     events: list[Event] = []
 
     with pytest.raises(LossNotFinite):
-        train(setup, Guard(tmp_path, setup.config, LR, {}).watch(events.append))
+        train(setup, InstabilityMonitor(tmp_path, setup.config, LR, {}).watch(events.append))
 
     assert sum("is diverging" in notice.text for notice in _notices(events)) == 1
 
@@ -166,7 +172,7 @@ def test_the_usual_rate_raises_no_alarm_while_it_trains(tmp_path: Path) -> None:
     setup = make_setup(tmp_path, steps=100)
     events: list[Event] = []
 
-    train(setup, Guard(tmp_path, setup.config, setup.base_lr, {}).watch(events.append))
+    train(setup, InstabilityMonitor(tmp_path, setup.config, setup.base_lr, {}).watch(events.append))
 
     assert _notices(events) == []
 

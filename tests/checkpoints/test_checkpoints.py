@@ -14,9 +14,9 @@ from trainer.checkpoints.checkpoint import (
     clean_leftovers,
     newest_checkpoint,
     prune,
+    quarantine_damaged,
     restore_checkpoint,
     save_checkpoint,
-    set_damaged_aside,
     verify_checkpoint,
 )
 from trainer.core.errors import CheckpointError
@@ -203,7 +203,7 @@ def test_a_damaged_newer_checkpoint_does_not_push_out_good_ones(tmp_path: Path) 
     damaged = tmp_path / save_checkpoint(setup, 9, best=False).path
     (damaged / "state.pt").write_bytes(b"")
 
-    newest, complaints = set_damaged_aside(tmp_path / "checkpoints")
+    newest, complaints = quarantine_damaged(tmp_path / "checkpoints")
     saved = tmp_path / save_checkpoint(setup, 3, best=False).path
 
     assert (newest, len(complaints)) == (None, 1)

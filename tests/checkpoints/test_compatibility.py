@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.helpers.toy import OPTIMIZERS, make_setup
-from trainer.callbacks.replay_check import MOST_STEPS, Verification
+from trainer.callbacks.replay_check import MOST_STEPS, ReplayCheck
 from trainer.checkpoints.checkpoint import restore_checkpoint, save_checkpoint, saved_scope
 from trainer.checkpoints.compatibility import (
     FRESH_OPTIMIZER,
@@ -242,7 +242,7 @@ def _verified(
     steps = range(1, len(before) + 1)
     columns = {"step": list(steps), "train/loss": before, "train/grad_norm": before}
     events: list[Event] = []
-    emit = Verification(columns, first_step).watch(events.append)
+    emit = ReplayCheck(columns, first_step).watch(events.append)
     for step, loss in enumerate(now, start=first_step):
         emit(StepDone(step, {"train/loss": loss, "train/grad_norm": loss}))
     verified = [event for event in events if isinstance(event, ResumeVerified)]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.clips import write_list, write_tone
 from trainer import Run, RunConfig
-from trainer.__main__ import leave_a_core
+from trainer.__main__ import reserve_a_core
 from trainer.commands import main as cli
 from trainer.commands.main import main
 from trainer.config.cli_flags import command_line, config_flags, config_from_args
@@ -33,10 +33,10 @@ def test_one_core_is_left_to_the_page_unless_told_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    leave_a_core()
+    reserve_a_core()
     usual = os.environ["OMP_NUM_THREADS"]
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
-    leave_a_core()
+    reserve_a_core()
 
     assert usual == str(max(1, (os.cpu_count() or 2) - 1))
     assert os.environ["OMP_NUM_THREADS"] == "77"

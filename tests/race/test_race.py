@@ -30,7 +30,7 @@ from trainer.race.jobs import PACE_STEPS, chosen_value, find_steps, known_jobs
 from trainer.race.report import make_report, to_csv, to_json, to_markdown
 from trainer.race.result import Result, read_result
 from trainer.race.verdict import compare, noise_between_seeds
-from trainer.runs.locks import take_lock
+from trainer.runs.locks import acquire_lock
 from trainer.runs.run import Run
 from trainer.training.loop import train
 from trainer.training.nan_recovery import LossNotFinite
@@ -393,7 +393,7 @@ def test_weights_are_kept_only_if_wanted(tmp_path: Path) -> None:
 
 def test_one_process_at_a_time_carries_out_a_race(tmp_path: Path) -> None:
     race = Race.create(tmp_path / "race", _plan(_entrant("adamw", 1e-2), _entrant("adamw-2", 1e-2)))
-    lock = take_lock(race.folder / "owner.lock")
+    lock = acquire_lock(race.folder / "owner.lock")
     assert lock is not None
 
     with pytest.raises(RunOwned):

@@ -17,7 +17,7 @@ from trainer.core.errors import RunError, RunExists, RunNotFound, RunOwned
 from trainer.core.events import RunFinished, RunStarted, StepDone
 from trainer.runs import locks, restart_policy
 from trainer.runs import run as runs
-from trainer.runs.locks import take_lock
+from trainer.runs.locks import acquire_lock
 from trainer.runs.restart_policy import SUPERVISOR_LOCK, explain_exit
 from trainer.runs.run_store import RunLibrary, TrainerThread, free_name
 
@@ -80,7 +80,7 @@ def test_a_run_starts_again_once_the_supervisor_of_its_last_start_has_gone(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Run, "command", lambda run: [sys.executable, "-c", ""])
-    watched = take_lock(run.folder / "control" / SUPERVISOR_LOCK)
+    watched = acquire_lock(run.folder / "control" / SUPERVISOR_LOCK)
     assert watched is not None
 
     monkeypatch.setattr(runs, "_ENDING_S", 0.0)
@@ -89,9 +89,9 @@ def test_a_run_starts_again_once_the_supervisor_of_its_last_start_has_gone(
 
     def wait_for_its_end(path: Path, *, timeout_s: float) -> Any:
         watched.release()
-        return take_lock(path, timeout_s=timeout_s)
+        return acquire_lock(path, timeout_s=timeout_s)
 
-    monkeypatch.setattr(restart_policy, "take_lock", wait_for_its_end)
+    monkeypatch.setattr(restart_policy, "acquire_lock", wait_for_its_end)
     assert run.start().wait() == 0
 
 

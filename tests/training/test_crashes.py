@@ -19,9 +19,9 @@ from trainer.checkpoints.checkpoint import (
     clean_leftovers,
     newest_checkpoint,
     prune,
+    quarantine_damaged,
     restore_checkpoint,
     save_checkpoint,
-    set_damaged_aside,
     verify_checkpoint,
 )
 from trainer.core.errors import CheckpointError, RunExists
@@ -63,7 +63,7 @@ def _train_to_the_end(folder: Path, **options: Any) -> Setup:
     """Go on from whatever a folder holds, as the trainer does at its start."""
     setup = make_setup(folder, **options)
     clean_leftovers(folder / "checkpoints")
-    newest, _ = set_damaged_aside(folder / "checkpoints")
+    newest, _ = quarantine_damaged(folder / "checkpoints")
     if newest is not None:
         setup.first_step = restore_checkpoint(setup, newest) + 1
     train(setup, lambda event: None)

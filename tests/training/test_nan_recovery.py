@@ -15,7 +15,7 @@ from trainer.checkpoints.checkpoint import newest_checkpoint, restore_checkpoint
 from trainer.core.events import CheckpointSaved, Event, Notice, RunAdapted, StepDone
 from trainer.core.train_state import Cadence, Precision, Setup
 from trainer.training.loop import train, train_step
-from trainer.training.nan_recovery import MOST_AMONG, Divergence, LossNotFinite
+from trainer.training.nan_recovery import MOST_AMONG, LossNotFinite, NanRecovery
 from trainer.training.oom_recovery import RestartFromCheckpoint, restore_adaptation
 
 
@@ -165,16 +165,16 @@ def test_a_scaler_may_calibrate_but_not_collapse(tmp_path: Path) -> None:
     setup = make_setup(tmp_path, roll_back=False)
     events: list[Event] = []
     setup.precision = Precision(torch.float16, GradScaler("cpu", init_scale=4.0))
-    watch = Divergence(setup, events.append)
+    watch = NanRecovery(setup, events.append)
 
     for step in range(1, 30):
-        watch.see(step, 1.0, math.inf)
+        watch.record(step, 1.0, math.inf)
     calm = list(events)
     setup.precision = Precision(torch.float16, GradScaler("cpu", init_scale=1e-7))
 
     assert calm == []
     with pytest.raises(LossNotFinite, match="without mixed precision"):
-        watch.see(30, 1.0, math.inf)
+        watch.record(30, 1.0, math.inf)
 
 
 @pytest.mark.fault("E4")
@@ -203,4 +203,4 @@ def test_the_count_of_steps_left_out_outlives_a_resume(tmp_path: Path) -> None:
     setup.progress = {"skipped": list(range(1, MOST_AMONG + 1))}
 
     with pytest.raises(LossNotFinite):
-        Divergence(setup, lambda event: None).see(MOST_AMONG + 1, math.nan, 1.0)
+        NanRecovery(setup, lambda event: None).record(MOST_AMONG + 1, math.nan, 1.0)

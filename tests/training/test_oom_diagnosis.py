@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tests.helpers.toy import make_setup
-from trainer.__main__ import join_memory
+from trainer.__main__ import enable_expandable_segments
 from trainer.checkpoints.checkpoint import newest_step
 from trainer.core.device import Device, GpuProcess, list_gpu_processes
 from trainer.core.errors import MemoryFragmented
@@ -124,11 +124,11 @@ def test_segments_grow_unless_a_person_chose_otherwise(
         monkeypatch.delenv(each, raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
 
-    join_memory()
+    enable_expandable_segments()
 
     assert os.environ.pop("PYTORCH_ALLOC_CONF") == "expandable_segments:True"
     monkeypatch.setenv(name, "max_split_size_mb:128")
-    join_memory()
+    enable_expandable_segments()
     assert {os.environ.get(n) for n in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")} == {
         "max_split_size_mb:128",
         None,

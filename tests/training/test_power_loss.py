@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.disk import Disk, Operation, record
 from tests.helpers.toy import make_setup
 from trainer.checkpoints.checkpoint import newest_checkpoint, save_checkpoint
-from trainer.core.atomic_io import write_durably
+from trainer.core.atomic_io import write_atomic
 from trainer.training.loop import train_step
 
 pytestmark = pytest.mark.skipif(
@@ -100,7 +100,7 @@ def test_a_file_written_durably_is_the_old_one_or_the_new_one(
     folder.mkdir()
     (folder / "file.json").write_text("the old one")
     shutil.copytree(folder, before)
-    log = record(folder, lambda: write_durably(folder / "file.json", "the new one"))
+    log = record(folder, lambda: write_atomic(folder / "file.json", "the new one"))
     log.append(("write", "told", b""))
     weaker = [each for each in log if each[0] != "fsync" or _kind(each) != left_out]
 

@@ -16,7 +16,7 @@ from trainer.checkpoints.checkpoint import save_checkpoint
 from trainer.core.events import MOST_WAITING, Event, EventLog, Notice, StepDone
 from trainer.core.train_state import Cadence, World
 from trainer.training import preflight
-from trainer.training.preflight import NoRoom, checkpoint_bytes, refuse_without_room
+from trainer.training.preflight import InsufficientResources, check_resources, checkpoint_bytes
 from trainer.worker.event_writer import Teller
 
 
@@ -29,10 +29,12 @@ def test_a_disk_too_small_for_the_checkpoints_is_told_before_the_first_step(
     monkeypatch.setattr(preflight, "checkpoint_bytes", lambda setup: 2 * 2**30)
     monkeypatch.setattr(preflight, "free_disk_gib", lambda path: 10.9)
 
-    with pytest.raises(NoRoom, match=r"10.90 GiB free, .* 11.00 GiB: 5 checkpoints of 2.00 GiB"):
-        refuse_without_room(setup)
+    with pytest.raises(
+        InsufficientResources, match=r"10.90 GiB free, .* 11.00 GiB: 5 checkpoints of 2.00 GiB"
+    ):
+        check_resources(setup)
     monkeypatch.setattr(preflight, "free_disk_gib", lambda path: 11.1)
-    refuse_without_room(setup)
+    check_resources(setup)
 
 
 @pytest.mark.fault("B3")
@@ -46,9 +48,9 @@ def test_who_insists_is_not_refused_and_few_saves_need_little(
     training = replace(setup.config.training, check_room=False)
     insisting = replace(setup, config=setup.config.with_values(training=training))
 
-    refuse_without_room(insisting)
-    with pytest.raises(NoRoom, match="2 checkpoints of 1.00 GiB"):
-        refuse_without_room(setup)
+    check_resources(insisting)
+    with pytest.raises(InsufficientResources, match="2 checkpoints of 1.00 GiB"):
+        check_resources(setup)
 
 
 def test_weights_that_exceed_the_memory_are_told_with_their_parts(
@@ -58,8 +60,10 @@ def test_weights_that_exceed_the_memory_are_told_with_their_parts(
     tiny = SimpleNamespace(total=100)
     monkeypatch.setattr(preflight.psutil, "virtual_memory", lambda: tiny)
 
-    with pytest.raises(NoRoom, match="weights .*, gradients .*, optimizer .*Tick LoRA"):
-        refuse_without_room(setup)
+    with pytest.raises(
+        InsufficientResources, match="weights .*, gradients .*, optimizer .*Tick LoRA"
+    ):
+        check_resources(setup)
 
 
 def test_the_size_of_a_checkpoint_is_foreseen(tmp_path: Path) -> None:

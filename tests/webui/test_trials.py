@@ -40,7 +40,7 @@ from trainer.training.assemble import choose_device
 from webui.forms.form_validation import FieldWatch
 from webui.jobs import background_job
 from webui.jobs.background_job import Errand
-from webui.restart_with_adamw import rescue
+from webui.restart_with_adamw import restart_with_adamw
 from webui.tabs import race as race_tab
 from webui.tabs.recordings import start_cut
 from webui.tabs.train import warn_of_rate
@@ -383,7 +383,7 @@ def test_a_run_that_goes_well_cannot_be_rescued(tmp_path: Path) -> None:
     studio, _ = _sick(tmp_path)
 
     with pytest.raises(RunError, match="no instability"):
-        rescue(studio, "sick")
+        restart_with_adamw(studio, "sick")
 
 
 def test_the_rescue_starts_adamw_from_the_last_checkpoint_before_the_harm(
@@ -399,7 +399,7 @@ def test_the_rescue_starts_adamw_from_the_last_checkpoint_before_the_harm(
         (folder / "manifest.json").write_text("{}", encoding="utf-8")
     monkeypatch.setattr(Run, "start", lambda run: None)
 
-    name, trains = rescue(studio, "sick")
+    name, trains = restart_with_adamw(studio, "sick")
 
     config = studio.library.get(name).config
     assert (name, trains) == ("sick-adamw", True)

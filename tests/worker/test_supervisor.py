@@ -19,8 +19,8 @@ import pytest
 from trainer import Run, RunConfig
 from trainer.core.events import Notice, RunFinished, RunStarted, StepDone
 from trainer.runs.heartbeat import Heartbeat, end_orphans, read_pulses
-from trainer.runs.locks import Identity, boot_id, kill_tree
-from trainer.runs.restart_policy import Ending, RestartPolicy, explain_exit, leave_ending
+from trainer.runs.locks import ProcessIdentity, boot_id, kill_tree
+from trainer.runs.restart_policy import Ending, RestartPolicy, explain_exit, write_ending
 from trainer.worker.log_rotation import cap_log
 from trainer.worker.supervisor import Supervisor, needs_supervisor
 from trainer.worker.training_process import explain_failure
@@ -41,9 +41,9 @@ with os.fdopen(int(os.environ["TIMBRE_REPORT"]), "w") as pipe:
 if end == "dump":
     faulthandler.register(signal.SIGUSR1, open(folder + "/log.txt", "w"))
     from trainer.runs.heartbeat import Heartbeat
-    from trainer.runs.locks import Identity
+    from trainer.runs.locks import ProcessIdentity
     from pathlib import Path
-    Heartbeat(Path(folder), Identity.of(os.getpid())).look()
+    Heartbeat(Path(folder), ProcessIdentity.of(os.getpid())).check()
     os.utime(folder + "/control/heartbeat-0", (1, 1))
     while not os.path.getsize(folder + "/log.txt"):
         time.sleep(0.01)
@@ -161,10 +161,10 @@ def test_the_reason_of_a_process_that_ended_before_it_was_met_is_kept(
             started.append(self)
 
     class Late(Supervisor):
-        def _meet(self, told: bytes | None) -> None:
+        def _read_report(self, told: bytes | None) -> None:
             if started[0].returncode is None:  # Its end, not taken note of yet.
                 os.waitid(os.P_PID, started[0].pid, os.WEXITED | os.WNOWAIT)
-            super()._meet(told)
+            super()._read_report(told)
 
     monkeypatch.setattr(subprocess, "Popen", Noted)
     command = [sys.executable, "-S", "-c", _CHILD, str(run.folder), "20", "1"]
@@ -258,10 +258,10 @@ def test_one_lost_process_of_several_starts_all_again_and_a_word_of_one_counts(r
     (run.folder / "starts").unlink()
 
     class Leaving(Supervisor):
-        def _meet(self, told: bytes | None) -> None:
-            super()._meet(told)
+        def _read_report(self, told: bytes | None) -> None:
+            super()._read_report(told)
             if told:
-                leave_ending(run.folder, leave, 1)
+                write_ending(run.folder, leave, 1)
 
     command = [sys.executable, "-S", "-c", _CHILD, str(run.folder), "1", "2"]
     told = Leaving(command, _AT_ONCE).run()
@@ -272,13 +272,13 @@ def test_one_lost_process_of_several_starts_all_again_and_a_word_of_one_counts(r
 
 @pytest.mark.fault("A10")
 def test_a_process_number_given_to_another_process_is_nobody() -> None:
-    alive = Identity.of(os.getpid())
+    alive = ProcessIdentity.of(os.getpid())
     assert alive is not None
 
     assert alive.is_alive
     for other in (
-        Identity(alive.pid, alive.started_at - 100, alive.boot),
-        Identity(alive.pid, alive.started_at, "another boot"),
+        ProcessIdentity(alive.pid, alive.started_at - 100, alive.boot),
+        ProcessIdentity(alive.pid, alive.started_at, "another boot"),
     ):
         kill_tree(other)  # would end this test
         assert not other.is_alive
@@ -294,7 +294,7 @@ def test_a_left_word_of_an_owner_is_not_taken_for_the_owner(run: Run) -> None:
     stale = run.owner()
     lock.release()
 
-    assert mine == Identity.of(os.getpid())
+    assert mine == ProcessIdentity.of(os.getpid())
     assert stale is None
 
 
@@ -312,11 +312,11 @@ def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
 def test_only_processes_of_an_earlier_start_are_orphans(
     run: Run, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
-    identity = Identity.of(sleeper.pid)
+    identity = ProcessIdentity.of(sleeper.pid)
     assert identity is not None
-    Heartbeat(run.folder, identity, 1).look()
-    earlier = Identity(1, identity.started_at - 1, identity.boot)
-    later = Identity(1, identity.started_at + 1, identity.boot)
+    Heartbeat(run.folder, identity, 1).check()
+    earlier = ProcessIdentity(1, identity.started_at - 1, identity.boot)
+    later = ProcessIdentity(1, identity.started_at + 1, identity.boot)
 
     spared = end_orphans(run.folder, earlier)
     lives = identity.is_alive
@@ -333,9 +333,9 @@ def test_a_run_whose_process_does_not_move_is_stalled(
     lock = run.take()
     run.events.append(RunStarted(1, 10, 5))
     run.events.append(StepDone(1, {}))
-    identity = Identity.of(sleeper.pid)
+    identity = ProcessIdentity.of(sleeper.pid)
     assert identity is not None
-    Heartbeat(run.folder, identity).look()
+    Heartbeat(run.folder, identity).check()
     before = run.status().state
     long_ago = time.time() - 7000
     os.utime(run.folder / "control" / "heartbeat-0", (long_ago, long_ago))
@@ -348,7 +348,7 @@ def test_a_run_whose_process_does_not_move_is_stalled(
 
 @pytest.mark.fault("A6")
 def test_signs_of_life_come_while_the_main_thread_moves_or_events_come(run: Run) -> None:
-    identity = Identity.of(os.getpid())
+    identity = ProcessIdentity.of(os.getpid())
     assert identity is not None
     heartbeat = Heartbeat(run.folder, identity)
     gate, done = threading.Event(), threading.Event()
@@ -359,10 +359,10 @@ def test_signs_of_life_come_while_the_main_thread_moves_or_events_come(run: Run)
 
     def signs() -> bool:
         os.utime(path, (1, 1))
-        heartbeat.look()
+        heartbeat.check()
         return path.stat().st_mtime > 1
 
-    heartbeat.look()
+    heartbeat.check()
     at_rest = signs()
     heartbeat.watch(lambda event: None)(StepDone(1, {"perf/s_per_step": 5.0}))
     by_event = signs()
@@ -379,7 +379,7 @@ def test_signs_of_life_come_while_the_main_thread_moves_or_events_come(run: Run)
 
 
 def test_a_step_may_take_twenty_times_as_long_as_usual_and_a_minute_at_least(run: Run) -> None:
-    identity = Identity.of(os.getpid())
+    identity = ProcessIdentity.of(os.getpid())
     assert identity is not None
     heartbeat = Heartbeat(run.folder, identity)
     heartbeat.of_thread(threading.get_ident())
@@ -388,10 +388,10 @@ def test_a_step_may_take_twenty_times_as_long_as_usual_and_a_minute_at_least(run
     def train_step(seconds: float) -> float:
         for step in range(60):
             emit(StepDone(step, {"perf/s_per_step": seconds}))
-        heartbeat.look()
+        heartbeat.check()
         return read_pulses(run.folder)[0].limit_s
 
-    heartbeat.look()
+    heartbeat.check()
 
     assert read_pulses(run.folder)[0].limit_s == 600.0
     assert [train_step(0.1), train_step(9.0)] == [60.0, 180.0]
@@ -436,7 +436,7 @@ def test_only_what_trains_is_supervised(
 
 _SET_UP = """
 import ctypes, sys
-from trainer.worker.training_process import set_up_process, take_signals
+from trainer.worker.training_process import set_up_process, install_signal_handlers
 from trainer.runs.run import Run
 from trainer.core.train_state import World
 run = Run.open(sys.argv[1])
@@ -445,7 +445,7 @@ print("ready", flush=True)
 for line in sys.stdin:
     if line == "crash\\n":
         ctypes.string_at(0)
-    take_signals(run)
+    install_signal_handlers(run)
     print("ready", flush=True)
 """
 

@@ -46,7 +46,7 @@ class Alerts:
     ) -> None:
         self._folder, self._free_gib = folder, free_gib
         self._patience, self._total_gib = patience, total_gib
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._loss = _SmoothLoss()
         self._seconds: deque[float] = deque(maxlen=_WINDOW)
         self._usual_s: float | None = None
@@ -58,12 +58,12 @@ class Alerts:
 
         def emit_and_look(event: Event) -> None:
             emit(event)
-            for notice in self._look(event):
+            for notice in self._check(event):
                 emit(notice)
 
         return emit_and_look
 
-    def _look(self, event: Event) -> list[Notice]:
+    def _check(self, event: Event) -> list[Notice]:
         match event:
             case StepDone():
                 found = [self._divergence(event), self._slowness(event), self._full_memory(event)]
@@ -138,11 +138,11 @@ class Alerts:
         event: StepDone | ValidationDone | CheckpointSaved,
     ) -> Notice | None:
         if not is_so:
-            self._told.discard(kind)
+            self._reported.discard(kind)
             return None
-        if kind in self._told:
+        if kind in self._reported:
             return None
-        self._told.add(kind)
+        self._reported.add(kind)
         return Notice(level, text, remedy, event.step)
 
 

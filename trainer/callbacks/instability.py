@@ -29,7 +29,7 @@ _BLAME = "Training is diverging with these optimizer settings."
 Emit = Callable[[Event], None]
 
 
-def find_trouble(losses: Sequence[float], grad_norms: Sequence[float]) -> str | None:
+def find_instability(losses: Sequence[float], grad_norms: Sequence[float]) -> str | None:
     """Say what is wrong with the first steps of a run; None if nothing is.
 
     Trouble is a loss that is NaN or infinite three times in a row, a loss 50 % above its start
@@ -41,7 +41,7 @@ def find_trouble(losses: Sequence[float], grad_norms: Sequence[float]) -> str | 
     if has_risen(losses):
         start, now = _start_of(losses), median(losses[-_WINDOW:])
         return f"The loss rose from {start:.4g} to {now:.4g}."
-    return _explosion(grad_norms)
+    return _find_explosion(grad_norms)
 
 
 def has_risen(losses: Sequence[float], share: float = _RISE_SHARE) -> bool:
@@ -53,7 +53,7 @@ def has_risen(losses: Sequence[float], share: float = _RISE_SHARE) -> bool:
     return median(losses[-_WINDOW:]) - start > share * abs(start)
 
 
-def are_sane(losses: Sequence[float]) -> bool:
+def are_stable(losses: Sequence[float]) -> bool:
     """Whether the weights after these first steps are good enough to continue from.
 
     Being the best of a few validations is not enough: all of them may be of ruined weights.
@@ -73,7 +73,7 @@ def _start_of(losses: Sequence[float]) -> float:
     return min(median(losses[:_WINDOW]), losses[0] + _BATCH_SHARE * abs(losses[0]))
 
 
-class Guard:
+class InstabilityMonitor:
     """Passes events on and adds one Notice if the first steps diverge.
 
     `lr` is the run's peak learning rate. `known` holds the metric columns of steps that an earlier
@@ -87,14 +87,14 @@ class Guard:
         self._losses = list(known.get("train/loss", ()))[:FIRST_STEPS]
         self._grad_norms = list(known.get("train/grad_norm", ()))[:FIRST_STEPS]
         self._good: Path | None = None
-        self._is_silent = find_trouble(self._losses, self._grad_norms) is not None
+        self._is_silent = find_instability(self._losses, self._grad_norms) is not None
 
     def watch(self, emit: Emit) -> Emit:
         """Return an `emit` that adds the notice."""
 
         def emit_and_judge(event: Event) -> None:
             emit(event)
-            if isinstance(event, CheckpointSaved) and event.best and are_sane(self._losses):
+            if isinstance(event, CheckpointSaved) and event.best and are_stable(self._losses):
                 self._good = self._folder / event.path
             if isinstance(event, StepDone) and event.step <= FIRST_STEPS and not self._is_silent:
                 self._judge(event, emit)
@@ -104,14 +104,14 @@ class Guard:
     def _judge(self, event: StepDone, emit: Emit) -> None:
         self._losses.append(event.metrics["train/loss"])
         self._grad_norms.append(event.metrics["train/grad_norm"])
-        trouble = find_trouble(self._losses, self._grad_norms)
+        trouble = find_instability(self._losses, self._grad_norms)
         if trouble is not None:
             self._is_silent = True
-            remedy = describe_rescue(self._folder, self._config, self._lr, self._good)
+            remedy = describe_adamw_restart(self._folder, self._config, self._lr, self._good)
             emit(Notice("warning", f"{trouble} {_BLAME}", remedy, event.step, offer="rescue"))
 
 
-def rescue_config(config: RunConfig, lr: float, checkpoint: Path | None) -> RunConfig:
+def adamw_restart_config(config: RunConfig, lr: float, checkpoint: Path | None) -> RunConfig:
     """Return the same run with AdamW at its usual rate, from the last good checkpoint if any.
 
     A run that already uses AdamW keeps it, with a tenth of its learning rate `lr` or the family's
@@ -126,9 +126,11 @@ def rescue_config(config: RunConfig, lr: float, checkpoint: Path | None) -> RunC
     return replace(config, optimizer=Choice("adamw", options), base=base)
 
 
-def describe_rescue(folder: Path, config: RunConfig, lr: float, checkpoint: Path | None) -> str:
-    """Describe how to start the run of `rescue_config`, as a sentence with the command."""
-    rescue = rescue_config(config, lr, checkpoint)
+def describe_adamw_restart(
+    folder: Path, config: RunConfig, lr: float, checkpoint: Path | None
+) -> str:
+    """Describe how to start the run of `adamw_restart_config`, as a sentence with the command."""
+    rescue = adamw_restart_config(config, lr, checkpoint)
     words = ["train", "--config", str(folder / "run.json"), "--run", f"{folder}-adamw"]
     words += ["--optimizer", "adamw"]
     words += ["--lr", f"{rescue.optimizer.options['lr']:g}"] if rescue.optimizer.options else []
@@ -139,7 +141,7 @@ def describe_rescue(folder: Path, config: RunConfig, lr: float, checkpoint: Path
     return f"Stop it and start the same run with {change} from {source}: {command}"
 
 
-def _explosion(grad_norms: Sequence[float]) -> str | None:
+def _find_explosion(grad_norms: Sequence[float]) -> str | None:
     lost = [not math.isfinite(norm) for norm in grad_norms[-_LOST_NORMS:]]
     if len(lost) == _LOST_NORMS and all(lost):
         return f"The gradients of {_LOST_NORMS} steps in a row are NaN or infinite."

@@ -16,7 +16,7 @@ _SLIGHT = 1e-4  # relative; chosen by hand, above what another order of summatio
 Emit = Callable[[Event], None]
 
 
-class Verification:
+class ReplayCheck:
     """Passes events on, and reports the comparison after the last repeated step.
 
     `columns` holds the metrics logged before the resume; `first_step` is the resume's first step.
@@ -39,7 +39,7 @@ class Verification:
             if isinstance(event, StepDone) and event.step in self._known:
                 self._compare(event)
                 if not self._known:
-                    self._tell(event.step, emit)
+                    self._report(event.step, emit)
 
         return emit_and_compare
 
@@ -52,7 +52,7 @@ class Verification:
                 self._differs_from = event.step
             self._difference = max(self._difference, difference)
 
-    def _tell(self, step: int, emit: Emit) -> None:
+    def _report(self, step: int, emit: Emit) -> None:
         emit(ResumeVerified(step, len(self._compared), self._difference))
         steps = f"steps {self._compared[0]} to {step}"
         if len(self._compared) == 1:

@@ -121,7 +121,7 @@ def newest_step(parent: Path) -> int | None:
     return int(folders[-1].name.removeprefix("step-")) if folders else None
 
 
-def set_damaged_aside(parent: Path) -> tuple[Path | None, list[str]]:
+def quarantine_damaged(parent: Path) -> tuple[Path | None, list[str]]:
     """Like `newest_checkpoint`, and rename the damaged ones; only the run's owner may call this.
 
     Left in place, their higher steps would count as the newest, and pruning would delete intact

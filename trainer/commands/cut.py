@@ -14,7 +14,7 @@ from typing import Any
 
 import soundfile
 
-from trainer.core.atomic_io import append_line, write_durably
+from trainer.core.atomic_io import append_line, write_atomic
 from trainer.core.errors import DataError, RunExists
 from trainer.data.audio.headers import AudioError, audio_facts
 from trainer.data.lists.rewrite import as_table
@@ -212,7 +212,7 @@ def _write_list(
     path: Path, clips: Sequence[tuple[str, str]], texts: dict[str, str], language: str
 ) -> None:
     rows = [(name, texts.get(name, ""), speaker, language) for name, speaker in clips]
-    write_durably(path, as_table(rows))
+    write_atomic(path, as_table(rows))
 
 
 def _sum_up(notes: _Notes, recordings: Sequence[Recording], path: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ def replace_text(path: Path, text: str) -> None:
     partial.replace(path)
 
 
-def write_durably(path: Path, text: str) -> None:
+def write_atomic(path: Path, text: str) -> None:
     """Replace a file's text atomically and durably: write beside it, fsync, then rename."""
     partial = path.with_name(path.name + ".part")
     partial.write_text(text, encoding="utf-8")
@@ -25,10 +25,10 @@ def append_line(path: Path, text: str) -> None:
     """Append a line to a file; if the last line is torn, start on a new line."""
     with path.open("ab") as file:
         # One write call, so that two processes that append do not mix their lines.
-        file.write(line_end_if_torn(path) + text.encode() + b"\n")
+        file.write(missing_line_end(path) + text.encode() + b"\n")
 
 
-def line_end_if_torn(path: Path) -> bytes:
+def missing_line_end(path: Path) -> bytes:
     """Return the newline that a file's last line lacks, or nothing if it is complete."""
     with path.open("rb") as file:
         if file.seek(0, os.SEEK_END) == 0:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer.core.atomic_io import line_end_if_torn
+from trainer.core.atomic_io import missing_line_end
 
 
 # Names and fields of events are stored in every run's events.jsonl. Renaming one makes old runs
@@ -227,7 +227,7 @@ class EventLog:
         # Unbuffered, so that a line is written by one call and a short write is noticed.
         with self.path.open("ab", buffering=0) as file:
             if not self._tail_is_whole:
-                file.write(line_end_if_torn(self.path))
+                file.write(missing_line_end(self.path))
                 self._tail_is_whole = True
             while self._waiting:
                 if file.write(self._waiting[0]) != len(self._waiting[0]):

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from trainer.core.errors import ConfigError
 from trainer.launchers._launcher import Handle, Launcher, Resources
-from trainer.runs.locks import Identity
+from trainer.runs.locks import ProcessIdentity
 from trainer.runs.run import Run
 
 _POLL_S = 0.05  # a status costs only a look at the process table
@@ -28,14 +28,14 @@ def submit(run: Run, resources: Resources) -> Handle:
     # While this process lives, it has to reap the child, or the child would stay a zombie and count
     # as alive.
     threading.Thread(target=process.wait, daemon=True).start()
-    identity = Identity.of(process.pid)
+    identity = ProcessIdentity.of(process.pid)
     return Handle("local", asdict(identity) if identity is not None else {})
 
 
 def status(run: Run, handle: Handle) -> str:
     """Return whether the run is training on this machine."""
     # Also by the run's own status, because someone else may have resumed it meanwhile.
-    identity = Identity.read(handle.values)
+    identity = ProcessIdentity.read(handle.values)
     is_alive = identity is not None and identity.is_alive
     return "running" if is_alive or run.status().is_active else "ended"
 

@@ -14,7 +14,7 @@ from trainer.core.paths import child_environment, trainer_command
 from trainer.race.jobs import Job, known_jobs
 from trainer.race.plan import RacePlan
 from trainer.race.result import Result, read_result
-from trainer.runs.locks import is_locked, take_lock
+from trainer.runs.locks import acquire_lock, is_locked
 from trainer.runs.run import Run
 
 _MOST_STARTS = 3
@@ -172,7 +172,7 @@ class Race:
         Raises:
             RunOwned: another process is running the race.
         """
-        lock = take_lock(self.folder / "owner.lock", timeout_s=2.0)
+        lock = acquire_lock(self.folder / "owner.lock", timeout_s=2.0)
         if lock is None:
             raise RunOwned(f"The race {self.name} is already running in another process.")
         try:

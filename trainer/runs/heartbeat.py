@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from trainer.core.events import Event, StepDone
-from trainer.runs.locks import Identity, kill_tree
+from trainer.runs.locks import ProcessIdentity, kill_tree
 
 Emit = Callable[[Event], None]
 # How long a process may go without progress before it counts as hung; all chosen by hand. Within a
@@ -33,7 +33,7 @@ _TELLS_APART = 50  # steps whose median is the usual length of a step
 class Pulse:
     """The last heartbeat of one training process: which process it is, and how long ago it was."""
 
-    identity: Identity
+    identity: ProcessIdentity
     limit_s: float
     age_s: float
 
@@ -50,7 +50,7 @@ def read_pulses(folder: Path) -> list[Pulse]:
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
             age_s = time.time() - path.stat().st_mtime
-            identity = Identity.read(values)
+            identity = ProcessIdentity.read(values)
             if identity is not None:
                 # If the clock was set back, heartbeats lie in the future; count them as recent.
                 found.append(Pulse(identity, float(values["limit_s"]), max(0.0, age_s)))
@@ -59,7 +59,7 @@ def read_pulses(folder: Path) -> list[Pulse]:
     return found
 
 
-def end_orphans(folder: Path, parent: Identity | None) -> int:
+def end_orphans(folder: Path, parent: ProcessIdentity | None) -> int:
     """Kill processes of an earlier start that still live although the run has a new owner.
 
     Processes are identified by boot, process id and start time, never by name. Those that started
@@ -82,7 +82,7 @@ class Heartbeat(threading.Thread):
     """Watches the main thread of this process and writes heartbeats to the run's folder."""
 
     def __init__(
-        self, folder: Path, identity: Identity, rank: int = 0, *, every_s: float = 1.0
+        self, folder: Path, identity: ProcessIdentity, rank: int = 0, *, every_s: float = 1.0
     ) -> None:
         super().__init__(name="heartbeat", daemon=True)  # must not keep a process alive
         self._path = folder / "control" / f"heartbeat-{rank}"
@@ -113,18 +113,18 @@ class Heartbeat(threading.Thread):
     def run(self) -> None:
         """Touch the file while the main thread makes progress, until `end` is called."""
         while True:
-            self.look()
+            self.check()
             if self._ended.wait(self._every_s):
                 return
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check once where the main thread is, and write a heartbeat if it has moved."""
         places, is_in_step = _places_of(self._watched)
         seen = (self._num_events, places)
         has_moved, self._seen = seen != self._seen, seen
         if has_moved:
             try:
-                self._leave_sign(is_in_step)
+                self._write_pulse(is_in_step)
             except OSError:  # a full disk or a lost network share must not end the thread
                 return
 
@@ -135,7 +135,7 @@ class Heartbeat(threading.Thread):
             self.join()
         self._path.unlink(missing_ok=True)
 
-    def _leave_sign(self, is_in_step: bool) -> None:
+    def _write_pulse(self, is_in_step: bool) -> None:
         limit_s = _BETWEEN_S
         if is_in_step and self._seconds:
             limit_s = max(LEAST_S, _STEPS * median(list(self._seconds)))

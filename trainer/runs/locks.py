@@ -18,7 +18,7 @@ _SAME_START_S = 0.05  # Linux counts start times in ticks of 10 ms; this leaves 
 
 
 @dataclass(frozen=True)
-class Identity:
+class ProcessIdentity:
     """Identifies one process for good: a PID may be reused, but not with the same start time.
 
     `started_at` is in seconds since 1970, as the system reports it; `boot` identifies the boot.
@@ -29,18 +29,20 @@ class Identity:
     boot: str
 
     @staticmethod
-    def of(pid: int) -> "Identity | None":
+    def of(pid: int) -> "ProcessIdentity | None":
         """Return the identity of a running process, or None."""
         try:
-            return Identity(pid, psutil.Process(pid).create_time(), boot_id())
+            return ProcessIdentity(pid, psutil.Process(pid).create_time(), boot_id())
         except psutil.Error:
             return None
 
     @staticmethod
-    def read(values: dict[str, Any]) -> "Identity | None":
+    def read(values: dict[str, Any]) -> "ProcessIdentity | None":
         """Return the identity stored as plain values, or None if they are malformed."""
         try:
-            return Identity(int(values["pid"]), float(values["started_at"]), str(values["boot"]))
+            return ProcessIdentity(
+                int(values["pid"]), float(values["started_at"]), str(values["boot"])
+            )
         except (KeyError, TypeError, ValueError):
             return None
 
@@ -66,7 +68,7 @@ def boot_id() -> str:
         return f"booted at {psutil.boot_time():.0f}"
 
 
-def kill_tree(identity: Identity) -> None:
+def kill_tree(identity: ProcessIdentity) -> None:
     """Kill a process and all its descendants; do nothing if the PID now belongs to another one."""
     if not identity.is_alive:
         return
@@ -82,7 +84,7 @@ def kill_tree(identity: Identity) -> None:
             continue
 
 
-def take_lock(path: Path, *, timeout_s: float = 0.0) -> filelock.BaseFileLock | None:
+def acquire_lock(path: Path, *, timeout_s: float = 0.0) -> filelock.BaseFileLock | None:
     """Take the exclusive lock, or return None if another process holds it for `timeout_s`."""
     lock = filelock.FileLock(path, timeout=timeout_s, thread_local=False)
     while True:
@@ -100,10 +102,10 @@ def is_locked(path: Path) -> bool:
     """Return whether a process holds the exclusive lock, without disturbing the holder.
 
     A query takes a shared lock for a moment: with an exclusive one, two simultaneous queries would
-    mistake each other for the owner. `take_lock` retries when it meets a query.
+    mistake each other for the owner. `acquire_lock` retries when it meets a query.
     """
     if fcntl is None:
-        lock = take_lock(path)
+        lock = acquire_lock(path)
         if lock is not None:
             lock.release()
         return lock is None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.core.errors import RunError
-from trainer.runs.locks import take_lock
+from trainer.runs.locks import acquire_lock
 
 _LOG = logging.getLogger("timbre")
 _PATIENCE_S = 10.0  # changing the queue takes milliseconds; longer means a hanging disk
@@ -74,7 +74,7 @@ class RunQueue:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[tuple[list[Waiting], dict[str, Any]]]:
-        lock = take_lock(self._lock_path, timeout_s=_PATIENCE_S)
+        lock = acquire_lock(self._lock_path, timeout_s=_PATIENCE_S)
         if lock is None:
             raise RunError("Another process has locked the queue. Try again in a moment.")
         try:
@@ -118,7 +118,7 @@ class QueueKeeper(threading.Thread):
         """Wait for the lock, then start queued runs until `end` is called."""
         lock = None
         while not self._ended.wait(self._poll_s):
-            lock = lock or take_lock(self._lock_path)
+            lock = lock or acquire_lock(self._lock_path)
             if lock is not None:
                 self._try_next()
         if lock is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.runs.locks import is_locked, take_lock
+from trainer.runs.locks import acquire_lock, is_locked
 
 FINISHED, FAILED, STOPPED, NEEDS_PERSON, RESTARTABLE, OWNED = 0, 1, 10, 20, 30, 75
 """Exit codes of a training process.
@@ -15,7 +15,7 @@ FINISHED, FAILED, STOPPED, NEEDS_PERSON, RESTARTABLE, OWNED = 0, 1, 10, 20, 30, 
 1 and 2: the request is impossible. 10: a person stopped it. 20: a person has to change something.
 30: a new process may succeed. 75: another process is training the run (EX_TEMPFAIL of sysexits.h).
 """
-ASKED = (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTERM))
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTERM))
 """Signals that mean Stop: a process ended by one of them is not restarted."""
 RESUME = "Press Resume to continue from the last checkpoint."
 SUPERVISOR_LOCK = "supervisor.lock"
@@ -60,7 +60,7 @@ class Ending:
     @property
     def may_restart(self) -> bool:
         """Whether a new process may succeed: after a GPU error or a signal other than Stop."""
-        is_struck = self.code < 0 and -self.code not in map(int, ASKED)
+        is_struck = self.code < 0 and -self.code not in map(int, STOP_SIGNALS)
         return self.code == RESTARTABLE or is_struck
 
     @property
@@ -78,7 +78,7 @@ def stays_supervised(folder: Path, patience_s: float) -> bool:
     """Return whether a supervisor remains after `patience_s`, which ignores one that is ending."""
     if not is_supervised(folder):
         return False
-    lock = take_lock(folder / "control" / SUPERVISOR_LOCK, timeout_s=patience_s)
+    lock = acquire_lock(folder / "control" / SUPERVISOR_LOCK, timeout_s=patience_s)
     if lock is not None:
         lock.release()
     return lock is None
@@ -106,7 +106,7 @@ def _more(code: int, memory_percent: float | None) -> str:
     return ""
 
 
-def leave_ending(folder: Path, ending: Ending, rank: int) -> None:
+def write_ending(folder: Path, ending: Ending, rank: int) -> None:
     """Record how one of several ranks ended; the first record of a start counts.
 
     torchrun reports one code for all ranks and restarts them after any code but 0. If a restart
@@ -123,7 +123,7 @@ def leave_ending(folder: Path, ending: Ending, rank: int) -> None:
         return
 
 
-def take_ending(folder: Path) -> Ending | None:
+def pop_ending(folder: Path) -> Ending | None:
     """Return and remove the ending that one of several ranks recorded, or return None."""
     path = folder / "control" / _WORD
     try:
@@ -134,7 +134,7 @@ def take_ending(folder: Path) -> Ending | None:
         return None
 
 
-def is_started_in_vain(folder: Path) -> bool:
+def is_restart_pointless(folder: Path) -> bool:
     """Return whether torchrun restarted ranks that had ended because a person has to act."""
     is_again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
     return is_again and (folder / "control" / _WORD).exists()

@@ -13,7 +13,7 @@ from typing import Any
 import filelock
 import psutil
 
-from trainer.core.atomic_io import replace_text, sync, write_durably
+from trainer.core.atomic_io import replace_text, sync, write_atomic
 from trainer.core.device import free_disk_gib
 from trainer.core.errors import RunError, RunExists, RunNotFound, RunOwned
 from trainer.core.events import EventLog, LoggedEvent, OptionsChanged
@@ -22,7 +22,7 @@ from trainer.core.run_config import WRITTEN_BY, RunConfig, merge_values, read_co
 from trainer.core.version import __version__
 from trainer.runs.control import ask_for_steps, asked_steps, choose_processes, chosen_processes
 from trainer.runs.heartbeat import read_pulses
-from trainer.runs.locks import Identity, is_locked, kill_tree, take_lock
+from trainer.runs.locks import ProcessIdentity, acquire_lock, is_locked, kill_tree
 from trainer.runs.metric_store import RunSeries
 from trainer.runs.restart_policy import RESUME, is_supervised, stays_supervised
 
@@ -114,7 +114,7 @@ class Run:
         run.events.path.touch()
         values = config.to_json() | {WRITTEN_BY: __version__}
         text = json.dumps(values, indent=2, ensure_ascii=False)
-        write_durably(run.folder / "run.json", text + "\n")
+        write_atomic(run.folder / "run.json", text + "\n")
         sync(run.folder.parent)
         return run
 
@@ -165,7 +165,7 @@ class Run:
         Raises:
             RunOwned: another process is training this run.
         """
-        lock = take_lock(self.folder / "owner.lock", timeout_s=timeout_s)
+        lock = acquire_lock(self.folder / "owner.lock", timeout_s=timeout_s)
         if lock is None:
             raise RunOwned(
                 f"The run {self.name} is being trained by another process{self._owner_note()}. "
@@ -183,13 +183,13 @@ class Run:
 
     def write_owner(self) -> None:
         """Record which process owns the run; only the lock decides, this is for messages."""
-        identity = Identity.of(os.getpid())
+        identity = ProcessIdentity.of(os.getpid())
         values = asdict(identity) if identity is not None else {}
         replace_text(self.folder / "owner.json", json.dumps(values))
 
-    def owner(self) -> Identity | None:
+    def owner(self) -> ProcessIdentity | None:
         """Return the process that owns the run, or None; a stale record does not count."""
-        identity = Identity.read(_read_json(self.folder / "owner.json"))
+        identity = ProcessIdentity.read(_read_json(self.folder / "owner.json"))
         return identity if identity is not None and self.is_owned() and identity.is_alive else None
 
     def kill(self) -> None:

@@ -10,9 +10,9 @@ import torch
 from trainer.checkpoints.checkpoint import (
     clean_leftovers,
     newest_checkpoint,
+    quarantine_damaged,
     restore_checkpoint,
     saved_scope,
-    set_damaged_aside,
 )
 from trainer.checkpoints.compatibility import (
     compare_scopes,
@@ -104,7 +104,7 @@ def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Se
     if world.is_main:
         clean_leftovers(saved)
     # Only one process may rename folders; the other ranks look after it has finished.
-    find_newest = set_damaged_aside if world.is_main else newest_checkpoint
+    find_newest = quarantine_damaged if world.is_main else newest_checkpoint
     checkpoint, complaints = in_turn(world, lambda: find_newest(saved))
     for complaint in complaints:
         emit(Notice("warning", complaint))

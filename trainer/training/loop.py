@@ -17,8 +17,8 @@ from trainer.training.oom_recovery import OomGuard
 from trainer.training.optimizer_step import (
     is_finite,
     is_out_of_memory,
-    kept_statistics,
-    spread_to_gradients,
+    propagate_nan_to_gradients,
+    saved_norm_stats,
     update_weights,
 )
 from trainer.training.triggers import Timetable, note_validation
@@ -80,7 +80,7 @@ def train_step(setup: Setup, step: int) -> dict[str, Tensor]:
     setup.optimizer.zero_grad(set_to_none=True)
     losses: dict[str, Tensor] = {}
     setup.enter("data")
-    with kept_statistics(setup.model) as statistics:
+    with saved_norm_stats(setup.model) as statistics:
         for host_batch in setup.train_batches.micro_batches(step):
             batch = host_batch.to(setup.device)
             setup.enter("forward")
@@ -96,12 +96,12 @@ def train_step(setup: Setup, step: int) -> dict[str, Tensor]:
     setup.enter("update")
     sum_gradients(setup.model, setup.world)
     losses = sum_values(losses, setup.world)
-    spread_to_gradients(setup, losses)
+    propagate_nan_to_gradients(setup, losses)
     setup.precision.scaler.unscale_(setup.optimizer)
     clip_norm = setup.config.training.clip_norm or float("inf")
     grad_norm = torch.nn.utils.clip_grad_norm_(setup.model.parameters(), clip_norm).detach()
     finite = is_finite(setup, losses, grad_norm)
-    statistics.put_back_unless(finite)
+    statistics.restore_unless(finite)
     update_weights(setup, step, finite)
     return losses | {"grad_norm": grad_norm}
 

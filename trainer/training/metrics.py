@@ -12,7 +12,7 @@ from trainer.callbacks.step_timer import Lap, Splits, Stopwatch, seconds_by_part
 from trainer.core.device import DeviceUse, glance_at
 from trainer.core.events import Event, StepDone
 from trainer.core.train_state import Setup
-from trainer.training.nan_recovery import Divergence
+from trainer.training.nan_recovery import NanRecovery
 
 _GIB = 1024**3
 _GLANCE_S = 2.0  # chosen by hand: a chart needs no more, and a driver query takes a moment
@@ -41,7 +41,7 @@ class Meter:
     def __init__(self, setup: Setup, emit: Callable[[Event], None]) -> None:
         self._setup = setup
         self._emit = emit
-        self._divergence = Divergence(setup, emit)
+        self._divergence = NanRecovery(setup, emit)
         self._pending: _Pending | None = None
         self._process = psutil.Process()
         self._stopwatch = Stopwatch(setup.optimizer, setup.device)
@@ -162,4 +162,4 @@ class Meter:
         # A NaN loss (the only value unequal to itself) is always logged.
         if pending.step % self._setup.config.training.log_every == 0 or loss != loss:
             self._emit(StepDone(pending.step, metrics))
-        self._divergence.see(pending.step, loss, grad_norm)
+        self._divergence.record(pending.step, loss, grad_norm)

@@ -33,7 +33,7 @@ class LossNotFinite(TimbreError):
     exit_code = 20  # the supervisor does not restart a run that ends with this code
 
 
-class Divergence:
+class NanRecovery:
     """Watches losses and gradient norms, and decides when a run rolls back or stops.
 
     The updates of NaN steps have already been skipped. The count of skipped steps is part of the
@@ -44,7 +44,7 @@ class Divergence:
         self._setup = setup
         self._emit = emit
 
-    def see(self, step: int, loss: float, grad_norm: float) -> None:
+    def record(self, step: int, loss: float, grad_norm: float) -> None:
         """Record the loss and the gradient norm of a step.
 
         Raises:

@@ -28,7 +28,7 @@ class PartialUpdate(Exception):
     """Memory ran out inside the optimizer; some weights may be updated and others not."""
 
 
-class KeptStatistics:
+class SavedNormStats:
     """A copy of the running statistics of batch norms, which forward passes change."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -40,25 +40,25 @@ class KeptStatistics:
         ]
         self._kept = [statistic.clone() for statistic in self._live]
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Restore the statistics."""
         for live, kept in zip(self._live, self._kept, strict=True):
             live.copy_(kept)
 
-    def put_back_unless(self, finite: Tensor) -> None:
+    def restore_unless(self, finite: Tensor) -> None:
         """Restore the statistics if `finite` (a scalar, bool) is false, decided on the device."""
         for live, kept in zip(self._live, self._kept, strict=True):
             live.copy_(torch.where(finite, live, kept))
 
 
 @contextmanager
-def kept_statistics(model: nn.Module) -> Iterator[KeptStatistics]:
+def saved_norm_stats(model: nn.Module) -> Iterator[SavedNormStats]:
     """Copy the running statistics of a model, and restore them if the block raises."""
-    kept = KeptStatistics(model)
+    kept = SavedNormStats(model)
     try:
         yield kept
     except BaseException:
-        kept.put_back()
+        kept.restore()
         raise
 
 
@@ -70,7 +70,7 @@ def is_finite(setup: Setup, losses: dict[str, Tensor], grad_norm: Tensor) -> Ten
     return torch.isfinite(torch.stack([*losses.values(), grad_norm.to(setup.device)]).sum())
 
 
-def spread_to_gradients(setup: Setup, losses: dict[str, Tensor]) -> None:
+def propagate_nan_to_gradients(setup: Setup, losses: dict[str, Tensor]) -> None:
     """Make a gradient NaN if a loss (a scalar) is not finite: GradScaler checks only gradients."""
     if not setup.precision.scaler.is_enabled():
         return

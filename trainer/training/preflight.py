@@ -18,24 +18,25 @@ _MARGIN = 1.1  # chosen by hand: logs, previews and other programs need some dis
 _OVERRIDE = "To try anyway, untick 'Check for room' (--no-check-room)."
 
 
-class NoRoom(RunError):
+class InsufficientResources(RunError):
     """The disk or the memory is too small for the run at any batch size."""
 
     exit_code = 20
 
 
-def refuse_without_room(setup: Setup) -> None:
+def check_resources(setup: Setup) -> None:
     """Check disk and memory for an assembled run, unless its options disable the check.
 
     Raises:
-        NoRoom: there is certainly too little; the message says how much is needed and available.
+        InsufficientResources: there is certainly too little; the message says how much is needed
+            and available.
     """
     if not setup.config.training.check_room:
         return
     problems = [_disk_problem(setup), _memory_problem(setup)]
     found = [problem for problem in problems if problem]
     if found:
-        raise NoRoom(" ".join([*found, _OVERRIDE]))
+        raise InsufficientResources(" ".join([*found, _OVERRIDE]))
 
 
 def checkpoint_bytes(setup: Setup) -> int:

@@ -26,20 +26,20 @@ import psutil
 from trainer.core.events import Event, EventLog, Notice, RunFinished, RunStarted, StepDone
 from trainer.core.paths import child_environment, trainer_command
 from trainer.runs.heartbeat import read_pulses
-from trainer.runs.locks import Identity, kill_tree, take_lock
+from trainer.runs.locks import ProcessIdentity, acquire_lock, kill_tree
 from trainer.runs.restart_policy import (
-    ASKED,
     FAILED,
     FINISHED,
     OWNED,
     RESTARTABLE,
     RESUME,
+    STOP_SIGNALS,
     STOPPED,
     SUPERVISOR_LOCK,
     Ending,
     RestartPolicy,
     explain_exit,
-    take_ending,
+    pop_ending,
 )
 from trainer.worker.log_rotation import cap_log
 
@@ -138,13 +138,13 @@ class Supervisor:
 
     def run(self) -> int:
         """Train until a restart would not help or is not allowed; return the exit code."""
-        for number in ASKED:
-            signal.signal(number, self._take_signal)
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._handle_signal)
         while True:
             ending, is_told = self._train_once()
             if self._folder is None:
                 return ending.exit_code
-            if not self._goes_on(self._folder, ending):
+            if not self._should_restart(self._folder, ending):
                 code = self._end(self._folder, ending, is_told=is_told)
                 if self._lock is not None:
                     self._lock.release()
@@ -170,22 +170,22 @@ class Supervisor:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_POLL_S if self._folder else 0.1)
                 if self._folder is None:
-                    self._meet(pipe.read(_TAIL_BYTES))
+                    self._read_report(pipe.read(_TAIL_BYTES))
                 self._watch(process)
         return self._ending_of(process.returncode)
 
-    def _meet(self, told: bytes | None) -> None:
+    def _read_report(self, told: bytes | None) -> None:
         """Read from the child which run it trains, and lock the run for this supervisor."""
         if not told:
             return
         values = json.loads(told)
         self._folder, self._processes = Path(values["folder"]), values["processes"]
-        self._lock = take_lock(self._folder / "control" / SUPERVISOR_LOCK)
+        self._lock = acquire_lock(self._folder / "control" / SUPERVISOR_LOCK)
         self._offset = values["offset"]
 
     def _note_start(self, folder: Path) -> None:
         """Remember where the events of the next child will begin."""
-        take_ending(folder)
+        pop_ending(folder)
         self._offset = (folder / "events.jsonl").stat().st_size
 
     def _watch(self, process: "subprocess.Popen[bytes]") -> None:
@@ -203,7 +203,7 @@ class Supervisor:
             (folder / "control" / "stop").touch()
         if self._signals > 1 or (folder / "control" / "kill").exists():
             self._was_killed = True
-            identity = Identity.of(process.pid)
+            identity = ProcessIdentity.of(process.pid)
             if identity is not None:
                 kill_tree(identity)
         self._dump_if_stalled(folder)
@@ -224,7 +224,7 @@ class Supervisor:
         if folder is None:
             return Ending(code), True
         last, _ = _last_words(folder, self._offset)
-        left = take_ending(folder)
+        left = pop_ending(folder)
         if left is not None:
             return left, isinstance(last, RunFinished)
         if isinstance(last, RunFinished):
@@ -240,7 +240,7 @@ class Supervisor:
             return Ending(RESTARTABLE, text), False
         return Ending(code, explain_exit(code, _tail(folder / "log.txt"))[0]), False
 
-    def _goes_on(self, folder: Path, ending: Ending) -> bool:
+    def _should_restart(self, folder: Path, ending: Ending) -> bool:
         """Return whether to restart the run, after announcing and waiting as the policy says."""
         if not ending.may_restart or self._wants_end(folder):
             return False
@@ -282,14 +282,14 @@ class Supervisor:
             _append(folder, RunFinished("failed", step, ending.reason, "See log.txt for details."))
         return ending.exit_code
 
-    def _take_signal(self, number: int, frame: FrameType | None) -> None:
+    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
         """Count signals: `_watch` treats the first one as Stop and the second one as kill."""
         self._signals += 1
 
 
 def _append(folder: Path, event: Event) -> None:
     """Append an event to a run that no process trains; skip it if a new process took the run."""
-    lock = take_lock(folder / "owner.lock", timeout_s=2.0)
+    lock = acquire_lock(folder / "owner.lock", timeout_s=2.0)
     if lock is not None:
         EventLog(folder / "events.jsonl").append(event)
         lock.release()

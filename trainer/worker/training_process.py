@@ -14,33 +14,33 @@ from typing import IO
 import psutil
 
 from trainer.callbacks.alerts import Alerts
-from trainer.callbacks.instability import FIRST_STEPS, Guard
-from trainer.callbacks.replay_check import Verification
+from trainer.callbacks.instability import FIRST_STEPS, InstabilityMonitor
+from trainer.callbacks.replay_check import ReplayCheck
 from trainer.core.errors import StopRequested, TimbreError
 from trainer.core.events import Event, RunFinished
 from trainer.core.train_state import Setup, World
 from trainer.runs.heartbeat import Heartbeat, end_orphans
-from trainer.runs.locks import Identity
+from trainer.runs.locks import ProcessIdentity
 from trainer.runs.metric_store import RunSeries
 from trainer.runs.restart_policy import (
-    ASKED,
     FAILED,
     FINISHED,
     NEEDS_PERSON,
     RESTARTABLE,
     RESUME,
+    STOP_SIGNALS,
     STOPPED,
     Ending,
-    is_started_in_vain,
-    leave_ending,
-    take_ending,
+    is_restart_pointless,
+    pop_ending,
+    write_ending,
 )
 from trainer.runs.run import Run
 from trainer.training.assemble import assemble, choose_device, describe_start
 from trainer.training.distributed import join_world, leave_world
 from trainer.training.loop import train
 from trainer.training.oom_recovery import OomGuard, RestartFromCheckpoint, restore_adaptation
-from trainer.training.preflight import refuse_without_room
+from trainer.training.preflight import check_resources
 from trainer.training.run_length import take_up_plan
 from trainer.worker.event_writer import Teller
 from trainer.worker.supervisor import die_with_parent
@@ -59,7 +59,7 @@ def continue_run(run: Run, listen: Callable[[Event], None] | None = None) -> int
     Raises:
         RunOwned: another process is training the run.
     """
-    if is_started_in_vain(run.folder):
+    if is_restart_pointless(run.folder):
         return FAILED
     world = join_world(choose_device(run.current_config.training.device).kind)
     # 2 s: the lock of a process that has just ended may take a moment to be released.
@@ -67,15 +67,15 @@ def continue_run(run: Run, listen: Callable[[Event], None] | None = None) -> int
     if world.is_main:
         # A stop request meant for an earlier process must not stop this one.
         run.drop_requests_before(psutil.Process().create_time())
-        end_orphans(run.folder, Identity.of(os.getppid()))
+        end_orphans(run.folder, ProcessIdentity.of(os.getppid()))
         if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
-            take_ending(run.folder)  # left over from an earlier process
+            pop_ending(run.folder)  # left over from an earlier process
     heartbeat = set_up_process(run, world)
     # Every event counts as a sign of life, so the heartbeat sees all of them.
     emit = heartbeat.watch(Teller(run, world, listen))
     known: RunSeries | None = run.series()
     try:
-        while (ending := _train_and_tell(run, world, emit, known)) is None:
+        while (ending := _train_and_report(run, world, emit, known)) is None:
             known = None
             gc.collect()  # cycles still hold the old model; free it before building the new one
         return _code_of(ending, run, world)
@@ -90,11 +90,11 @@ def _code_of(ending: Ending, run: Run, world: World) -> int:
     """Return the exit code; with several processes, a code other than 0 ends the others too."""
     if world.size == 1 or ending.code in (FINISHED, RESTARTABLE):
         return ending.code
-    leave_ending(run.folder, ending, world.rank)
+    write_ending(run.folder, ending, world.rank)
     return FINISHED if ending.is_common else ending.code
 
 
-def _train_and_tell(
+def _train_and_report(
     run: Run, world: World, emit: Callable[[Event], None], known: RunSeries | None
 ) -> Ending | None:
     """Train a run to its end; return how it ended, or None to restart from its last checkpoint.
@@ -106,10 +106,10 @@ def _train_and_tell(
         setup = assemble(run.folder, run.current_config, world=world, emit=emit)
         restore_adaptation(setup, run.series().adapted)
         take_up_plan(setup, run.series().plan, emit)
-        refuse_without_room(setup)
+        check_resources(setup)
         emit(describe_start(setup, OomGuard(setup, emit).probe_largest()))
         columns = known.steps.columns if known is not None else {}
-        watched = Verification(columns, setup.first_step).watch(_watched(run, setup, emit))
+        watched = ReplayCheck(columns, setup.first_step).watch(_watched(run, setup, emit))
         outcome = train(setup, watched)
     except StopRequested as error:
         run.answer("stop")
@@ -153,7 +153,7 @@ def _watched(run: Run, setup: Setup, emit: Callable[[Event], None]) -> Callable[
     if setup.first_step > FIRST_STEPS:
         return emit
     known = run.series().steps.columns
-    return Guard(run.folder, setup.config, setup.base_lr, known).watch(emit)
+    return InstabilityMonitor(run.folder, setup.config, setup.base_lr, known).watch(emit)
 
 
 def explain_failure(error: Exception) -> tuple[str, str, int]:
@@ -190,23 +190,23 @@ def set_up_process(run: Run, world: World) -> Heartbeat:
     if world.size > 1:
         # With one process the supervisor is the parent, and `report` has set this already.
         die_with_parent()
-    take_signals(run)
-    identity = Identity.of(os.getpid())
+    install_signal_handlers(run)
+    identity = ProcessIdentity.of(os.getpid())
     assert identity is not None
     heartbeat = Heartbeat(run.folder, identity, world.rank)
     heartbeat.start()
     return heartbeat
 
 
-def take_signals(run: Run) -> None:
+def install_signal_handlers(run: Run) -> None:
     """Treat the first termination signal as Stop; a second one ends the process immediately."""
 
     def ask_to_stop(signum: int, frame: FrameType | None) -> None:
         run.request("stop")
-        for number in ASKED:
+        for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
 
-    for number in ASKED:
+    for number in STOP_SIGNALS:
         # torchrun sends SIGTERM to the other ranks when one is lost; that is not a person's Stop.
         if number != signal.SIGTERM or "TORCHELASTIC_RUN_ID" not in os.environ:
             signal.signal(number, ask_to_stop)

@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from trainer.core.atomic_io import write_durably
+from trainer.core.atomic_io import write_atomic
 from trainer.core.errors import DataError, StopRequested
 from trainer.core.events import Event, Notice, PhaseChanged
 from trainer.core.options import describe, to_values
@@ -126,7 +126,7 @@ def choose_clips(folder: Path, config: RunConfig, emit: Emit) -> list[Clip]:
         )
     manifest.write_csv(folder / "ledger.csv")
     values = {"clips": [asdict(clip) for clip in manifest.clips]}
-    write_durably(path, json.dumps(values, ensure_ascii=False))
+    write_atomic(path, json.dumps(values, ensure_ascii=False))
     return list(manifest.clips)
 
 

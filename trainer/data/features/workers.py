@@ -86,13 +86,13 @@ def _prepare_worker(packed: bytes) -> None:
         os.environ[name] = "1"
     # Ctrl-C reaches the whole process group; the parent decides how to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     _state["featurizer"] = pickle.loads(packed)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
 
 
-def _leave_with_parent() -> None:
+def _exit_with_parent() -> None:
     """Exit when the parent process dies."""
     parent = multiprocessing.parent_process()
     if parent is not None:
