@@ -25,7 +25,7 @@ from trainer.models.xtts.network.sizes import TINY, GptSizes, Sizes, VocoderSize
 from trainer.runs.run import Run
 from trainer.training.assemble import assemble
 from trainer.training.loop import train_step
-from trainer.training.metrics import Meter
+from trainer.training.metrics import StepMetrics
 
 ASSETS = Path(__file__).parent.parent / "assets"
 SIZES = Sizes(
@@ -81,7 +81,7 @@ def prepare(work: Path) -> tuple[Run, Setup]:
 def measure(run: Run, setup: Setup, num_pairs: int) -> dict[str, float]:
     """Return CPU seconds of a step, of telling about it, and the share of the one in the other."""
     emit = InstabilityMonitor(run.folder, setup.config, setup.base_lr, {}).watch(run.events.append)
-    meter = Meter(setup, emit)
+    step_metrics = StepMetrics(setup, emit)
     train_step(setup, 1)
     bare, told, telling = [], [], []
     for pair in range(num_pairs):
@@ -93,7 +93,7 @@ def measure(run: Run, setup: Setup, num_pairs: int) -> dict[str, float]:
                 bare.append(time.thread_time() - start)
                 continue
             middle = time.thread_time()
-            meter.step_done(step, metrics)
+            step_metrics.record(step, metrics)
             told.append(time.thread_time() - start)
             telling.append(time.thread_time() - middle)
     step_s, telling_s = statistics.median(bare), statistics.median(telling)

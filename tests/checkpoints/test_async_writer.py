@@ -106,7 +106,7 @@ def test_a_save_is_told_when_it_is_published_and_not_before(tmp_path: Path) -> N
     with CheckpointWriter(setup, events.append) as saving:
         saving.save(1, best=False)
         assert gate.entered.wait(timeout=120)
-        saving.tell()
+        saving.report_finished()
         before = list(events), newest_checkpoint(tmp_path / "checkpoints")
         gate.is_open.set()
 

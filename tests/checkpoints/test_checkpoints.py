@@ -20,7 +20,7 @@ from trainer.checkpoints.checkpoint import (
     verify_checkpoint,
 )
 from trainer.core.errors import CheckpointError
-from trainer.core.train_state import weights_for_evaluation
+from trainer.core.train_state import evaluation_weights
 from trainer.training.loop import train_step
 
 
@@ -152,7 +152,7 @@ def test_the_saved_weights_are_those_that_evaluation_uses(tmp_path: Path, optimi
         train_step(setup, step)
 
     saved = load_file(tmp_path / save_checkpoint(setup, 5, best=False).path / "model.safetensors")
-    with weights_for_evaluation(setup):
+    with evaluation_weights(setup):
         judged = {name: value.clone() for name, value in setup.model.named_parameters()}
 
     for name, value in judged.items():
@@ -172,7 +172,7 @@ def test_evaluating_between_steps_changes_no_bit_of_training(
         for step in range(1, 6):
             train_step(setup, step)
             if setup is busy:
-                with weights_for_evaluation(setup):
+                with evaluation_weights(setup):
                     pass
 
     for name, value in calm.model.state_dict().items():

@@ -14,11 +14,11 @@ from trainer.core.device import (
     Device,
     DeviceUse,
     describe_cpu,
-    glance_at,
     list_devices,
     list_gpu_processes,
+    read_use_or_none,
 )
-from trainer.training.assemble import _tell_unseen_gpu, take_device
+from trainer.training.assemble import _warn_unseen_gpu, take_device
 from trainer.worker.training_process import explain_failure
 
 _GIB = 2**30
@@ -74,7 +74,7 @@ def _refuse(value: int) -> Any:
 def test_the_gpu_that_torch_means_is_asked(driver: Any, uuid: str, number: int) -> None:
     seen_as_first = Device("cuda", 0, "a GPU", 24.0, (8, 9), uuid)
 
-    use, holders = glance_at(seen_as_first), list_gpu_processes(seen_as_first)
+    use, holders = read_use_or_none(seen_as_first), list_gpu_processes(seen_as_first)
 
     assert use == DeviceUse(number + 1.0, 24.0, 50.0 + number, 60.0 + number)
     assert [holder.pid for holder in holders] == [2**22 + number]
@@ -83,7 +83,7 @@ def test_the_gpu_that_torch_means_is_asked(driver: Any, uuid: str, number: int) 
 def test_what_a_part_of_a_gpu_does_not_tell_hides_nothing_else(driver: Any) -> None:
     driver.nvmlDeviceGetUtilizationRates = driver.nvmlDeviceGetTemperature = _refuse(3)
 
-    assert glance_at(Device("cuda", 1, "a GPU", 24.0)) == DeviceUse(2.0, 24.0)
+    assert read_use_or_none(Device("cuda", 1, "a GPU", 24.0)) == DeviceUse(2.0, 24.0)
 
 
 def test_a_gpu_without_memory_of_its_own_has_the_hosts(driver: Any) -> None:
@@ -100,7 +100,7 @@ def test_a_lost_gpu_hides_no_other(driver: Any) -> None:
     driver.nvmlDeviceGetHandleByIndex = lambda index: known(index) if index else _refuse(15)()
 
     assert [device.torch_name for device in list_devices()] == ["cuda:1", "cpu"]
-    assert glance_at(Device("cuda", 0, "a GPU", 24.0)) is None
+    assert read_use_or_none(Device("cuda", 0, "a GPU", 24.0)) is None
 
 
 @pytest.mark.parametrize(("wanted", "rank", "current"), [("cuda:1", 0, [1]), ("auto", 1, [1])])
@@ -124,8 +124,8 @@ def test_a_gpu_that_torch_does_not_see_is_told(
     told: list[Any] = []
     monkeypatch.setattr(torch.version, "cuda", cuda)
 
-    _tell_unseen_gpu("auto", describe_cpu(), told.append)
-    _tell_unseen_gpu("cpu", describe_cpu(), told.append)
+    _warn_unseen_gpu("auto", describe_cpu(), told.append)
+    _warn_unseen_gpu("cpu", describe_cpu(), told.append)
 
     assert [event.level for event in told] == ["warning"]
     assert "does not see the GPU 0." in told[0].text

@@ -26,7 +26,7 @@ from trainer.core.events import (
     StepDone,
     ValidationDone,
 )
-from trainer.runs.control import take_asked_steps
+from trainer.runs.control import pop_step_request
 
 _SAMPLE_RATE = 8000
 _STEPS_PER_EPOCH = 10
@@ -89,7 +89,7 @@ def _train(run: Run, first: int, total: int, *, pause_s: float) -> int:
 
 
 def _take_plan(run: Run, step: int) -> int | None:
-    wanted = take_asked_steps(run.folder)
+    wanted = pop_step_request(run.folder)
     if wanted is not None:
         run.events.append(PlanChanged(step, wanted))
     return wanted

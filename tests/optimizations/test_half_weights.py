@@ -22,7 +22,7 @@ from trainer.core.probe import probe
 from trainer.core.registry import discover
 from trainer.core.run_config import RunConfig
 from trainer.core.specs import Optimization, OptimizerSpec, State
-from trainer.core.train_state import Setup, weights_for_evaluation
+from trainer.core.train_state import Setup, evaluation_weights
 from trainer.optimizations._core import half_weights
 from trainer.optimizations._core.half_weights import round_by_chance_
 from trainer.optimizers._core.param_groups import param_groups
@@ -161,7 +161,7 @@ def test_evaluation_sees_fp32_weights_and_changes_nothing(updates: str, tmp_path
     before = [value.clone() for value in setup.model.parameters()]
 
     found = validate(setup)
-    with weights_for_evaluation(setup):
+    with evaluation_weights(setup):
         kinds = {value.dtype for value in setup.model.parameters()}
 
     assert found["val/loss"] > 0
@@ -237,7 +237,7 @@ def test_lora_trains_doubles_of_its_adapters_only(updates: str, tmp_path: Path) 
     assert frozen.dtype == torch.bfloat16 and torch.equal(frozen, before)
     assert all("lora" in name for name in setup.masters)
     assert CATALOG["lora"].state(setup, probe(setup, setup.train_batches.largest())).on
-    with weights_for_evaluation(setup):
+    with evaluation_weights(setup):
         folded = setup.model.state_dict()["inner.weight"]
     assert folded.dtype == torch.float32 and not torch.equal(folded, before.float())
 

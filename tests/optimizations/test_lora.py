@@ -17,7 +17,7 @@ from trainer.core.options import build_options
 from trainer.core.probe import probe
 from trainer.core.registry import find
 from trainer.core.specs import OptimizerSpec
-from trainer.core.train_state import Setup, weights_for_evaluation
+from trainer.core.train_state import Setup, evaluation_weights
 from trainer.models._layers.gpt2 import Gpt2Trunk
 from trainer.optimizations.lora import OPTIMIZATION, Options, apply, folded
 from trainer.optimizers._core.param_groups import param_groups
@@ -90,7 +90,7 @@ def test_a_checkpoint_is_a_usual_model_that_computes_what_validation_judged(
     weights = load_file(tmp_path / saved.path / "model.safetensors")
     usual = ToyModel()
     usual.load_state_dict(weights, strict=True)
-    with weights_for_evaluation(setup), torch.no_grad():
+    with evaluation_weights(setup), torch.no_grad():
         judged = setup.model(x)
     assert torch.equal(usual.eval()(x), judged)
     assert not torch.equal(weights["inner.weight"], setup.model.inner.weight)  # type: ignore[union-attr]

@@ -19,7 +19,7 @@ from trainer.core.train_state import Cadence, World
 from trainer.core.types import Batch
 from trainer.data.features.dataset import _reporter
 from trainer.training.loop import train
-from trainer.worker.event_writer import Teller
+from trainer.worker.event_writer import EventWriter
 from webui import launch as app
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -35,7 +35,7 @@ def test_a_clock_that_jumps_changes_neither_pace_nor_order(
     jumps = random.Random(0)
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + jumps.choice([-86_400, 0, 3600]))
-    tell = Teller(run, World(), None)
+    tell = EventWriter(run, World(), None)
 
     tell(RunStarted(1, 20, 4))
     train(setup, tell)
@@ -130,7 +130,7 @@ def test_a_folder_that_goes_away_for_a_while_costs_a_save_and_no_event(tmp_path:
     run = Run.create(tmp_path / "voice", RunConfig())
     setup = make_setup(run.folder, steps=12)
     setup.save_every, setup.preview_every = Cadence(6), Cadence()
-    tell, gone = Teller(run, World(), None), tmp_path / "unplugged"
+    tell, gone = EventWriter(run, World(), None), tmp_path / "unplugged"
 
     def unplug(event: Event) -> None:
         if isinstance(event, StepDone) and event.step == 5:

@@ -13,7 +13,7 @@ from tests.helpers.toy import make_setup
 from trainer.core.events import StepDone, ValidationDone
 from trainer.core.train_state import Cadence
 from trainer.training import loop
-from trainer.training.garbage_collection import collection_by_hand, sweep
+from trainer.training.garbage_collection import collect_garbage, manual_garbage_collection
 
 
 class Cycle:
@@ -102,7 +102,7 @@ def test_collection_is_as_it_was_after_a_run_that_fails(is_frozen_around: bool) 
         gc.freeze()
     assert gc.isenabled()
 
-    with pytest.raises(ZeroDivisionError), collection_by_hand():
+    with pytest.raises(ZeroDivisionError), manual_garbage_collection():
         left_out = gc.get_freeze_count()
         assert not gc.isenabled()
         raise ZeroDivisionError
@@ -115,17 +115,17 @@ def test_collection_is_as_it_was_after_a_run_that_fails(is_frozen_around: bool) 
 
 
 def test_a_pause_collects_what_is_old_too() -> None:
-    with collection_by_hand():
+    with manual_garbage_collection():
         cycle = Cycle()
         old = weakref.ref(cycle)
         gc.collect()
         del cycle
 
-        sweep(50, is_pause=False)
+        collect_garbage(50, is_pause=False)
         after_sweep = old()
         still_there = after_sweep is not None
         del after_sweep
-        sweep(51, is_pause=True)
+        collect_garbage(51, is_pause=True)
 
     assert still_there
     assert old() is None

@@ -17,7 +17,7 @@ from trainer.core.events import MOST_WAITING, Event, EventLog, Notice, StepDone
 from trainer.core.train_state import Cadence, World
 from trainer.training import preflight
 from trainer.training.preflight import InsufficientResources, check_resources, checkpoint_bytes
-from trainer.worker.event_writer import Teller
+from trainer.worker.event_writer import EventWriter
 
 
 @pytest.mark.fault("B3")
@@ -102,7 +102,7 @@ def test_events_wait_for_a_full_disk_older_checkpoints_make_room_and_it_is_told(
         save_checkpoint(setup, step, best=False)
     disk = _Disk(monkeypatch)
     heard: list[Event] = []
-    tell = Teller(run, World(), heard.append)
+    tell = EventWriter(run, World(), heard.append)
 
     tell(StepDone(1, {}))
     disk.is_full = True

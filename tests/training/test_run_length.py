@@ -10,15 +10,15 @@ from trainer.checkpoints.checkpoint import newest_checkpoint, restore_checkpoint
 from trainer.config.schedules import SCHEDULES, CosineOptions, LinearOptions, NoamOptions
 from trainer.core.events import Event, EventLog, PlanChanged, RunStarted, StepDone, ValidationDone
 from trainer.core.train_state import Setup
-from trainer.runs.control import ask_for_steps, asked_steps, take_asked_steps
+from trainer.runs.control import pop_step_request, request_steps, requested_steps
 from trainer.runs.metric_store import RunSeries
 from trainer.training.loop import train
-from trainer.training.run_length import LEAST_SHARE, hold_rate, take_up_plan
+from trainer.training.run_length import MIN_RATE_SHARE, extend_schedule, restore_run_length
 
 
 def _train(setup: Setup, told: PlanChanged | None = None) -> list[Event]:
     events: list[Event] = []
-    take_up_plan(setup, told, events.append)
+    restore_run_length(setup, told, events.append)
     assert train(setup, events.append) == "finished"
     return events
 
@@ -42,11 +42,11 @@ def _resumed(folder: Path) -> Setup:
 
 def test_steps_added_during_a_run_and_after_its_end_are_the_same(tmp_path: Path) -> None:
     early = make_setup(tmp_path / "early", steps=8)
-    ask_for_steps(early.folder, 13)
+    request_steps(early.folder, 13)
     at_once = _train(early)
 
     first = _train(make_setup(tmp_path / "late", steps=8))
-    ask_for_steps(tmp_path / "late", 13)
+    request_steps(tmp_path / "late", 13)
     late = _resumed(tmp_path / "late")
     second = _train(late)
 
@@ -58,22 +58,22 @@ def test_steps_added_during_a_run_and_after_its_end_are_the_same(tmp_path: Path)
 
 def test_a_change_is_told_once_and_holds_for_every_later_start(tmp_path: Path) -> None:
     setup = make_setup(tmp_path, steps=8)
-    ask_for_steps(tmp_path, 10)
+    request_steps(tmp_path, 10)
     events = _train(setup)
     changes = [event for event in events if isinstance(event, PlanChanged)]
     again = _resumed(tmp_path)
 
-    take_up_plan(again, changes[-1], events.append)
+    restore_run_length(again, changes[-1], events.append)
 
     assert changes == [PlanChanged(0, 10)]
     assert (again.first_step, again.last_step) == (11, 10)
-    assert asked_steps(tmp_path) is None
+    assert requested_steps(tmp_path) is None
 
 
 def test_a_run_asked_to_end_sooner_ends_after_the_step_at_hand(tmp_path: Path) -> None:
     setup = make_setup(tmp_path, steps=8)
     setup.first_step = 5
-    ask_for_steps(tmp_path, 6)
+    request_steps(tmp_path, 6)
 
     events = _train(setup)
 
@@ -84,7 +84,7 @@ def test_a_run_asked_to_end_sooner_ends_after_the_step_at_hand(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "options", "expected"),
     [
-        ("linear", LinearOptions(warmup_steps=0), LEAST_SHARE),
+        ("linear", LinearOptions(warmup_steps=0), MIN_RATE_SHARE),
         ("cosine", CosineOptions(warmup_steps=0, final_share=0.2), 0.2),
         ("noam", NoamOptions(warmup_steps=25), 0.25),
     ],
@@ -95,7 +95,7 @@ def test_added_steps_go_on_where_the_schedule_ends(
     def factor(step: int) -> float:
         return SCHEDULES[name].factor(step, 100, options)
 
-    held = hold_rate(factor, 100)
+    held = extend_schedule(factor, 100)
 
     assert [held(step) for step in range(1, 101)] == [factor(step) for step in range(1, 101)]
     assert held(400) == pytest.approx(expected, rel=0.02)
@@ -105,7 +105,7 @@ def test_a_word_that_is_no_number_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "control").mkdir()
     (tmp_path / "control" / "plan").write_text("many", encoding="utf-8")
 
-    assert (asked_steps(tmp_path), take_asked_steps(tmp_path)) == (None, None)
+    assert (requested_steps(tmp_path), pop_step_request(tmp_path)) == (None, None)
 
 
 def test_the_series_knows_the_end_that_was_told_last(tmp_path: Path) -> None:

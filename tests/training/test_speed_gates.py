@@ -32,7 +32,7 @@ from trainer.models.xtts.training.losses import losses
 from trainer.runs.run import Run
 from trainer.training.assemble import assemble
 from trainer.training.loop import train_step
-from trainer.training.metrics import Meter
+from trainer.training.metrics import StepMetrics
 
 DEMO = Path(__file__).parent.parent.parent / "assets" / "demo"
 NUM_CLIPS, BATCH_SIZE = 12, 4
@@ -356,13 +356,13 @@ def test_telemetry_adds_nothing_to_a_step_and_little_after_it(
     train_step(setup, 1)
     bare = watch_step(setup, 2)
     log = EventLog(tmp_path / "events.jsonl")
-    meter = Meter(setup, log.append)
+    step_metrics = StepMetrics(setup, log.append)
 
     with Watch() as told:
         metrics = train_step(setup, 3)
         measured = told.total
-        meter.step_done(3, metrics)
-    meter.finish()
+        step_metrics.record(3, metrics)
+    step_metrics.flush()
 
     assert measured == bare.total
     # One copy of all scalars for the host, whatever the size of the network.

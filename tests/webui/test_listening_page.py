@@ -193,7 +193,8 @@ def test_speech_takes_a_gpu_only_where_it_disturbs_nobody(
     monkeypatch.setattr("trainer.inference.synthesis.list_devices", lambda: [*gpus, cpu])
     monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
     monkeypatch.setattr(
-        "trainer.inference.synthesis.glance_at", lambda gpu: DeviceUse(used_gib[gpu.index], 24.0)
+        "trainer.inference.synthesis.read_use_or_none",
+        lambda gpu: DeviceUse(used_gib[gpu.index], 24.0),
     )
 
     assert choose_place("auto", 2.0) == place

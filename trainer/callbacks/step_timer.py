@@ -24,7 +24,7 @@ class Lap:
         return self.ended - self.began
 
 
-class Stopwatch:
+class OptimizerTimer:
     """Times every `optimizer.step()` through the optimizer's hooks, without code in the loop.
 
     Devices other than CPU and CUDA have no event timing here, so nothing is measured there.
@@ -54,8 +54,8 @@ class Stopwatch:
         return _instant(self._device)
 
 
-class Splits:
-    """Times the parts of a step; each part lasts until the next `enter`.
+class StepTimer:
+    """Times the parts of a step; each part lasts until the next `begin_part`.
 
     On a GPU the times are events in its queue. A wait for data therefore counts only while the GPU
     has no other work: if earlier work hides it, it costs nothing and counts as zero.
@@ -66,7 +66,7 @@ class Splits:
         self._is_silent = device.type not in ("cpu", "cuda")
         self._instants: list[tuple[str, float | torch.cuda.Event]] = []
 
-    def enter(self, part: str) -> None:
+    def begin_part(self, part: str) -> None:
         """Begin a part of the step, which ends the part before it."""
         if not self._is_silent:
             self._instants.append((part, _instant(self._device)))

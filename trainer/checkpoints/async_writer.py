@@ -51,7 +51,7 @@ class CheckpointWriter:
         self._emit = emit
         self._staging = Staging(setup.device)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
-        self._under_way: Future[_Outcome] | None = None
+        self._running_save: Future[_Outcome] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -80,7 +80,7 @@ class CheckpointWriter:
             torch.cuda.empty_cache()
             snapshot = take_snapshot(self._setup, step, best=best, staging=self._staging)
         waited_s = time.monotonic() - began
-        self._under_way = self._pool.submit(_write, self._setup, snapshot, waited_s)
+        self._running_save = self._pool.submit(_write, self._setup, snapshot, waited_s)
         if wait and (outcome := self._finish()).failure:
             raise CheckpointError(f"{outcome.failure} {outcome.remedy}")
 
@@ -90,13 +90,13 @@ class CheckpointWriter:
         if self._setup.world.is_main and saved != step:
             self.save(step, best=False, wait=True)
 
-    def tell(self) -> None:
+    def report_finished(self) -> None:
         """Emit the events of a save that has ended; never waits."""
-        if self._under_way is not None and self._under_way.done():
+        if self._running_save is not None and self._running_save.done():
             self._finish()
 
     def _finish(self) -> _Outcome:
-        future, self._under_way = self._under_way, None
+        future, self._running_save = self._running_save, None
         outcome = future.result() if future is not None else _Outcome()
         for event in outcome.events:
             self._emit(event)

@@ -26,7 +26,7 @@ from trainer.core.ema import start_average
 from trainer.core.errors import CheckpointError
 from trainer.core.events import CheckpointSaved
 from trainer.core.run_config import WRITTEN_BY
-from trainer.core.train_state import Setup, has_other_weights, weights_for_evaluation
+from trainer.core.train_state import Setup, evaluation_weights, has_other_weights
 from trainer.core.version import __version__
 
 FORMAT = 1  # raise it when an older Timbre could not read what this one writes
@@ -58,7 +58,7 @@ def save_checkpoint(setup: Setup, step: int, *, best: bool) -> CheckpointSaved:
 
 def take_snapshot(setup: Setup, step: int, *, best: bool, staging: Staging) -> Snapshot:
     """Copy the contents of a step's checkpoint; the only part that training waits for."""
-    with weights_for_evaluation(setup):
+    with evaluation_weights(setup):
         weights = staging.copy(setup.model.state_dict(), "weights")
     with setup.in_full():
         state = staging.copy(_resume_state(setup, step), "state")

@@ -114,7 +114,7 @@ def refuse_differences(differences: Sequence[Difference]) -> None:
         raise ConfigError(problems)
 
 
-def tell_differences(differences: Sequence[Difference], step: int) -> list[Notice]:
+def report_differences(differences: Sequence[Difference], step: int) -> list[Notice]:
     """Return notices about what changed since the checkpoint of a step, one for each kind."""
     by_kind = {
         kind: ", ".join(str(each) for each in differences if each.kind == kind)

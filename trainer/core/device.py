@@ -129,7 +129,7 @@ def _host_memory() -> tuple[float, float]:
     return (memory.total - memory.available) / _GIB, memory.total / _GIB
 
 
-def glance_at(device: Device) -> DeviceUse | None:
+def read_use_or_none(device: Device) -> DeviceUse | None:
     """Return the current load of a device; None if no driver reports it."""
     if device.kind == "cpu":
         return read_use(device)

@@ -117,7 +117,7 @@ class Probe:
     compiled_calls: tuple[int, ...] = ()
 
 
-def _pass_over(part: str) -> None:
+def _ignore_part(part: str) -> None:
     """Do nothing: this step is not timed."""
 
 
@@ -169,7 +169,7 @@ class Setup:
     """Hash of everything that determines the clips and their features."""
     adapted: RunAdapted = RunAdapted(0, "")
     """What the run changed automatically to recover from running out of memory; see `adapting`."""
-    enter: Callable[[str], None] = _pass_over
+    begin_part: Callable[[str], None] = _ignore_part
     """Called when a part of a step begins: `data`, `forward`, `backward` or `update`."""
     progress: dict[str, Any] = field(default_factory=dict)
     """Values that survive a resume, as plain JSON: best loss, patience, seconds trained."""
@@ -198,7 +198,7 @@ def has_other_weights(setup: Setup) -> bool:
 
 
 @contextmanager
-def weights_for_evaluation(setup: Setup) -> Iterator[None]:
+def evaluation_weights(setup: Setup) -> Iterator[None]:
     """Switch the model to evaluation mode and evaluation weights, and back bit for bit."""
     with setup.in_full():
         was_training = setup.model.training

@@ -11,7 +11,7 @@ from torch import nn
 
 from trainer.checkpoints.checkpoint import newest_checkpoint, verify_checkpoint
 from trainer.config.resolve import find_family
-from trainer.core.device import glance_at, list_devices
+from trainer.core.device import list_devices, read_use_or_none
 from trainer.core.errors import CheckpointError, ConfigError, RunExists
 from trainer.core.options import build_options
 from trainer.core.run_config import Choice, RunConfig
@@ -126,7 +126,7 @@ def choose_place(device: str, weights_gib: float) -> str:
     if torch.cuda.device_count() != len(gpus):
         return "cpu"
     for gpu in gpus:
-        use = glance_at(gpu)
+        use = read_use_or_none(gpu)
         # Twice the weights plus the spare memory: a careful guess, not a measurement.
         if use and use.memory_total_gib - use.memory_used_gib > 2 * weights_gib + _SPARE_GIB:
             return gpu.torch_name

@@ -8,21 +8,21 @@ from pathlib import Path
 CONTROL = "control"
 
 
-def ask_for_steps(folder: Path, last_step: int) -> None:
+def request_steps(folder: Path, last_step: int) -> None:
     """Request a new last step for a run; a later request replaces an earlier one."""
     partial = folder / CONTROL / "plan.part"
     partial.write_text(str(last_step), encoding="utf-8")
     partial.replace(folder / CONTROL / "plan")
 
 
-def asked_steps(folder: Path) -> int | None:
+def requested_steps(folder: Path) -> int | None:
     """Return the requested last step that no process has applied yet, or None."""
     with contextlib.suppress(OSError, ValueError):
         return int((folder / CONTROL / "plan").read_text(encoding="utf-8"))
     return None
 
 
-def take_asked_steps(folder: Path) -> int | None:
+def pop_step_request(folder: Path) -> int | None:
     """Return the requested last step and remove the request, or return None.
 
     The file is renamed before it is read, so a request made at the same moment is not lost.

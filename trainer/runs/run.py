@@ -20,7 +20,7 @@ from trainer.core.events import EventLog, LoggedEvent, OptionsChanged
 from trainer.core.paths import child_environment, trainer_command
 from trainer.core.run_config import WRITTEN_BY, RunConfig, merge_values, read_config
 from trainer.core.version import __version__
-from trainer.runs.control import ask_for_steps, asked_steps, choose_processes, chosen_processes
+from trainer.runs.control import choose_processes, chosen_processes, request_steps, requested_steps
 from trainer.runs.heartbeat import read_pulses
 from trainer.runs.locks import ProcessIdentity, acquire_lock, is_locked, kill_tree
 from trainer.runs.metric_store import RunSeries
@@ -233,7 +233,7 @@ class Run:
                 f"The run {self.name} is at step {done} and cannot train to step {last_step}. "
                 f"Enter a later step, at most {_MOST_STEPS}."
             )
-        ask_for_steps(self.folder, last_step)
+        request_steps(self.folder, last_step)
 
     def request_more(self, count: int) -> int:
         """Request more steps than planned (or done, if it finished early); return the last step.
@@ -251,7 +251,7 @@ class Run:
 
     def requested_steps(self) -> int | None:
         """Return the requested last step that no process has applied yet, or None."""
-        return asked_steps(self.folder)
+        return requested_steps(self.folder)
 
     def begun_at(self) -> float:
         """Return when a process was last started for this run, in seconds since 1970, or 0."""

@@ -19,7 +19,7 @@ from trainer.checkpoints.compatibility import (
     describe_scope,
     needs_fresh_optimizer,
     refuse_differences,
-    tell_differences,
+    report_differences,
 )
 from trainer.config.resolve import (
     Entries,
@@ -41,7 +41,7 @@ from trainer.core.specs import Optimization
 from trainer.core.train_state import Cadence, Probe, Setup, World
 from trainer.data.features.dataset import Dataset, Emit, make_batches, prepare_dataset
 from trainer.optimizers._core.param_groups import param_groups
-from trainer.training.distributed import in_turn
+from trainer.training.distributed import main_first
 
 
 def choose_device(wanted: str, local_rank: int = 0) -> Device:
@@ -82,13 +82,13 @@ def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Se
     """
     entries = resolve(config)
     machine = take_device(config.training.device, world.local_rank)
-    _tell_unseen_gpu(config.training.device, machine, emit)
+    _warn_unseen_gpu(config.training.device, machine, emit)
     _refuse_unavailable(entries, machine)
     seed_everything(config.training.seed)
     family, options = entries.family, entries.family_options
-    _tell_terms(config, entries, emit)
+    _report_licence_terms(config, entries, emit)
     # Rank 0 computes and caches the features; the other ranks then read them from the cache.
-    dataset = in_turn(world, lambda: prepare_dataset(folder, config, family, options, emit))
+    dataset = main_first(world, lambda: prepare_dataset(folder, config, family, options, emit))
     emit(PhaseChanged("Loading the model"))
     base = Path(config.base) if config.base else None
     model = family.load(base, options, dataset.corpus.facts)
@@ -105,7 +105,7 @@ def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Se
         clean_leftovers(saved)
     # Only one process may rename folders; the other ranks look after it has finished.
     find_newest = quarantine_damaged if world.is_main else newest_checkpoint
-    checkpoint, complaints = in_turn(world, lambda: find_newest(saved))
+    checkpoint, complaints = main_first(world, lambda: find_newest(saved))
     for complaint in complaints:
         emit(Notice("warning", complaint))
     if checkpoint is not None:
@@ -128,11 +128,11 @@ def _restore(setup: Setup, checkpoint: Path, emit: Emit) -> None:
     fresh_optimizer = needs_fresh_optimizer(differences)
     step = restore_checkpoint(setup, checkpoint, fresh_optimizer=fresh_optimizer)
     setup.first_step = step + 1
-    for notice in tell_differences(differences, step):
+    for notice in report_differences(differences, step):
         emit(notice)
 
 
-def _tell_unseen_gpu(wanted: str, machine: Device, emit: Emit) -> None:
+def _warn_unseen_gpu(wanted: str, machine: Device, emit: Emit) -> None:
     """Warn if the driver reports a GPU that torch does not see, because the run will be slow."""
     if wanted != "auto" or machine.kind == "cuda":
         return
@@ -146,7 +146,7 @@ def _tell_unseen_gpu(wanted: str, machine: Device, emit: Emit) -> None:
     emit(Notice("warning", text, remedy))
 
 
-def _tell_terms(config: RunConfig, entries: Entries, emit: Emit) -> None:
+def _report_licence_terms(config: RunConfig, entries: Entries, emit: Emit) -> None:
     """Report the licences of the weights that the run uses."""
     if entries.family.terms is None:
         return

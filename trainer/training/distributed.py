@@ -21,7 +21,7 @@ _BUCKET_VALUES = 8 * 1024 * 1024
 # How long a rank waits for another. Rank 0 computes the features of hours of speech while the
 # others wait, and torch's default of ten minutes is too short for that. A lost rank is noticed
 # without this limit: its connection breaks.
-_PATIENCE = timedelta(days=1)
+_TIMEOUT = timedelta(days=1)
 
 
 def join_world(device_kind: str) -> World:
@@ -34,7 +34,7 @@ def join_world(device_kind: str) -> World:
         torch.cuda.set_device(local_rank)  # NCCL sends from and receives on the current GPU
     if not dist.is_initialized():
         backend = "nccl" if device_kind == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=_PATIENCE)
+        dist.init_process_group(backend, timeout=_TIMEOUT)
     return World(int(os.environ["RANK"]), size, local_rank)
 
 
@@ -50,14 +50,14 @@ def barrier(world: World) -> None:
         dist.barrier()
 
 
-def in_turn(world: World, deed: Callable[[], Result]) -> Result:
+def main_first(world: World, fn: Callable[[], Result]) -> Result:
     """Call a function on rank 0 first; the other ranks then find its results in the cache."""
     if world.is_main:
-        result = deed()
+        result = fn()
         barrier(world)
         return result
     barrier(world)
-    return deed()
+    return fn()
 
 
 def agree(world: World, words: Iterable[str], among: tuple[str, ...]) -> set[str]:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from trainer.core.errors import CheckpointError, DataError
 from trainer.core.events import Event, Notice, PreviewMade
-from trainer.core.train_state import Setup, weights_for_evaluation
+from trainer.core.train_state import Setup, evaluation_weights
 from trainer.data.audio.audio_io import write_wav
 from trainer.training.distributed import sum_values
 
@@ -29,7 +29,7 @@ def validate(setup: Setup) -> dict[str, float]:
         return {}
     sums: dict[str, Tensor] = {}
     stop = setup.folder / "control" / "stop"
-    with weights_for_evaluation(setup):
+    with evaluation_weights(setup):
         for host_batch in setup.val_batches.micro_batches(1):
             # With several ranks, all must reach the sum below; none of them may return early.
             if setup.world.size == 1 and stop.exists():
@@ -78,7 +78,7 @@ def make_picture(setup: Setup, step: int) -> PreviewMade:
     assert setup.family.illustrate is not None and setup.val_batches is not None
     shown = setup.val_batches.micro_batches(1)[:_SHOWN_BATCHES]
     batches = (batch.to(setup.device) for batch in shown)
-    with weights_for_evaluation(setup), setup.precision.autocast(setup.device):
+    with evaluation_weights(setup), setup.precision.autocast(setup.device):
         picture = setup.family.illustrate(setup.model, batches)
     path = Path("previews") / f"step-{step:08d}.svg"
     (setup.folder / path).write_text(picture.svg, encoding="utf-8")
@@ -93,7 +93,7 @@ def make_preview(setup: Setup, step: int) -> PreviewMade:
         DataError: the model cannot speak the sentence or does not know the speaker.
     """
     text, speaker = setup.preview_text, setup.preview_speaker
-    with weights_for_evaluation(setup):
+    with evaluation_weights(setup):
         speech = setup.family.synthesize(setup.model, setup.corpus.facts, text, speaker)
     path = Path("previews") / f"step-{step:08d}.wav"
     write_wav(setup.folder / path, speech.wave, speech.sample_rate)

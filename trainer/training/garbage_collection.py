@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 # Steps between two collections of young objects. Chosen by hand: often enough that tensors in a
 # reference cycle do not pile up, rarely enough to cost nothing.
-_SWEEP_EVERY = 50
+_COLLECT_EVERY = 50
 
 
 @contextmanager
-def collection_by_hand() -> Iterator[None]:
+def manual_garbage_collection() -> Iterator[None]:
     """Freeze all objects that exist now and let only `sweep` search for reference cycles.
 
     A corpus is hundreds of thousands of objects. An automatic collection searches all of them in
@@ -31,10 +31,10 @@ def collection_by_hand() -> Iterator[None]:
             gc.enable()
 
 
-def sweep(step: int, *, is_pause: bool) -> None:
+def collect_garbage(step: int, *, is_pause: bool) -> None:
     """Collect everything in a pause, and young objects every 50 steps."""
     # Generation 1 without the frozen corpus takes little time, and a cycle may hold GPU tensors.
     if is_pause:
         gc.collect()
-    elif step % _SWEEP_EVERY == 0:
+    elif step % _COLLECT_EVERY == 0:
         gc.collect(1)

@@ -11,8 +11,8 @@ from trainer.core.events import Event, Notice, ValidationDone
 from trainer.core.train_state import Setup
 from trainer.training.distributed import sum_gradients, sum_values
 from trainer.training.evaluate import make_previews, validate
-from trainer.training.garbage_collection import collection_by_hand, sweep
-from trainer.training.metrics import Meter
+from trainer.training.garbage_collection import collect_garbage, manual_garbage_collection
+from trainer.training.metrics import StepMetrics
 from trainer.training.oom_recovery import OomGuard
 from trainer.training.optimizer_step import (
     is_finite,
@@ -21,7 +21,7 @@ from trainer.training.optimizer_step import (
     saved_norm_stats,
     update_weights,
 )
-from trainer.training.triggers import Timetable, note_validation
+from trainer.training.triggers import Triggers, record_validation
 
 Emit = Callable[[Event], None]
 
@@ -32,36 +32,38 @@ def train(setup: Setup, emit: Emit) -> str:
     Returns:
         `finished` or `stopped`.
     """
-    meter = Meter(setup, emit)
-    timetable = Timetable(setup, emit)
-    fitting = OomGuard(setup, emit)
-    with CheckpointWriter(setup, emit) as writer, collection_by_hand():
-        for step in timetable.steps():
-            meter.step_done(step, fitting.run(step, partial(train_step, setup, step)))
-            writer.tell()  # report checkpoints that were written in the background
-            due = timetable.due_after(step)  # the same on every rank, read from rank 0
+    step_metrics = StepMetrics(setup, emit)
+    triggers = Triggers(setup, emit)
+    oom_guard = OomGuard(setup, emit)
+    with CheckpointWriter(setup, emit) as writer, manual_garbage_collection():
+        for step in triggers.steps():
+            step_metrics.record(step, oom_guard.run(step, partial(train_step, setup, step)))
+            writer.report_finished()  # report checkpoints that were written in the background
+            due = triggers.due_after(step)  # the same on every rank, read from rank 0
             if due:
-                meter.finish()  # the only host-device synchronization, and only when needed
+                step_metrics.flush()  # the only host-device synchronization, and only when needed
             best = False
-            if "validate" in due and (metrics := fitting.run(step, partial(validate, setup))):
-                best = note_validation(setup, step, metrics)
+            if "validate" in due and (metrics := oom_guard.run(step, partial(validate, setup))):
+                best = record_validation(setup, step, metrics)
                 emit(ValidationDone(step, metrics))
             if "preview" in due and setup.world.is_main:
                 _emit_preview(setup, step, emit)
-            is_out_of_patience = timetable.is_out_of_patience()
-            if is_out_of_patience:
+            stops_early = triggers.should_stop_early()
+            if stops_early:
                 emit(Notice("info", "Stopped early: validation loss stopped improving.", "", step))
-            stopping = "stop" in due or is_out_of_patience
+            stopping = "stop" in due or stops_early
             is_last = stopping or step == setup.last_step
             # Skip checkpoints while updates are being skipped (NaN), except the last one.
-            if setup.world.is_main and (is_last or (best or "save" in due) and meter.is_sound):
+            if setup.world.is_main and (
+                is_last or (best or "save" in due) and step_metrics.is_last_step_applied
+            ):
                 writer.save(step, best=best, wait=is_last)
             if stopping:
                 return "stopped" if "stop" in due else "finished"
-            sweep(step, is_pause=bool(due))
+            collect_garbage(step, is_pause=bool(due))
             if due:
-                timetable.done(due)
-                meter.restart()
+                triggers.mark_done(due)
+                step_metrics.restart_timer()
     return "finished"
 
 
@@ -79,21 +81,21 @@ def train_step(setup: Setup, step: int) -> dict[str, Tensor]:
         group["lr"] = lr
     setup.optimizer.zero_grad(set_to_none=True)
     losses: dict[str, Tensor] = {}
-    setup.enter("data")
+    setup.begin_part("data")
     with saved_norm_stats(setup.model) as statistics:
         for host_batch in setup.train_batches.micro_batches(step):
             batch = host_batch.to(setup.device)
-            setup.enter("forward")
+            setup.begin_part("forward")
             with setup.precision.autocast(setup.device):
                 parts = setup.family.losses(setup.model, batch)
             # Losses are divided by the totals of the whole step, so micro-steps simply add up.
             loss = torch.stack(list(parts.values())).sum()
-            setup.enter("backward")
+            setup.begin_part("backward")
             setup.precision.scaler.scale(loss).backward()
-            setup.enter("data")
+            setup.begin_part("data")
             for name, value in parts.items():
                 losses[name] = losses[name] + value.detach() if name in losses else value.detach()
-    setup.enter("update")
+    setup.begin_part("update")
     sum_gradients(setup.model, setup.world)
     losses = sum_values(losses, setup.world)
     propagate_nan_to_gradients(setup, losses)

@@ -8,14 +8,14 @@ import psutil
 import torch
 from torch import Tensor
 
-from trainer.callbacks.step_timer import Lap, Splits, Stopwatch, seconds_by_part
-from trainer.core.device import DeviceUse, glance_at
+from trainer.callbacks.step_timer import Lap, OptimizerTimer, StepTimer, seconds_by_part
+from trainer.core.device import DeviceUse, read_use_or_none
 from trainer.core.events import Event, StepDone
 from trainer.core.train_state import Setup
 from trainer.training.nan_recovery import NanRecovery
 
 _GIB = 1024**3
-_GLANCE_S = 2.0  # chosen by hand: a chart needs no more, and a driver query takes a moment
+_DEVICE_INTERVAL_S = 2.0  # chosen by hand: a chart needs no more, and a driver query takes a moment
 _PARTS = {"data": "perf/data_wait_s", "forward": "perf/forward_s", "backward": "perf/backward_s"}
 """Metrics for the parts of a step. The optimizer's time comes from its hooks."""
 
@@ -31,7 +31,7 @@ class _Pending:
     parts: list[tuple[str, Lap]]
 
 
-class Meter:
+class StepMetrics:
     """Measures steps without making the device wait for the host.
 
     The values of step N are copied to the host asynchronously and read after step N + 1 was
@@ -41,21 +41,21 @@ class Meter:
     def __init__(self, setup: Setup, emit: Callable[[Event], None]) -> None:
         self._setup = setup
         self._emit = emit
-        self._divergence = NanRecovery(setup, emit)
+        self._nan_recovery = NanRecovery(setup, emit)
         self._pending: _Pending | None = None
         self._process = psutil.Process()
-        self._stopwatch = Stopwatch(setup.optimizer, setup.device)
-        self._splits = Splits(setup.device)
-        setup.enter = self._splits.enter
-        self._glanced_at = 0.0
+        self._optimizer_timer = OptimizerTimer(setup.optimizer, setup.device)
+        self._step_timer = StepTimer(setup.device)
+        setup.begin_part = self._step_timer.begin_part
+        self._device_read_at = 0.0
         self._last = time.monotonic()
         self._cpu_last = time.process_time()
         self._waited_s = setup.train_batches.waited_s
         self._trained_s = float(setup.progress.get("trained_s", 0.0))
 
-    def step_done(self, step: int, tensors: dict[str, Tensor]) -> None:
+    def record(self, step: int, tensors: dict[str, Tensor]) -> None:
         """Record the metrics of a step: loss terms and `grad_norm`, scalars on the device."""
-        self._splits.enter("rest")
+        self._step_timer.begin_part("rest")
         pending = self._copy(step, tensors)
         self._read()
         self._pending = pending
@@ -63,17 +63,17 @@ class Meter:
         if self._setup.device.type == "cpu":
             self._read()
 
-    def finish(self) -> None:
+    def flush(self) -> None:
         """Read the pending step, so that an action between steps sees all metrics."""
         self._read()
         self._setup.progress["trained_s"] = self._trained_s
 
     @property
-    def is_sound(self) -> bool:
+    def is_last_step_applied(self) -> bool:
         """Whether the last step updated the weights; otherwise no checkpoint should be saved."""
         return not self._setup.progress.get("skipped_in_a_row")
 
-    def restart(self) -> None:
+    def restart_timer(self) -> None:
         """Exclude the time since the last step from the next step's duration."""
         self._last, self._cpu_last = time.monotonic(), time.process_time()
 
@@ -88,7 +88,7 @@ class Meter:
             host.copy_(values, non_blocking=True)
             ready, values = torch.cuda.Event(), host
             ready.record()
-        lap, parts = self._stopwatch.take(), self._splits.take()
+        lap, parts = self._optimizer_timer.take(), self._step_timer.take()
         return _Pending(step, names, values, ready, self._facts(step), lap, parts)
 
     def _facts(self, step: int) -> dict[str, float]:
@@ -105,7 +105,7 @@ class Meter:
         self._waited_s = waited_s
         if setup.optimizer_spec.effective_lr is not None:
             facts["train/lr_scheduled"] = float(setup.optimizer.param_groups[0]["lr"])
-        facts |= self._glance()
+        facts |= self._device_metrics()
         # The allocator's own counters: reading them needs no synchronization.
         if setup.device.type == "cuda":
             facts["perf/memory_gib"] = torch.cuda.memory_allocated(setup.device) / _GIB
@@ -115,13 +115,13 @@ class Meter:
             facts["perf/memory_gib"] = facts["perf/host_memory_gib"]
         return facts
 
-    def _glance(self) -> dict[str, float]:
-        """Return the device's utilization and temperature, at most every `_GLANCE_S` seconds."""
+    def _device_metrics(self) -> dict[str, float]:
+        """Return the device's utilization and temperature, at most every `_DEVICE_INTERVAL_S` seconds."""
         now = time.monotonic()
-        if now - self._glanced_at < _GLANCE_S:
+        if now - self._device_read_at < _DEVICE_INTERVAL_S:
             return {}
-        self._glanced_at = now
-        use = glance_at(self._setup.machine) or DeviceUse(0.0, 0.0)
+        self._device_read_at = now
+        use = read_use_or_none(self._setup.machine) or DeviceUse(0.0, 0.0)
         told = {
             "perf/utilisation_percent": use.utilisation_percent,
             "perf/temperature_c": use.temperature_c,
@@ -162,4 +162,4 @@ class Meter:
         # A NaN loss (the only value unequal to itself) is always logged.
         if pending.step % self._setup.config.training.log_every == 0 or loss != loss:
             self._emit(StepDone(pending.step, metrics))
-        self._divergence.record(pending.step, loss, grad_norm)
+        self._nan_recovery.record(pending.step, loss, grad_norm)

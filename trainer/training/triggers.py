@@ -7,12 +7,12 @@ from typing import Any
 from trainer.core.events import Event
 from trainer.core.train_state import Cadence, Setup
 from trainer.training.distributed import agree, share_number
-from trainer.training.run_length import take_up_change
+from trainer.training.run_length import apply_step_request
 
-DEEDS = ("validate", "preview", "save", "stop", "plan")
+ACTIONS = ("validate", "preview", "save", "stop", "plan")
 
 
-class Timetable:
+class Triggers:
     """Decides what is due from the configured intervals and the requests in `control/`."""
 
     def __init__(self, setup: Setup, emit: Callable[[Event], None]) -> None:
@@ -25,7 +25,7 @@ class Timetable:
         }
         now = time.monotonic()
         self._done_at = dict.fromkeys(self._cadences, now)
-        if self.is_out_of_patience():
+        if self.should_stop_early():
             # A run that stopped early and is resumed gets its full patience again.
             setup.progress["since_best"] = 0
 
@@ -39,11 +39,11 @@ class Timetable:
     def due_after(self, step: int) -> set[str]:
         """Return the actions due after a step, as rank 0 decides."""
         setup = self._setup
-        changed = take_up_change(setup, step, self._emit) if setup.world.is_main else None
+        changed = apply_step_request(setup, step, self._emit) if setup.world.is_main else None
         due = {
-            deed
-            for deed, cadence in self._cadences.items()
-            if _is_due(cadence, step, time.monotonic() - self._done_at[deed])
+            action
+            for action, cadence in self._cadences.items()
+            if _is_due(cadence, step, time.monotonic() - self._done_at[action])
         }
         # The last step always gets a validation and a checkpoint, whatever the intervals say.
         if step == (changed or setup.last_step):
@@ -57,25 +57,25 @@ class Timetable:
             due.add("plan")
         # Ranks must agree: files and clocks differ between them, and a rank that alone validates
         # or stops would leave the others waiting in a collective operation.
-        due = agree(setup.world, due, DEEDS)
+        due = agree(setup.world, due, ACTIONS)
         if "plan" in due:
             setup.last_step = share_number(setup.world, changed or 0)
         return due - {"plan"}
 
-    def done(self, deeds: set[str]) -> None:
+    def mark_done(self, actions: set[str]) -> None:
         """Mark actions as done: remove their requests and restart their intervals."""
         now = time.monotonic()
-        for deed in deeds & self._cadences.keys():
-            self._done_at[deed] = now
-            (self._setup.folder / "control" / deed).unlink(missing_ok=True)
+        for action in actions & self._cadences.keys():
+            self._done_at[action] = now
+            (self._setup.folder / "control" / action).unlink(missing_ok=True)
 
-    def is_out_of_patience(self) -> bool:
+    def should_stop_early(self) -> bool:
         """Return whether validation has not improved for as many times as the patience allows."""
         patience = self._setup.config.training.patience
         return patience > 0 and self._setup.progress.get("since_best", 0) >= patience
 
 
-def note_validation(setup: Setup, step: int, metrics: dict[str, float]) -> bool:
+def record_validation(setup: Setup, step: int, metrics: dict[str, float]) -> bool:
     """Store a validation in the run's progress and return whether it is the best so far."""
     progress: dict[str, Any] = setup.progress
     progress["validation"] = metrics | {"step": step}

@@ -13,7 +13,7 @@ _LOG = logging.getLogger("timbre")
 _FREQUENT = (StepDone, PhaseChanged)  # too many for log.txt; events.jsonl has them
 
 
-class Teller:
+class EventWriter:
     """Writes the events of the main process to the run's log and passes them to a listener.
 
     While the disk is full, events wait in memory and training continues. The first time this
@@ -36,9 +36,9 @@ class Teller:
             _LOG.info("%s", event)
         if self._listen is not None:
             self._listen(event)
-        self._see_whether_full()
+        self._handle_full_disk()
 
-    def _see_whether_full(self) -> None:
+    def _handle_full_disk(self) -> None:
         events = self._run.events
         if events.num_waiting:
             if not self._has_pruned:

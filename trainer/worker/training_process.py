@@ -41,8 +41,8 @@ from trainer.training.distributed import join_world, leave_world
 from trainer.training.loop import train
 from trainer.training.oom_recovery import OomGuard, RestartFromCheckpoint, restore_adaptation
 from trainer.training.preflight import check_resources
-from trainer.training.run_length import take_up_plan
-from trainer.worker.event_writer import Teller
+from trainer.training.run_length import restore_run_length
+from trainer.worker.event_writer import EventWriter
 from trainer.worker.supervisor import die_with_parent
 
 _LOG = logging.getLogger("timbre")
@@ -72,7 +72,7 @@ def continue_run(run: Run, listen: Callable[[Event], None] | None = None) -> int
             pop_ending(run.folder)  # left over from an earlier process
     heartbeat = set_up_process(run, world)
     # Every event counts as a sign of life, so the heartbeat sees all of them.
-    emit = heartbeat.watch(Teller(run, world, listen))
+    emit = heartbeat.watch(EventWriter(run, world, listen))
     known: RunSeries | None = run.series()
     try:
         while (ending := _train_and_report(run, world, emit, known)) is None:
@@ -105,7 +105,7 @@ def _train_and_report(
     try:
         setup = assemble(run.folder, run.current_config, world=world, emit=emit)
         restore_adaptation(setup, run.series().adapted)
-        take_up_plan(setup, run.series().plan, emit)
+        restore_run_length(setup, run.series().plan, emit)
         check_resources(setup)
         emit(describe_start(setup, OomGuard(setup, emit).probe_largest()))
         columns = known.steps.columns if known is not None else {}

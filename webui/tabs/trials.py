@@ -11,7 +11,7 @@ import gradio as gr
 
 from trainer.config.presets import PRESETS, apply_preset
 from trainer.config.resolve import resolve
-from trainer.core.device import Device, glance_at, list_devices
+from trainer.core.device import Device, list_devices, read_use_or_none
 from trainer.core.errors import ConfigError, RunError, TimbreError
 from trainer.core.run_config import RunConfig
 from trainer.profiling.recommendations import PURPOSES, advise, advise_preset
@@ -137,7 +137,7 @@ def describe_estimate(found: dict[str, Any], steps: int, device: Device) -> str:
         )
         problem = f"This exceeds the {_gib(usable)} GB that a run may use here. {remedy}"
         return f'<div class="notice error">{words}<br>{problem}</div>'
-    use = glance_at(device)
+    use = read_use_or_none(device)
     free = use.memory_total_gib - use.memory_used_gib if use else usable
     if peak > free:
         busy = f"Only {_gib(free)} GB are free now: other programs use the rest."

@@ -52,7 +52,7 @@ def prepare_dataset(
     """
     clips = choose_clips(folder, config, emit)
     usable, unusable, corpus, key = _survey_clips(folder, config, family, options, clips, emit)
-    _tell_unusable(emit, clips, unusable | corpus.unusable)
+    _report_unusable(emit, clips, unusable | corpus.unusable)
     mark_unusable(folder / "ledger.csv", unusable | corpus.unusable)
     kept = [clip for clip in usable if clip.id in corpus.features]
     train = tuple(clip for clip in kept if clip.split == "train")
@@ -231,7 +231,7 @@ def _reporter(folder: Path, emit: Emit) -> Callable[[str, int, int], None]:
     return report
 
 
-def _tell_unusable(emit: Emit, clips: list[Clip], unusable: dict[str, str]) -> None:
+def _report_unusable(emit: Emit, clips: list[Clip], unusable: dict[str, str]) -> None:
     by_id = {clip.id: clip for clip in clips}
     # The first 20 are enough to see a pattern; the ledger lists all of them.
     for clip_id, reason in list(unusable.items())[:20]:

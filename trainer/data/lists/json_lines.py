@@ -28,8 +28,8 @@ from trainer.data.lists.listing import (
     Progress,
     Source,
     no_progress,
+    report_rows,
     shown,
-    tell_rows,
     text_fault,
 )
 
@@ -80,7 +80,7 @@ def read_json_lines(
     )
     place = _Place(name, split, language, AudioFinder(path.parent))
     for done, (number, line) in enumerate(lines, 1):
-        tell_rows(progress, done, len(lines))
+        report_rows(progress, done, len(lines))
         result = _read_row(number, line, place)
         (listing.entries if isinstance(result, Entry) else listing.problems).append(result)  # type: ignore[arg-type]
     if all(problem.kind == "broken_row" for problem in listing.problems) and not listing.entries:

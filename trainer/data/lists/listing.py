@@ -86,7 +86,7 @@ def no_progress(phase: str, done: int, total: int) -> None:
     """Ignore progress."""
 
 
-def tell_rows(progress: Progress, done: int, total: int) -> None:
+def report_rows(progress: Progress, done: int, total: int) -> None:
     """Report the number of rows read, about a hundred times for a long list."""
     if total >= _LONG_LIST and (done % (total // 100) == 0 or done == total):
         progress("Reading the list", done, total)
@@ -136,7 +136,7 @@ def read_listing(
             listing.entries.append(result)
         else:
             listing.problems.append(result)
-        tell_rows(progress, source.num_rows - len(body), source.num_rows)
+        report_rows(progress, source.num_rows - len(body), source.num_rows)
     return listing
 
 

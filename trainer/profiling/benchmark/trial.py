@@ -16,13 +16,13 @@ from typing import Any
 import psutil
 import torch
 
-from trainer.callbacks.step_timer import Stopwatch
+from trainer.callbacks.step_timer import OptimizerTimer
 from trainer.config.resolve import Entries, resolve
 from trainer.core.errors import TimbreError
 from trainer.core.events import Event, Notice
 from trainer.core.probe import probe
 from trainer.core.run_config import RunConfig
-from trainer.core.train_state import Setup, World, weights_for_evaluation
+from trainer.core.train_state import Setup, World, evaluation_weights
 from trainer.core.types import Batch
 from trainer.data.features.dataset import Dataset, prepare_dataset
 from trainer.profiling.benchmark.memory import peak_on_cpu
@@ -160,7 +160,7 @@ def _make_setup(
 
 def _time_steps(job: Job, setup: Setup, row: Row) -> None:
     """Train, and record what a step takes after the warm-up steps."""
-    stopwatch, clock = Stopwatch(setup.optimizer, setup.device), _Clock(setup.device)
+    stopwatch, clock = OptimizerTimer(setup.optimizer, setup.device), _Clock(setup.device)
     first = setup.first_step
     for step in range(first, first + job.warm_up):
         train_step(setup, step)
@@ -233,7 +233,7 @@ class _Clock:
 def _judge(setup: Setup) -> float:
     """Return the loss of the first step's batches with the current weights, without dropout."""
     total = 0.0
-    with weights_for_evaluation(setup):
+    with evaluation_weights(setup):
         for host_batch in setup.train_batches.micro_batches(setup.first_step):
             with setup.precision.autocast(setup.device):
                 losses = setup.family.losses(setup.model, host_batch.to(setup.device))
