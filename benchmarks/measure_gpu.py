@@ -29,11 +29,15 @@ from trainer.core.registry import discover
 from trainer.core.run_config import Choice, RunConfig, TrainingConfig
 from trainer.core.specs import OptimizerSpec
 from trainer.core.train_state import Setup, World
-from trainer.profiling.benchmark import Ladder, MeasurePlan
+from trainer.profiling.benchmark import Benchmark, BenchmarkPlan
 from trainer.profiling.benchmark.benchmark import describe_machine
-from trainer.profiling.benchmark.goals import judge_goals
-from trainer.profiling.benchmark.report import line_of
-from trainer.profiling.synthetic_batches import imagine, make_up_clips, rehearsal_of
+from trainer.profiling.benchmark.goals import check_goals
+from trainer.profiling.benchmark.report import format_trial
+from trainer.profiling.synthetic_batches import (
+    make_synthetic,
+    make_synthetic_clips,
+    synthetic_spec_of,
+)
 from trainer.training.assemble import build_setup, seed_everything, take_device
 from trainer.training.loop import train_step
 
@@ -68,12 +72,12 @@ def main() -> None:
     report = measure_in_children(chosen.device, chosen.size, chosen.json, chosen.minutes)
     found = report["optimizers"]
     left = chosen.minutes - (time.monotonic() - began) / 60
-    for ladder in _measure_ladder(chosen, left):
-        measurement = ladder.measurement
+    for benchmark in _measure_ladder(chosen, left):
+        measurement = benchmark.measurement
         report |= {
             "machine": measurement.machine,
             "seconds": round(time.monotonic() - began, 1),
-            "goals": judge_goals(measurement, found.get("matmul_tflops")),
+            "goals": check_goals(measurement, found.get("matmul_tflops")),
             "ladder": measurement.to_json(),
         }
         # After every row, so that a call that is cut off leaves what it has.
@@ -130,12 +134,12 @@ def _write(path: Path, report: dict[str, Any]) -> None:
 def _measure_ladder(chosen: argparse.Namespace, minutes: float) -> Any:
     """Yield the ladder after each of its rows."""
     config = make_config(chosen.device)
-    plan = MeasurePlan(config, size=chosen.size, minutes=minutes, goals=chosen.goals)
-    ladder = Ladder(plan)
-    for row in ladder.rows():
-        print(line_of(row, ladder.measurement.row("fp32")), flush=True)
-        yield ladder
-    yield ladder
+    plan = BenchmarkPlan(config, size=chosen.size, minutes=minutes, goals=chosen.goals)
+    benchmark = Benchmark(plan)
+    for row in benchmark.trials():
+        print(format_trial(row, benchmark.measurement.trial("fp32")), flush=True)
+        yield benchmark
+    yield benchmark
 
 
 def make_config(device: str, boxes: dict[str, dict[str, Any]] | None = None) -> RunConfig:
@@ -192,8 +196,10 @@ def make_setup(config: RunConfig, size: str, folder: Path) -> Setup:
     """Return a Setup of a random network of a size on clips of the usual longest."""
     seed_everything(0)
     entries, machine = resolve(config), take_device(config.training.device)
-    clips = make_up_clips([rehearsal_of(entries).longest_s] * 2 * config.training.batch_size)
-    dataset = imagine(config, entries, clips, size)
+    clips = make_synthetic_clips(
+        [synthetic_spec_of(entries).longest_s] * 2 * config.training.batch_size
+    )
+    dataset = make_synthetic(config, entries, clips, size)
     model = entries.family.load(None, entries.family_options, dataset.corpus.facts)
     model = model.to(torch.device(machine.torch_name))
     setup = build_setup(

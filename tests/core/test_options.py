@@ -15,7 +15,7 @@ class _Options:
     rate: float = option(0.5, "Rate", "How fast.", min=0.0, max=1.0)
     count: int = option(3, "Count", "How many.", min=1)
     limit: int | None = option(None, "Limit", "Empty: none.", max=9)
-    loud: bool = option(False, "Loud", "Whether.", folded=True)
+    loud: bool = option(False, "Loud", "Whether.", advanced=True)
     mode: str = option("a", "Mode", "Which.", choices=("a", "b"))
     hidden: int = 7
 
@@ -32,7 +32,7 @@ def test_the_documented_fields_come_in_their_order_with_all_that_is_known() -> N
         "rate", float, False, 0.5, "Rate", "How fast.", 0.0, 1.0, (), False, False
     )
     assert (infos[2].kind, infos[2].optional, infos[2].default) == (int, True, None)
-    assert infos[3].folded
+    assert infos[3].advanced
     assert infos[4].choices == ("a", "b")
 
 

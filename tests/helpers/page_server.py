@@ -126,7 +126,7 @@ def _serve() -> None:
         return estimates[0]
 
     estimates: list[dict[str, Any]] = []
-    real_foresee, trials._foresee = trials._foresee, foresee_once
+    real_foresee, trials._run_estimate = trials._run_estimate, foresee_once
     demo = _small_demo(Path.cwd() / "demo", studio.demo_data())
     studio.demo_data = train.demo_data = lambda: demo
     start.demo_config = shorter_demo

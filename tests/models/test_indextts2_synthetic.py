@@ -12,7 +12,7 @@ from trainer.core.types import Batch, Features
 from trainer.models.indextts2 import FAMILY
 from trainer.models.indextts2.options import Options
 from trainer.profiling.memory_estimate import estimate
-from trainer.profiling.synthetic_batches import make_up_clips
+from trainer.profiling.synthetic_batches import make_synthetic_clips
 
 GPU = Device("cuda", 0, "a GPU of another machine", 24.0, (8, 9))
 
@@ -25,9 +25,11 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("conditioning", ["precomputed", "trained"])
 def test_imagined_clips_train_the_bare_network(conditioning: str) -> None:
     options = Options(conditioning=conditioning)
-    assert FAMILY.rehearsal is not None and FAMILY.draws is not None
-    corpus = FAMILY.rehearsal.imagine(None, options, make_up_clips([1.0, 2.5]), "tiny")
-    model = FAMILY.rehearsal.network(options, corpus.facts)
+    assert FAMILY.synthetic is not None and FAMILY.draws is not None
+    corpus = FAMILY.synthetic.make_synthetic(
+        None, options, make_synthetic_clips([1.0, 2.5]), "tiny"
+    )
+    model = FAMILY.synthetic.network(options, corpus.facts)
 
     drawn: list[Features] = list(corpus.features.values())
     counted: list[dict[str, float]] = [FAMILY.counts(clip) for clip in drawn]

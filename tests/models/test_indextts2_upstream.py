@@ -15,7 +15,7 @@ from trainer.core.errors import CheckpointError, DataError
 from trainer.models.indextts2.checkpoint.weights import load, terms
 from trainer.models.indextts2.inference.synthesis import silence, synthesize
 from trainer.models.indextts2.options import Options
-from trainer.models.indextts2.training.synthetic import imagine
+from trainer.models.indextts2.training.synthetic import make_synthetic
 from trainer.models.indextts2.upstream.package import _FILES, Original
 
 PACKAGE = '''
@@ -87,7 +87,7 @@ def make_voice(original: Original) -> tuple[Any, dict[str, Any]]:
         original_reference=original.reference,
         original_limit_s=60,
     )
-    facts = imagine(None, options, [], "").facts
+    facts = make_synthetic(None, options, [], "").facts
     return load(None, options, facts), facts
 
 

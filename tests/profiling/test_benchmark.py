@@ -19,15 +19,20 @@ from trainer.core.run_config import Choice, RunConfig, TrainingConfig
 from trainer.core.specs import Optimization
 from trainer.profiling.benchmark import benchmark as ladder_module
 from trainer.profiling.benchmark import plan as plan_module
-from trainer.profiling.benchmark.benchmark import Ladder
-from trainer.profiling.benchmark.goals import judge_goals, plan_goals
+from trainer.profiling.benchmark.benchmark import Benchmark
+from trainer.profiling.benchmark.goals import check_goals, plan_goals
 from trainer.profiling.benchmark.peaks import peak_flops
-from trainer.profiling.benchmark.plan import MeasurePlan, available_boxes, plan_rows, row_of_all
-from trainer.profiling.benchmark.report import line_of, to_markdown
-from trainer.profiling.benchmark.trial import Job, carry_out
+from trainer.profiling.benchmark.plan import (
+    BenchmarkPlan,
+    available_optimizations,
+    plan_trials,
+    trial_of_all,
+)
+from trainer.profiling.benchmark.report import format_trial, to_markdown
+from trainer.profiling.benchmark.trial import TrialJob, run_trial
 from trainer.profiling.measurements import (
     Measurement,
-    Row,
+    Trial,
     keep,
     list_kept,
     new_path,
@@ -35,7 +40,7 @@ from trainer.profiling.measurements import (
     s_per_step_of,
 )
 from trainer.profiling.memory_estimate import estimate
-from trainer.profiling.synthetic_batches import make_up_clips
+from trainer.profiling.synthetic_batches import make_synthetic_clips
 from trainer.training.assemble import choose_device
 
 CPU = choose_device("cpu")
@@ -55,9 +60,9 @@ def _own_cache_and_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     torch.backends.cudnn.allow_tf32 = tf32
 
 
-def _done(name: str, boxes: dict[str, Any] | None = None, **values: Any) -> Row:
+def _done(name: str, boxes: dict[str, Any] | None = None, **values: Any) -> Trial:
     facts = {"s_per_step": 1.0, "peak_gib": 4.0, "trained": 10, "parameters": 10, "flops": 1e12}
-    return Row(name, name, ["alone"], boxes or {}, state="done", **(facts | values))
+    return Trial(name, name, ["alone"], boxes or {}, state="done", **(facts | values))
 
 
 # The goals
@@ -72,19 +77,21 @@ def test_the_rows_of_the_goals_hold_what_each_is_for() -> None:
     assert rows["fast_batch32"].changes == {"training": {"batch_size": 32}}
     assert rows["fast_graphs"].boxes["compile"]["mode"] == "reduce-overhead"
     assert rows["within_7.2gb"].boxes["bf16_weights"] == {"updates": "stochastic"}
-    assert MeasurePlan(SMALL).config_of(rows["fast_batch32"]).training.batch_size == 32
+    assert BenchmarkPlan(SMALL).config_of(rows["fast_batch32"]).training.batch_size == 32
 
 
 def test_goals_are_measured_before_single_boxes_and_without_a_gpu_only_when_asked_for() -> None:
-    plain, asked = (_Answering(MeasurePlan(SMALL, "small", goals=goals)) for goals in (None, True))
-    names = [[row.name for row in ladder.rows()] for ladder in (plain, asked)]
+    plain, asked = (
+        _Answering(BenchmarkPlan(SMALL, "small", goals=goals)) for goals in (None, True)
+    )
+    names = [[row.name for row in benchmark.trials()] for benchmark in (plain, asked)]
 
     assert "fast" not in names[0]
     assert names[1].index("fast") < names[1].index("lora")
     assert "within_7.2gb" not in names[1], "the memory of a CPU cannot be limited"
 
 
-def _measured(*rows: Row) -> Measurement:
+def _measured(*rows: Trial) -> Measurement:
     return Measurement("", {}, {}, list(rows))
 
 
@@ -94,7 +101,7 @@ def test_goals_are_judged_on_what_was_measured() -> None:
     lean = _done("lean", peak_gib=4.0, s_per_step=0.032)
 
     found = {
-        each["goal"]: each for each in judge_goals(_measured(first, fast, lean), matmul_tflops=750)
+        each["goal"]: each for each in check_goals(_measured(first, fast, lean), matmul_tflops=750)
     }
 
     assert found["times as fast as strict fp32"]["found"] == pytest.approx(8.0)
@@ -111,7 +118,7 @@ def test_goals_are_judged_on_what_was_measured() -> None:
 
 
 def test_the_first_row_is_plain_and_every_set_of_boxes_comes_once() -> None:
-    rows, _ = plan_rows(GPU)
+    rows, _ = plan_trials(GPU)
     sets = [frozenset(row.boxes) for row in rows]
 
     assert rows[0].boxes == {}
@@ -119,7 +126,7 @@ def test_the_first_row_is_plain_and_every_set_of_boxes_comes_once() -> None:
 
 
 def test_the_rows_hold_the_fair_baseline_the_guide_and_each_box_alone() -> None:
-    rows, notes = plan_rows(GPU)
+    rows, notes = plan_trials(GPU)
     of_guide = [list(row.boxes) for row in rows if "guide" in row.groups]
     alone = {next(iter(row.boxes)) for row in rows if "alone" in row.groups}
 
@@ -136,7 +143,7 @@ def test_the_rows_hold_the_fair_baseline_the_guide_and_each_box_alone() -> None:
 
 
 def test_what_a_device_lacks_is_left_out_with_its_reason() -> None:
-    boxes, notes = available_boxes(CPU)
+    boxes, notes = available_optimizations(CPU)
 
     assert "tf32" not in boxes
     assert any(note.startswith("tf32: TF32 is a number format") for note in notes)
@@ -147,26 +154,26 @@ def test_a_box_that_appears_later_is_measured_as_well(monkeypatch: pytest.Monkey
     later = replace(entries["sdpa"], name="later", label="A later box")
     monkeypatch.setattr(plan_module, "discover", lambda *_: entries | {"later": later})
 
-    rows, _ = plan_rows(CPU)
+    rows, _ = plan_trials(CPU)
 
     assert "later" in [row.name for row in rows]
 
 
 def test_a_box_that_decides_for_itself_is_measured_always() -> None:
-    boxes, _ = available_boxes(GPU)
+    boxes, _ = available_optimizations(GPU)
 
     assert boxes["compile"] == {"when": "always"}
 
 
 def test_all_of_them_are_those_that_worked_and_train_the_same_weights() -> None:
-    boxes, _ = available_boxes(CPU)
+    boxes, _ = available_optimizations(CPU)
     measured = [_done("fp32"), *(_done(name, {name: {}}) for name in boxes)]
     late = next(row for row in measured if row.name == "mixed_precision")
     late.state = "deadline"
     next(row for row in measured if row.name == "lora").trained = 2
     next(row for row in measured if row.name == "compile").state = "skipped"
 
-    row = row_of_all(CPU, measured)
+    row = trial_of_all(CPU, measured)
 
     left_out = {"mixed_precision", "lora", "reproducible", "compile"}
     assert set(row.boxes) == set(boxes) - left_out
@@ -176,9 +183,9 @@ def test_all_of_them_are_those_that_worked_and_train_the_same_weights() -> None:
 # A row
 
 
-def _carry_out(tmp_path: Path, boxes: dict[str, dict[str, Any]], size: str = "small") -> Row:
-    job = Job(
-        row=asdict(Row("row", "row", ["ladder"], boxes)),
+def _carry_out(tmp_path: Path, boxes: dict[str, dict[str, Any]], size: str = "small") -> Trial:
+    job = TrialJob(
+        row=asdict(Trial("row", "row", ["ladder"], boxes)),
         config=replace(SMALL, optimizations=boxes).to_json(),
         size=size,
         lengths="spread",
@@ -189,8 +196,8 @@ def _carry_out(tmp_path: Path, boxes: dict[str, dict[str, Any]], size: str = "sm
         deadline_s=100.0,
     )
     (tmp_path / "job.json").write_text(json.dumps(asdict(job)))
-    assert carry_out(tmp_path / "job.json", tmp_path / "row.json") == 0
-    return Row(**json.loads((tmp_path / "row.json").read_text()))
+    assert run_trial(tmp_path / "job.json", tmp_path / "row.json") == 0
+    return Trial(**json.loads((tmp_path / "row.json").read_text()))
 
 
 def test_a_row_tells_time_memory_loss_and_what_was_on(tmp_path: Path) -> None:
@@ -222,33 +229,33 @@ def test_what_cannot_be_used_is_a_refused_row(tmp_path: Path) -> None:
 # The ladder
 
 
-class _Answering(Ladder):
+class _Answering(Benchmark):
     """A ladder whose children answer at once."""
 
     cancel_after = ""
 
-    def _run_child(self, row: Row, deadline_s: float, timed_s: float) -> Row:
+    def _run_child(self, row: Trial, deadline_s: float, timed_s: float) -> Trial:
         if row.name == self.cancel_after:
             self.cancel()
         return replace(row, state="done", s_per_step=1.0, trained=10, loss=2.0, loss_after=3)
 
 
 def test_a_ladder_measures_all_rows_and_repeats_the_first_at_the_end() -> None:
-    ladder = _Answering(MeasurePlan(SMALL, "small"))
+    benchmark = _Answering(BenchmarkPlan(SMALL, "small"))
 
-    rows = list(ladder.rows())
+    rows = list(benchmark.trials())
 
     assert rows[0].name == "fp32"
     assert rows[-1].name == "fp32_again"
     assert rows[-1].loss_drift == 0.0
     assert any(row.name == "all" for row in rows)
-    assert ladder.measurement.state == "finished"
+    assert benchmark.measurement.state == "finished"
 
 
 def test_rows_without_time_are_skipped_and_say_so() -> None:
-    ladder = _Answering(MeasurePlan(SMALL, "small", minutes=0.1))
+    benchmark = _Answering(BenchmarkPlan(SMALL, "small", minutes=0.1))
 
-    rows = list(ladder.rows())
+    rows = list(benchmark.trials())
 
     assert rows[0].is_done
     assert {row.state for row in rows[1:]} == {"skipped"}
@@ -256,14 +263,14 @@ def test_rows_without_time_are_skipped_and_say_so() -> None:
 
 
 def test_a_cancelled_ladder_keeps_what_it_has() -> None:
-    ladder = _Answering(MeasurePlan(SMALL, "small"))
-    ladder.cancel_after = "sdpa"
+    benchmark = _Answering(BenchmarkPlan(SMALL, "small"))
+    benchmark.cancel_after = "sdpa"
 
-    rows = list(ladder.rows())
+    rows = list(benchmark.trials())
 
     assert [row.state for row in rows[:2]] == ["done", "done"]
     assert {row.state for row in rows[2:]} == {"cancelled"}
-    assert ladder.measurement.state == "cancelled"
+    assert benchmark.measurement.state == "cancelled"
 
 
 def test_a_child_that_takes_too_long_is_ended(
@@ -273,10 +280,10 @@ def test_a_child_that_takes_too_long_is_ended(
     program.write_text("#!/bin/sh\nexec sleep 900\n")
     program.chmod(0o755)
     monkeypatch.setattr(ladder_module.sys, "executable", str(program))
-    ladder = Ladder(MeasurePlan(SMALL, "small"))
+    benchmark = Benchmark(BenchmarkPlan(SMALL, "small"))
     began = time.monotonic()
 
-    row = ladder._run_child(Row("row", "row", [], {}), deadline_s=0.3, timed_s=0.1)
+    row = benchmark._run_child(Trial("row", "row", [], {}), deadline_s=0.3, timed_s=0.1)
 
     assert row.state == "deadline"
     assert time.monotonic() - began < 600
@@ -290,7 +297,9 @@ def test_a_child_that_fails_leaves_its_last_words(
     program.chmod(0o755)
     monkeypatch.setattr(ladder_module.sys, "executable", str(program))
 
-    row = Ladder(MeasurePlan(SMALL, "small"))._run_child(Row("row", "row", [], {}), 60.0, 0.1)
+    row = Benchmark(BenchmarkPlan(SMALL, "small"))._run_child(
+        Trial("row", "row", [], {}), 60.0, 0.1
+    )
 
     assert (row.state, row.reason) == ("failed", "the GPU fell off")
 
@@ -377,7 +386,7 @@ def test_seconds_are_foretold_only_from_a_like_measurement() -> None:
 def test_a_table_shows_ratios_to_the_first_row() -> None:
     rows = [_done("fp32"), _done("fast", {"sdpa": {}}, s_per_step=0.5, peak_gib=3.0)]
     rows[1].on = {"sdpa": {"on": True, "detail": ""}}
-    late = Row("compile", "compile", [], {}, "deadline", "it took longer than 9 s")
+    late = Trial("compile", "compile", [], {}, "deadline", "it took longer than 9 s")
 
     table = to_markdown(_measurement(rows=[*rows, late]))
 
@@ -389,7 +398,7 @@ def test_a_table_shows_ratios_to_the_first_row() -> None:
 def test_a_line_names_what_was_asked_for_but_not_on() -> None:
     row = _done("sdpa", {"sdpa": {}})
 
-    assert "not active: sdpa" in line_of(row, _done("fp32"))
+    assert "not active: sdpa" in format_trial(row, _done("fp32"))
 
 
 # The command
@@ -415,7 +424,7 @@ def test_kept_measurements_are_listed_and_shown() -> None:
 def test_rows_are_printed_as_json_lines_as_they_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.commands.measure.Ladder", _Answering)
+    monkeypatch.setattr("trainer.commands.measure.Benchmark", _Answering)
     out = tmp_path / "m.json"
 
     code, told = _command(
@@ -436,7 +445,7 @@ def test_a_size_the_family_lacks_is_refused() -> None:
 def test_what_was_measured_is_what_the_estimate_needs(tmp_path: Path) -> None:
     row = _carry_out(tmp_path, {})
     keep(_measurement(rows=[row]), new_path("fastspeech2"))
-    found = estimate(SMALL, clips=make_up_clips([8.0]))
+    found = estimate(SMALL, clips=make_synthetic_clips([8.0]))
 
     known = s_per_step_of(
         SMALL,
@@ -451,40 +460,40 @@ def test_what_was_measured_is_what_the_estimate_needs(tmp_path: Path) -> None:
 
 
 def test_a_slow_row_leaves_the_others_their_time() -> None:
-    ladder = Ladder(MeasurePlan(SMALL, "small"))
-    ladder._taken = [50.0, 60.0, 70.0]
+    benchmark = Benchmark(BenchmarkPlan(SMALL, "small"))
+    benchmark._taken = [50.0, 60.0, 70.0]
 
-    with_plenty = ladder._deadline(400.0, 100.0, 4, most_s=120.0)
-    with_little = ladder._deadline(150.0, 50.0, 3, most_s=0.0)
+    with_plenty = benchmark._deadline(400.0, 100.0, 4, most_s=120.0)
+    with_little = benchmark._deadline(150.0, 50.0, 3, most_s=0.0)
 
     assert with_plenty == 400.0 - 3 * 60.0
     assert with_little == 50.0
 
 
 def test_where_time_is_short_fewer_rows_are_measured_rather_than_none() -> None:
-    ladder = Ladder(MeasurePlan(SMALL, "small"))
-    ladder._taken = [20.0]
+    benchmark = Benchmark(BenchmarkPlan(SMALL, "small"))
+    benchmark._taken = [20.0]
 
     # Ten rows in 150 s would have 15 s each, in which none ends.
-    assert ladder._deadline(150.0, 15.0, 10, most_s=40.0) == 40.0
-    assert ladder._kept_free_s(_done("lora")) == 100.0
-    assert ladder._kept_free_s(_done("all")) == 20.0
-    assert ladder._kept_free_s(_done("fp32_again")) == 0.0
+    assert benchmark._deadline(150.0, 15.0, 10, most_s=40.0) == 40.0
+    assert benchmark._kept_free_s(_done("lora")) == 100.0
+    assert benchmark._kept_free_s(_done("all")) == 20.0
+    assert benchmark._kept_free_s(_done("fp32_again")) == 0.0
 
 
 def test_what_is_compiled_may_take_all_the_time_that_others_leave(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ladder = Ladder(MeasurePlan(SMALL, "small", minutes=5.0))
+    benchmark = Benchmark(BenchmarkPlan(SMALL, "small", minutes=5.0))
     given: list[float] = []
 
-    def note(row: Row, deadline_s: float, timed_s: float) -> Row:
+    def note(row: Trial, deadline_s: float, timed_s: float) -> Trial:
         given.append(deadline_s)
         return row
 
-    monkeypatch.setattr(ladder, "_run_child", note)
+    monkeypatch.setattr(benchmark, "_run_child", note)
     for boxes in ({"lora": {}}, {"compile": {}}):
-        ladder._taken = [20.0]
-        ladder._carry_out(_done("row", boxes), left=12)
+        benchmark._taken = [20.0]
+        benchmark._carry_out(_done("row", boxes), left=12)
 
     assert given == pytest.approx([75.0, 200.0], abs=2.0)

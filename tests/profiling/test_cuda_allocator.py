@@ -29,11 +29,11 @@ from trainer.core.train_state import Setup, World
 from trainer.optimizers import kron
 from trainer.optimizers._core import elementwise, param_table
 from trainer.profiling.synthetic_batches import (
-    imagine,
     largest_batches,
     longest_clips,
-    make_up_clips,
-    rehearsal_of,
+    make_synthetic,
+    make_synthetic_clips,
+    synthetic_spec_of,
 )
 from trainer.training.assemble import build_setup
 from trainer.training.loop import train_step
@@ -127,10 +127,10 @@ def _card_is_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _setup(family: str, size: str, options: dict[str, Any]) -> Setup:
     config = _config(family, options)
-    entries, clips = resolve(config), longest_clips(make_up_clips([1.0, 0.8]), 2)
-    dataset = imagine(config, entries, clips, size)
+    entries, clips = resolve(config), longest_clips(make_synthetic_clips([1.0, 0.8]), 2)
+    dataset = make_synthetic(config, entries, clips, size)
     with CARD:
-        model = rehearsal_of(entries).network(entries.family_options, dataset.corpus.facts)
+        model = synthetic_spec_of(entries).network(entries.family_options, dataset.corpus.facts)
     setup = build_setup(
         Path("."), config, entries, dataset, model=model, machine=describe_cpu(), world=World()
     )
@@ -201,14 +201,14 @@ def test_cudas_own_list_of_roundings_fits_the_networks(
 ) -> None:
     monkeypatch.setattr("torch.cuda.amp.common.amp_definitely_not_available", lambda: False)
     config = _config(family, options)
-    entries, clips = resolve(config), longest_clips(make_up_clips([1.0, 0.8]), 2)
-    dataset = imagine(config, entries, clips, size)
+    entries, clips = resolve(config), longest_clips(make_synthetic_clips([1.0, 0.8]), 2)
+    dataset = make_synthetic(config, entries, clips, size)
     batch = largest_batches(config, entries, dataset)[0]
     products: set[torch.dtype] = set()
 
     with FakeTensorMode() as fake:
         with torch.device("cuda"):
-            model = rehearsal_of(entries).network(entries.family_options, dataset.corpus.facts)
+            model = synthetic_spec_of(entries).network(entries.family_options, dataset.corpus.facts)
         tensors = {name: fake.from_tensor(value).cuda() for name, value in batch.tensors.items()}
         handles = [
             module.register_forward_hook(lambda module, given, found: products.add(found.dtype))

@@ -13,8 +13,8 @@ from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfi
 from trainer.profiling.lr_finder import (
     RateFinding,
     find_rate,
-    judge_rates,
     measure_rates,
+    suggest_rate,
     write_finding,
 )
 
@@ -23,7 +23,7 @@ RATES = np.geomspace(1e-5, 1.0, 101)
 
 
 def _judge(changes: np.ndarray) -> RateFinding:
-    return judge_rates("adamw", RATES[: len(changes)], 3.0 + changes, changes)
+    return suggest_rate("adamw", RATES[: len(changes)], 3.0 + changes, changes)
 
 
 def _valley(falls_at: float, rises_at: float) -> np.ndarray:
@@ -76,7 +76,7 @@ def test_a_range_test_of_a_network_finds_falling_and_lost_rates(tmp_path: Path) 
     rates = np.geomspace(1e-4, 1e4, 120)
 
     losses, changes = measure_rates(setup, rates)
-    finding = judge_rates("adamw", rates[: len(losses)], losses, changes)
+    finding = suggest_rate("adamw", rates[: len(losses)], losses, changes)
 
     assert changes[0] == pytest.approx(0.0, abs=1e-6)
     assert len(losses) < 120

@@ -18,14 +18,14 @@ from trainer.core.run_config import Choice, RunConfig, TrainingConfig
 from trainer.core.specs import OptimizerSpec
 from trainer.core.train_state import Setup, World
 from trainer.core.types import Batch
-from trainer.profiling.cuda_allocator import CudaLike
+from trainer.profiling.cuda_allocator import CudaSemantics
 from trainer.profiling.memory_estimate import count_step, estimate
-from trainer.profiling.memory_tracker import FlopCount, LiveMemory
+from trainer.profiling.memory_tracker import FlopCounter, MemoryTracker
 from trainer.profiling.synthetic_batches import (
-    imagine,
     largest_batches,
     longest_clips,
-    make_up_clips,
+    make_synthetic,
+    make_synthetic_clips,
 )
 from trainer.training.assemble import build_setup, choose_device
 from trainer.training.loop import train_step
@@ -81,8 +81,8 @@ class _OneBatch:
 def _both(config: RunConfig, size: str, seconds: float) -> tuple[int, int]:
     """Return the estimated peak and the one of PyTorch's allocator, in bytes."""
     entries = resolve(config)
-    clips = longest_clips(make_up_clips([seconds, 0.8 * seconds]), 2)
-    dataset = imagine(config, entries, clips, size)
+    clips = longest_clips(make_synthetic_clips([seconds, 0.8 * seconds]), 2)
+    dataset = make_synthetic(config, entries, clips, size)
     batch = largest_batches(config, entries, dataset)[0]
     guess = count_step(config, entries, dataset, batch, CPU)
     model = entries.family.load(None, entries.family_options, dataset.corpus.facts)
@@ -100,12 +100,12 @@ def _both(config: RunConfig, size: str, seconds: float) -> tuple[int, int]:
 def _allocated(setup: Setup, batch: Batch) -> int:
     """Return the most bytes held during a step: what lies there before, and what is handed out."""
     setup.optimizer.zero_grad(set_to_none=True)
-    held = LiveMemory()
+    held = MemoryTracker()
     states = [value for state in setup.optimizer.state.values() for value in state.values()]
     lying = [*setup.model.parameters(), *setup.model.buffers(), *batch.tensors.values(), *states]
     for value in [*lying, *setup.masters.values(), *(setup.average or {}).values()]:
         if isinstance(value, torch.Tensor):
-            held.note(value)
+            held.track(value)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as seen:
         train_step(setup, 2)
     assert seen.profiler is not None and seen.profiler.kineto_results is not None
@@ -164,8 +164,8 @@ def test_longer_clips_and_larger_batches_need_more() -> None:
     config = _config("fastspeech2", "small", batch_size=2)
     larger = _config("fastspeech2", "small", batch_size=4)
 
-    short, long = (estimate(config, clips=make_up_clips([length])) for length in (1.0, 3.0))
-    wide = estimate(larger, clips=make_up_clips([3.0]))
+    short, long = (estimate(config, clips=make_synthetic_clips([length])) for length in (1.0, 3.0))
+    wide = estimate(larger, clips=make_synthetic_clips([3.0]))
 
     assert short.working < long.working < wide.working
 
@@ -174,7 +174,7 @@ def test_fixed_weights_need_neither_gradients_nor_state() -> None:
     config = _config("xtts", "")
     frozen = replace(config, family=Choice("xtts", {"freeze": "both"}))
 
-    plain, less = (estimate(each, clips=make_up_clips([1.0])) for each in (config, frozen))
+    plain, less = (estimate(each, clips=make_synthetic_clips([1.0])) for each in (config, frozen))
 
     assert less.trained < plain.trained
     assert less.gradients < plain.gradients
@@ -184,18 +184,20 @@ def test_fixed_weights_need_neither_gradients_nor_state() -> None:
 def test_a_gpu_of_another_machine_gets_fused_attention_despite_dropout() -> None:
     config = _config("xtts", "", boxes={"sdpa": {}, "gradient_checkpointing": {}})
 
-    here, there = (estimate(config, clips=make_up_clips([6.0]), device=at) for at in (CPU, GPU))
+    here, there = (
+        estimate(config, clips=make_synthetic_clips([6.0]), device=at) for at in (CPU, GPU)
+    )
 
     assert there.working < 0.85 * here.working
 
 
 def test_a_gpu_is_reckoned_without_touching_it(monkeypatch: pytest.MonkeyPatch) -> None:
     config = _config("xtts", "", boxes={"sdpa": {}})
-    usual = estimate(config, clips=make_up_clips([1.0]), device=GPU)
+    usual = estimate(config, clips=make_synthetic_clips([1.0]), device=GPU)
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
-    found = estimate(config, clips=make_up_clips([1.0]), device=GPU)
+    found = estimate(config, clips=make_synthetic_clips([1.0]), device=GPU)
     assert found.working == usual.working
     assert found.peak == pytest.approx(usual.peak, rel=1e-3)
 
@@ -205,7 +207,7 @@ def test_norms_are_in_fp32_where_cuda_has_them_so() -> None:
 
     with torch.autocast("cpu", dtype=torch.bfloat16):
         plain = norm(hidden)
-        with CudaLike(is_autocast=True):
+        with CudaSemantics(is_autocast=True):
             widened = norm(hidden)
 
     assert plain.dtype == torch.bfloat16
@@ -215,7 +217,7 @@ def test_norms_are_in_fp32_where_cuda_has_them_so() -> None:
 def test_what_the_estimate_cannot_see_is_named() -> None:
     config = _config("fastspeech2", "small", boxes={"memory_limit": {}})
 
-    found = estimate(config, clips=make_up_clips([1.0]), device=GPU)
+    found = estimate(config, clips=make_synthetic_clips([1.0]), device=GPU)
 
     assert found.left_out == ("memory_limit",)
 
@@ -226,7 +228,7 @@ def test_an_unknown_size_is_refused() -> None:
 
 
 def test_a_storage_counts_once_and_only_while_it_lives() -> None:
-    live = LiveMemory()
+    live = MemoryTracker()
 
     with live:
         first = torch.ones(1000)
@@ -241,7 +243,7 @@ def test_a_storage_counts_once_and_only_while_it_lives() -> None:
 
 
 def test_flops_of_a_product_are_two_per_weight_and_row() -> None:
-    counter = FlopCount()
+    counter = FlopCounter()
 
     with counter:
         torch.ones(3, 4) @ torch.ones(4, 5)

@@ -13,7 +13,7 @@ from trainer import Run
 from trainer.commands.race import publish
 from trainer.core.device import list_devices
 from trainer.core.events import Notice, RunStarted, StepDone
-from trainer.profiling.measurements import Measurement, Row, keep
+from trainer.profiling.measurements import Measurement, Trial, keep
 
 pytestmark = needs_chromium
 TYPE_AT_ONCE = """(words) => { for (const letter of words) {
@@ -52,8 +52,8 @@ def test_a_found_rate_is_taken_over_and_measurements_are_shown(
     about = {"out": "1", "optimizer": "adamw", "pid": -1, "started_at": 0.0}
     (folder / "about.json").write_text(json.dumps(about), encoding="utf-8")
     rows = [
-        Row("fp32", "plain", ["ladder"], {}, state="done", s_per_step=1.0, peak_gib=4.0),
-        Row("sdpa", "SDPA alone", ["alone"], {"sdpa": {}}, state="done", s_per_step=0.5,
+        Trial("fp32", "plain", ["ladder"], {}, state="done", s_per_step=1.0, peak_gib=4.0),
+        Trial("sdpa", "SDPA alone", ["alone"], {"sdpa": {}}, state="done", s_per_step=0.5,
             peak_gib=3.0, on={"sdpa": {"on": True, "detail": "flash"}}),
     ]  # fmt: skip
     machine = {"device": list_devices()[0].name, "torch": "2"}

@@ -29,8 +29,8 @@ from trainer.core.events import (
 )
 from trainer.core.options import describe
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
-from trainer.profiling.benchmark.plan import plan_rows
-from trainer.profiling.measurements import Measurement, Row, keep, kept_folder
+from trainer.profiling.benchmark.plan import plan_trials
+from trainer.profiling.measurements import Measurement, Trial, keep, kept_folder
 from trainer.profiling.recommendations import advise, advise_preset
 from trainer.race import Race
 from trainer.race.choices import RaceChoices, plan_race
@@ -215,11 +215,11 @@ def test_an_optimizer_that_finds_its_rate_itself_is_not_searched(tmp_path: Path)
 # Measurements, advice and estimates
 
 
-def _keep_measurement(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Row:
+def _keep_measurement(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Trial:
     monkeypatch.setenv("TIMBRE_CACHE", str(folder))
     rows = [
-        Row("fp32", "plain", ["ladder"], {}, state="done", s_per_step=1.0, peak_gib=4.0),
-        Row("sdpa", "SDPA", ["alone"], {"sdpa": {}}, state="done", s_per_step=1.2, peak_gib=4.0),
+        Trial("fp32", "plain", ["ladder"], {}, state="done", s_per_step=1.0, peak_gib=4.0),
+        Trial("sdpa", "SDPA", ["alone"], {"sdpa": {}}, state="done", s_per_step=1.2, peak_gib=4.0),
     ]
     found = Measurement("measure", {"device": CPU.name}, {"family": "xtts"}, rows, "finished")
     keep(found, kept_folder() / "one.json")
@@ -251,7 +251,7 @@ def test_measurements_are_shown_again_later(
 
 
 def test_boxes_of_ones_own_are_measured_right_after_the_plain_row() -> None:
-    rows, _ = plan_rows(CPU, {"sdpa": {}, "mixed_precision": {"mode": "bf16"}})
+    rows, _ = plan_trials(CPU, {"sdpa": {}, "mixed_precision": {"mode": "bf16"}})
 
     assert (rows[1].name, rows[1].groups) == ("chosen", ["chosen"])
     assert rows[1].boxes["mixed_precision"] == {"mode": "bf16"}

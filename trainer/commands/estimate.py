@@ -49,10 +49,10 @@ def estimate_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell:
         device = Device("cuda", 0, f"a GPU with {args.gpu_memory:g} GiB", args.gpu_memory, (9, 0))
     config = with_absolute_paths(config)
     if args.levels:
-        rows = foresee_levels(config, device, size=size)
+        rows = estimate_levels(config, device, size=size)
         tell(json.dumps({"levels": rows}) if args.json else "\n".join(map(_describe_level, rows)))
         return 0
-    found = foresee(config, device, size=size)
+    found = estimate_fit(config, device, size=size)
     if args.fix:
         found["fix"] = None if found["fits"] else find_fix(config, device, size=size)
     if args.json:
@@ -70,13 +70,13 @@ def _split_size(argv: Sequence[str]) -> tuple[list[str], str]:
     known, _ = parser.parse_known_args(argv)
     config = apply_preset(RunConfig(), known.preset) if known.preset else RunConfig()
     family = find_family(known.family or config.family.name)
-    sizes = family.rehearsal.sizes if family.rehearsal else ()
+    sizes = family.synthetic.sizes if family.synthetic else ()
     if known.base or known.size not in sizes:
         return list(argv), ""
     return without_size(argv, family, known.size), known.size
 
 
-def foresee(
+def estimate_fit(
     config: RunConfig, device: Device, *, clips: Sequence[Clip] = (), size: str = ""
 ) -> dict[str, Any]:
     """Return the estimate of a configuration as JSON values, with seconds per step if known.
@@ -105,7 +105,7 @@ def foresee(
     }
 
 
-def foresee_levels(config: RunConfig, device: Device, *, size: str = "") -> list[dict[str, Any]]:
+def estimate_levels(config: RunConfig, device: Device, *, size: str = "") -> list[dict[str, Any]]:
     """Return the memory and the extra computation of each level of gradient checkpointing.
 
     `more` is the extra FLOPs per step as a share of those without checkpointing.
@@ -117,7 +117,7 @@ def foresee_levels(config: RunConfig, device: Device, *, size: str = "") -> list
     levels = next(option.choices for option in describe(box.options) if option.name == "level")
     for level in ("off", *levels):
         added = {} if level == "off" else {_CHECKPOINTING: {"level": level}}
-        found = foresee(
+        found = estimate_fit(
             config.with_values(optimizations=others | added), device, clips=clips, size=size
         )
         first = rows[0]["flops"] if rows else found["flops"]  # the level "off" comes first
@@ -141,7 +141,7 @@ def find_fix(config: RunConfig, device: Device, *, size: str = "") -> dict[str, 
     for measure, changed in _measures(config, device):
         measures.append(measure)
         config = changed
-        found = foresee(config, device, clips=clips, size=size)
+        found = estimate_fit(config, device, clips=clips, size=size)
         if found["fits"]:
             # Only the last batch size counts; the ones tried before it did not fit.
             words = [one for one in measures if not one.startswith("batch")]

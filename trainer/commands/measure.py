@@ -14,9 +14,9 @@ from trainer.config.cli_flags import config_from_args
 from trainer.config.resolve import find_family, with_absolute_paths
 from trainer.core.errors import ConfigError
 from trainer.core.specs import ModelFamily
-from trainer.profiling.benchmark.benchmark import Ladder
-from trainer.profiling.benchmark.plan import FIRST, MeasurePlan
-from trainer.profiling.benchmark.report import line_of, to_markdown
+from trainer.profiling.benchmark.benchmark import Benchmark
+from trainer.profiling.benchmark.plan import FIRST, BenchmarkPlan
+from trainer.profiling.benchmark.report import format_trial, to_markdown
 from trainer.profiling.measurements import Measurement, keep, list_kept, new_path, read_kept
 from trainer.profiling.synthetic_batches import without_size
 from trainer.training.assemble import choose_device
@@ -34,9 +34,9 @@ def measure_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: 
     # A trial's child process: it needs none of the flags below.
     known, rest = _own_parser(add_help=False).parse_known_args(argv)
     if known.row:
-        from trainer.profiling.benchmark.trial import carry_out
+        from trainer.profiling.benchmark.trial import run_trial
 
-        return carry_out(Path(known.row), Path(known.row_out))
+        return run_trial(Path(known.row), Path(known.row_out))
     if known.show is not None:
         return _show(known.show, tell)
     _add_flags(parser.add_argument_group("the measurement"))
@@ -45,28 +45,28 @@ def measure_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: 
         "full for xtts, small or standard for fastspeech2."
     )
     plan, args = _read_plan(parser, argv, known)
-    ladder = Ladder(plan)
+    benchmark = Benchmark(plan)
     path = new_path(plan.config.family.name)
-    before = _cancel_on_signals(ladder)
+    before = _cancel_on_signals(benchmark)
     try:
-        _carry_out(ladder, path, args, tell)
+        _carry_out(benchmark, path, args, tell)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return FINISHED if ladder.measurement.state == "finished" else STOPPED
+    return FINISHED if benchmark.measurement.state == "finished" else STOPPED
 
 
-def _carry_out(ladder: Ladder, path: Path, args: argparse.Namespace, tell: Tell) -> None:
-    measurement = ladder.measurement
+def _carry_out(benchmark: Benchmark, path: Path, args: argparse.Namespace, tell: Tell) -> None:
+    measurement = benchmark.measurement
     if not args.lines:
         machine, model = measurement.machine, measurement.model
         tell(
             f"{model['family']}, {model['size']}, batch {model['batch_size']}, {machine['device']}"
         )
-    for row in ladder.rows():
+    for row in benchmark.trials():
         keep(measurement, path)  # after every trial, so that a crash loses only the current one
-        first = measurement.row(FIRST)
-        tell(json.dumps(asdict(row)) if args.lines else line_of(row, first))
+        first = measurement.trial(FIRST)
+        tell(json.dumps(asdict(row)) if args.lines else format_trial(row, first))
     keep(measurement, path)
     if args.json:
         keep(measurement, Path(args.json))
@@ -114,7 +114,7 @@ def _add_flags(group: "argparse.ArgumentParser | argparse._ArgumentGroup") -> No
 
 def _read_plan(
     parser: argparse.ArgumentParser, argv: Sequence[str], known: argparse.Namespace
-) -> tuple[MeasurePlan, argparse.Namespace]:
+) -> tuple[BenchmarkPlan, argparse.Namespace]:
     """Parse the plan; without a base and clips, `--size` chooses a model with random weights."""
     family = find_family(known.family or "xtts")
     words = [*argv] if known.family else ["--family", family.name, *argv]
@@ -125,7 +125,7 @@ def _read_plan(
     config, args = config_from_args(parser, words)
     config = with_absolute_paths(config)
     training = replace(config.training, steps=_USUAL_STEPS, epochs=None)
-    plan = MeasurePlan(
+    plan = BenchmarkPlan(
         config=replace(config, training=training),
         size=size,
         lengths=args.lengths,
@@ -138,9 +138,9 @@ def _read_plan(
 
 def _choose_size(family: ModelFamily, known: argparse.Namespace) -> str:
     """Return the size of a random model: as given, else the largest on a GPU, smallest on a CPU."""
-    if family.rehearsal is None:
+    if family.synthetic is None:
         raise ConfigError(f"{family.label} cannot be measured without clips. Add --train-csv FILE.")
-    sizes = family.rehearsal.sizes
+    sizes = family.synthetic.sizes
     is_gpu = choose_device(known.device or "auto").kind == "cuda"
     size = known.size or sizes[-1 if is_gpu else 0]
     if size not in sizes:
@@ -174,9 +174,9 @@ def _title(measurement: Measurement) -> str:
     )
 
 
-def _cancel_on_signals(ladder: Ladder) -> dict[int, Any]:
+def _cancel_on_signals(benchmark: Benchmark) -> dict[int, Any]:
     # Cancelling instead of dying stores the finished trials and kills the current child.
     def cancel(signum: int, frame: FrameType | None) -> None:
-        ladder.cancel()
+        benchmark.cancel()
 
     return {number: signal.signal(number, cancel) for number in (signal.SIGTERM, signal.SIGINT)}

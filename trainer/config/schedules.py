@@ -76,14 +76,14 @@ class NoamOptions:
         choices=("peak", "paper"),
     )
     width: int = option(
-        256, "Model width", "Used only by the paper's convention.", min=1, folded=True
+        256, "Model width", "Used only by the paper's convention.", min=1, advanced=True
     )
     milestones: str = option(
         "",
         "Milestones (steps)",
         "The learning rate is multiplied by the anneal rate after each of these steps. Empty: "
         "none. The published FastSpeech 2 uses 300000,400000,500000 with 0.3.",
-        folded=True,
+        advanced=True,
     )
     rate: float = option(
         0.3,
@@ -91,7 +91,7 @@ class NoamOptions:
         "Factor on the learning rate at each milestone.",
         min=0.0,
         max=1.0,
-        folded=True,
+        advanced=True,
     )
 
     def __post_init__(self) -> None:

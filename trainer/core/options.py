@@ -26,7 +26,7 @@ class OptionInfo:
     min: float | None
     max: float | None
     choices: tuple[str, ...]
-    folded: bool
+    advanced: bool
     is_path: bool
 
 
@@ -38,7 +38,7 @@ def option(
     min: float | None = None,  # noqa: A002
     max: float | None = None,  # noqa: A002
     choices: tuple[str, ...] = (),
-    folded: bool = False,
+    advanced: bool = False,
     is_path: bool = False,
 ) -> Any:
     """Declare a dataclass field with its label, help, bounds (inclusive) and choices.
@@ -47,7 +47,7 @@ def option(
     sits in the collapsed part of the form.
     """
     about = {"label": label, "help": help, "min": min, "max": max, "choices": tuple(choices)}
-    about |= {"folded": folded, "is_path": is_path}
+    about |= {"advanced": advanced, "is_path": is_path}
     return dataclasses.field(default=default, metadata={_KEY: about})
 
 

@@ -38,11 +38,11 @@ def probe(setup: Setup, batch: Batch) -> Probe:
     recorder = _Recorder()
     blocks = setup.family.blocks(setup.model)
     with _counted_forwards(blocks) as calls, recorder:
-        saved_bytes = _rehearse_and_weigh(setup, batch)
+        saved_bytes = _measure_saved_bytes(setup, batch)
     # A dispatch mode disables compiled code, so compiled blocks run once more without recording.
     before = _compiled_runs(blocks)
     if any("program" in vars(block) for block in blocks):
-        saved_bytes = _rehearse_and_weigh(setup, batch)
+        saved_bytes = _measure_saved_bytes(setup, batch)
     pairs = zip(before, _compiled_runs(blocks), strict=True)
     return Probe(
         operators=recorder.operators,
@@ -53,14 +53,14 @@ def probe(setup: Setup, batch: Batch) -> Probe:
     )
 
 
-def rehearse(
+def forward_backward(
     setup: Setup, batch: Batch, watched: AbstractContextManager[Any] | None = None
 ) -> None:
     """Run one forward and backward pass as a step would and restore all state.
 
     The forward pass runs inside the context manager `watched`.
     """
-    with _nothing_changed(setup.model, setup.device):
+    with _restore_afterwards(setup.model, setup.device):
         with watched or nullcontext():
             with setup.precision.autocast(setup.device):
                 losses = setup.family.losses(setup.model, batch)
@@ -69,10 +69,10 @@ def rehearse(
         loss.backward()
 
 
-def _rehearse_and_weigh(setup: Setup, batch: Batch) -> int:
+def _measure_saved_bytes(setup: Setup, batch: Batch) -> int:
     """Run a pass and return the bytes saved for its backward pass."""
     saved = _SavedStorages(setup.model)
-    rehearse(setup, batch, saved_tensors_hooks(saved.pack, saved.unpack))
+    forward_backward(setup, batch, saved_tensors_hooks(saved.pack, saved.unpack))
     blocks = setup.family.blocks(setup.model)
     # Selective checkpointing caches results outside of autograd's saved tensors.
     return saved.num_bytes + sum(vars(block).get("kept_bytes", 0) for block in blocks)
@@ -163,7 +163,7 @@ def _counting(
 
 
 @contextmanager
-def _nothing_changed(model: nn.Module, device: torch.device) -> Iterator[None]:
+def _restore_afterwards(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Restore gradients, buffers and all random states on exit."""
     gradients = [(value, value.grad) for value in model.parameters()]
     buffers = [(value, value.detach().clone()) for value in model.buffers()]

@@ -69,7 +69,7 @@ class DataConfig:
         "Columns",
         "Which column holds what, for example audio=1, text=3, speaker=2; by number or heading. "
         "Empty: detected automatically.",
-        folded=True,
+        advanced=True,
     )
     language_balance: float = option(
         0.0,
@@ -78,7 +78,7 @@ class DataConfig:
         "the same share.",
         min=0.0,
         max=1.0,
-        folded=True,
+        advanced=True,
     )
 
 
@@ -110,14 +110,14 @@ class TrainingConfig:
         "and codes), padding included, instead of a fixed batch size. 0: off.",
         min=0,
         max=10_000_000,
-        folded=True,
+        advanced=True,
     )
     # 1.0 is the usual choice for transformers.
     clip_norm: float = option(1.0, "Gradient clipping", "Largest gradient norm; 0: off.", min=0.0)
     # Off by default: an average needs another copy of the weights.
     ema_decay: float = option(
         0.0, "EMA decay", "Average the weights with this decay (0.999 is usual); 0: off.", min=0.0,
-        max=0.99999, folded=True,
+        max=0.99999, advanced=True,
     )  # fmt: skip
     # Off by default, so that a run has the length that was chosen.
     patience: int = option(
@@ -145,10 +145,10 @@ class TrainingConfig:
         "",
         "Preview speaker",
         "Whose voice speaks it. Empty: the first eval clip's speaker.",
-        folded=True,
+        advanced=True,
     )
     log_every: int = option(
-        1, "Log every (steps)", "Steps between two points of the curves.", min=1, folded=True
+        1, "Log every (steps)", "Steps between two points of the curves.", min=1, advanced=True
     )
     # More than one, so that a damaged checkpoint costs only the steps since the one before it.
     keep_last: int = option(
@@ -157,16 +157,16 @@ class TrainingConfig:
         "How many of the newest to keep; the best one is always kept as well.",
         min=1,
         max=100,
-        folded=True,
+        advanced=True,
     )
     seed: int = option(
-        1234, "Seed", "Determines data order, split and initial weights.", min=0, folded=True
+        1234, "Seed", "Determines data order, split and initial weights.", min=0, advanced=True
     )
     device: str = option(
         "auto",
         "Device",
         "auto, cpu, cuda or cuda:1; auto uses the first GPU, or the CPU if there is none.",
-        folded=True,
+        advanced=True,
     )
     # Part of the run, not of the machine: it determines which clips share a step.
     num_processes: int = option(
@@ -175,26 +175,26 @@ class TrainingConfig:
         "Training processes, one per GPU (started by torchrun).",
         min=1,
         max=64,
-        folded=True,
+        advanced=True,
     )
     check_room: bool = option(
         True,
         "Check for room",
         "Refuse to start if the disk cannot hold the checkpoints or memory cannot hold the "
         "weights.",
-        folded=True,
+        advanced=True,
     )
     roll_back: bool = option(
         True,
         "Go back after NaN",
         "When the loss or the gradients stay NaN or infinite, go back once to the last checkpoint "
         "and continue in full precision or with a lower learning rate. Off: stop at once.",
-        folded=True,
+        advanced=True,
     )
     # The upper bound only catches typing errors.
     loader_workers: int | None = option(
         None, "Loader workers", "Processes that compute features. Empty: by the number of cores.",
-        min=0, max=128, folded=True,
+        min=0, max=128, advanced=True,
     )  # fmt: skip
 
 

@@ -100,7 +100,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class SyntheticSpec:
     """How to try a family at its real size without clips or weights.
 
     sizes: names of model sizes that need no files, from small to large.
@@ -114,7 +114,7 @@ class Rehearsal:
 
     sizes: tuple[str, ...]
     longest_s: float
-    imagine: Callable[[Path | None, Any, Sequence[Clip], str], Corpus]
+    make_synthetic: Callable[[Path | None, Any, Sequence[Clip], str], Corpus]
     network: "Callable[[Any, dict[str, Any]], nn.Module]"
 
 
@@ -179,7 +179,7 @@ class ModelFamily:
     silent: "Callable[[nn.Module], str] | None" = None
     illustrate: "Callable[[nn.Module, Iterable[Batch]], Picture] | None" = None
     reads: Callable[[Path | None, Any, Sequence[tuple[str, str]]], list[Reading]] | None = None
-    rehearsal: Rehearsal | None = None
+    synthetic: SyntheticSpec | None = None
 
 
 @dataclass(frozen=True)

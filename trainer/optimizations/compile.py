@@ -25,7 +25,7 @@ from torch import nn
 from trainer.core.device import Device
 from trainer.core.events import Event, Notice, PhaseChanged
 from trainer.core.options import option
-from trainer.core.probe import rehearse
+from trainer.core.probe import forward_backward
 from trainer.core.specs import Optimization, State
 from trainer.core.train_state import Probe, Setup
 from trainer.core.types import Batch
@@ -78,7 +78,7 @@ class Options:
         "Same dropout as without",
         "Draws the same dropout masks as the uncompiled model, for the same loss curve; slightly "
         "slower.",
-        folded=True,
+        advanced=True,
     )
 
 
@@ -230,7 +230,7 @@ def _compile_and_time(
     started = time.perf_counter()
     failure, first_s, compiled_s = "", 0.0, 0.0
     try:
-        rehearse(setup, batch)
+        forward_backward(setup, batch)
         first_s = time.perf_counter() - started
         compiled_s = _time_pass(setup, batch)
     except TorchDynamoException as error:
@@ -261,7 +261,7 @@ def _time_pass(setup: Setup, batch: Batch) -> float:
     seconds = []
     for _ in range(3):
         started = time.perf_counter()
-        rehearse(setup, batch)
+        forward_backward(setup, batch)
         if setup.device.type == "cuda":
             torch.cuda.synchronize(setup.device)
         seconds.append(time.perf_counter() - started)

@@ -25,7 +25,7 @@ class Options:
         "How many kernels are timed for each new shape; 0 tries all of them.",
         min=0,
         max=100,
-        folded=True,
+        advanced=True,
     )
 
 

@@ -35,7 +35,7 @@ class Options:
         "Stop at other kernels",
         "Stop if an operation has no deterministic kernel. Off: run it anyway and write a warning "
         "to the log.",
-        folded=True,
+        advanced=True,
     )
 
 

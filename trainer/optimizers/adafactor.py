@@ -24,7 +24,7 @@ class Options:
         "The decay rate of squared gradients is 1 - step to this power.",
         min=-1.0,
         max=-0.1,
-        folded=True,
+        advanced=True,
     )
     clip: float = option(
         1.0, "Largest update", "Limit on the root mean square of an update.", min=0.01, max=100.0
@@ -35,7 +35,7 @@ class Options:
         "Weights smaller than this count as this large.",
         min=1e-8,
         max=1.0,
-        folded=True,
+        advanced=True,
     )
     weight_decay: float = weight_decay_field(0.0)
 

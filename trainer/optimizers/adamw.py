@@ -31,7 +31,7 @@ class Options:
         "Decay rate of the moving average of gradients.",
         min=0.0,
         max=0.9999,
-        folded=True,
+        advanced=True,
     )
     beta2: float = option(
         0.999,
@@ -40,7 +40,7 @@ class Options:
         "small batches.",
         min=0.0,
         max=0.999999,
-        folded=True,
+        advanced=True,
     )
     eps: float = option(
         1e-8,
@@ -48,7 +48,7 @@ class Options:
         "Added to the denominator to avoid dividing by zero.",
         min=1e-15,
         max=1e-2,
-        folded=True,
+        advanced=True,
     )
     weight_decay: float = option(
         0.01,
@@ -56,7 +56,7 @@ class Options:
         "Pulls weights towards zero; biases, norms and embeddings are exempt.",
         min=0.0,
         max=1.0,
-        folded=True,
+        advanced=True,
     )
     cautious: bool = cautious_field()
 

@@ -38,7 +38,7 @@ class Options:
         "Step size at which the factors are fitted.",
         min=1e-4,
         max=1.0,
-        folded=True,
+        advanced=True,
     )
     refit_steps: int = option(
         500, "Refit (steps)", "Refit at every step up to here, then less often.", min=0
@@ -49,7 +49,7 @@ class Options:
         "Share of steps with a refit, late in a run.",
         min=0.001,
         max=1.0,
-        folded=True,
+        advanced=True,
     )
     max_size: int = option(
         2048,
@@ -57,7 +57,7 @@ class Options:
         "Matrix sides larger than this get a diagonal factor.",
         min=1,
         max=16384,
-        folded=True,
+        advanced=True,
     )
     weight_decay: float = weight_decay_field()
 

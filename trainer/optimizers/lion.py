@@ -27,7 +27,7 @@ class Options:
     lr: float | None = lr_field("Every weight moves by exactly this much. A fifth of AdamW's rate.")
     beta1: float = beta1_field()
     beta2: float = option(
-        0.99, "Beta 2", "Decay rate of the momentum itself.", min=0.0, max=0.999999, folded=True
+        0.99, "Beta 2", "Decay rate of the momentum itself.", min=0.0, max=0.999999, advanced=True
     )
     # Section 5 of the paper: a rate 3 to 10 times below AdamW's, weight decay that much above.
     weight_decay: float = weight_decay_field(0.05, hint=" Five times AdamW's.")

@@ -36,7 +36,7 @@ class Options:
         "match_adamw: the size of AdamW's steps, so that AdamW's rates work. original: as in the "
         "authors' code, about six times smaller for a matrix of 1024 x 1024.",
         choices=("match_adamw", "original"),
-        folded=True,
+        advanced=True,
     )
     eps: float = eps_field()
     weight_decay: float = weight_decay_field()

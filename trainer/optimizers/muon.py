@@ -39,7 +39,7 @@ class Options:
     momentum: float = option(
         0.95, "Momentum", "Decay rate of the momentum of matrices.", min=0.0, max=0.9999
     )
-    nesterov: bool = option(True, "Nesterov", "Use Nesterov momentum.", folded=True)
+    nesterov: bool = option(True, "Nesterov", "Use Nesterov momentum.", advanced=True)
     heads: str = option(
         "head, mel_linear",
         "Output layers",
@@ -52,7 +52,7 @@ class Options:
         "match_adamw: the size of AdamW's steps, so that AdamW's rates work. original: as in "
         "Jordan's code, which uses a rate of 0.02.",
         choices=("match_adamw", "original"),
-        folded=True,
+        advanced=True,
     )
     beta1: float = beta1_field()
     beta2: float = beta2_field()

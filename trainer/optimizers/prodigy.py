@@ -26,7 +26,7 @@ class Options(ProdigyOptions):
         "slightly (by 11 % in one test).",
         min=1,
         max=1000,
-        folded=True,
+        advanced=True,
     )
     compiled: bool = compiled_field()
 

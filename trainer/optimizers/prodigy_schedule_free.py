@@ -43,7 +43,7 @@ class Options:
         max=10.0,
     )
     d0: float = option(
-        1e-6, "First estimate (d0)", "The initial rate.", min=1e-12, max=1.0, folded=True
+        1e-6, "First estimate (d0)", "The initial rate.", min=1e-12, max=1.0, advanced=True
     )
     d_coef: float = option(
         1.0, "Growth coefficient", "Multiplies the rate that is found.", min=0.01, max=100.0
@@ -54,7 +54,7 @@ class Options:
         "How close to the average gradients are computed.",
         min=0.01,
         max=0.9999,
-        folded=True,
+        advanced=True,
     )
     # As in the package prodigy-plus-schedule-free.
     beta2: float = beta2_field(0.99)

@@ -35,7 +35,7 @@ class Options:
         "Matrix sides larger than this are not rotated.",
         min=1,
         max=16384,
-        folded=True,
+        advanced=True,
     )
     beta1: float = beta1_field(0.95)
     beta2: float = beta2_field(0.95)

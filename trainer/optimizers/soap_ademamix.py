@@ -35,12 +35,12 @@ class Options:
         "Matrix sides larger than this are not rotated.",
         min=1,
         max=16384,
-        folded=True,
+        advanced=True,
     )
     beta1: float = beta1_field(0.95)
     beta2: float = beta2_field(0.95)
     beta3: float = option(
-        0.999, "Beta 3", "Decay rate of the slow average.", min=0.0, max=0.999999, folded=True
+        0.999, "Beta 3", "Decay rate of the slow average.", min=0.0, max=0.999999, advanced=True
     )
     alpha: float = option(5.0, "Alpha", "Weight of the slow average.", min=0.0, max=100.0)
     ramp_steps: int = option(

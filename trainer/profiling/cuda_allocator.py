@@ -22,7 +22,7 @@ _IN_FP32 = {
 }  # fmt: skip
 
 
-class CudaLike(TorchFunctionMode):
+class CudaSemantics(TorchFunctionMode):
     """Make operators on the CPU store what they would store on CUDA for the backward pass.
 
     Attention stays fused even with dropout, and under autocast norms, softmax and losses run in
@@ -47,10 +47,10 @@ class CudaLike(TorchFunctionMode):
             # Our own attention in rows is for CPUs only; on CUDA the fused kernel is used.
             return F.scaled_dot_product_attention(*args[:3], is_causal=True)
         elif self._is_autocast and func in _IN_FP32 and torch.is_autocast_enabled("cpu"):
-            args, kwargs = tree_map(_widened, (args, kwargs))
+            args, kwargs = tree_map(_upcast, (args, kwargs))
         return func(*args, **kwargs)
 
 
-def _widened(value: Any) -> Any:
+def _upcast(value: Any) -> Any:
     is_half = isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16)
     return value.float() if is_half else value

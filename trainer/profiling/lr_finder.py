@@ -93,7 +93,7 @@ def find_rate(
             setup.train_batches.close()
             if setup.val_batches is not None:
                 setup.val_batches.close()
-    return judge_rates(config.optimizer.name, rates[: len(losses)], losses, changes)
+    return suggest_rate(config.optimizer.name, rates[: len(losses)], losses, changes)
 
 
 def measure_rates(
@@ -127,7 +127,7 @@ def measure_rates(
     return measured, measured - untrained[: len(measured)]
 
 
-def judge_rates(
+def suggest_rate(
     optimizer: str, rates: np.ndarray, losses: np.ndarray, changes: np.ndarray
 ) -> RateFinding:
     """Find the steepest descent and the first rate that is too high.

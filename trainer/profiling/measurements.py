@@ -19,7 +19,7 @@ _MOST_SCALED = 2.0
 
 
 @dataclass
-class Row:
+class Trial:
     """One trial of the benchmark: a set of optimizations and how long a step took with them.
 
     `changes` overrides the benchmark's configuration, as JSON. `plain_flops` counts the trial's
@@ -75,12 +75,12 @@ class Measurement:
     command: str
     machine: dict[str, Any]
     model: dict[str, Any]
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Trial] = field(default_factory=list)
     state: str = "running"
     made_at: str = ""
     seconds: float = 0.0
 
-    def row(self, name: str) -> Row | None:
+    def trial(self, name: str) -> Trial | None:
         """Return the trial with this name, or None."""
         return next((row for row in self.rows if row.name == name), None)
 
@@ -97,7 +97,7 @@ class Measurement:
         """
         try:
             known = {name: value for name, value in values.items() if name != "format"}
-            rows = [Row(**row) for row in known.pop("rows")]
+            rows = [Trial(**row) for row in known.pop("rows")]
             if values["format"] > FORMAT:
                 raise ConfigError(
                     f"This measurement has format {values['format']}; this Timbre reads up to "

@@ -20,14 +20,14 @@ from trainer.core.run_config import RunConfig
 from trainer.core.train_state import Setup, World
 from trainer.core.types import Batch, Clip
 from trainer.data.features.dataset import Dataset
-from trainer.profiling.cuda_allocator import CudaLike
-from trainer.profiling.memory_tracker import FlopCount, LiveMemory, MadeUpScalars
+from trainer.profiling.cuda_allocator import CudaSemantics
+from trainer.profiling.memory_tracker import FakeScalars, FlopCounter, MemoryTracker
 from trainer.profiling.synthetic_batches import (
-    imagine,
     largest_batches,
     longest_clips,
-    make_up_clips,
-    rehearsal_of,
+    make_synthetic,
+    make_synthetic_clips,
+    synthetic_spec_of,
 )
 from trainer.training.assemble import build_setup, choose_device
 
@@ -82,8 +82,8 @@ def estimate(
     entries = resolve(config)
     device = device or choose_device(config.training.device)
     count = config.training.batch_size
-    usual = make_up_clips([rehearsal_of(entries).longest_s] * count)
-    dataset = imagine(config, entries, longest_clips(clips or usual, count), size)
+    usual = make_synthetic_clips([synthetic_spec_of(entries).longest_s] * count)
+    dataset = make_synthetic(config, entries, longest_clips(clips or usual, count), size)
     # More than one candidate: with a token budget, many short clips can need more memory than a
     # few long ones.
     batches = largest_batches(config, entries, dataset)
@@ -100,7 +100,7 @@ def count_step(
     for a context, perhaps from a run that needs it.
     """
     machine = replace(device, kind="cpu")
-    live, counter = LiveMemory(), FlopCount()
+    live, counter = MemoryTracker(), FlopCounter()
     seen = [pair for pair in entries.optimizations if pair[0].stage not in _UNSEEN_STAGES]
     left_out = [pair[0].name for pair in entries.optimizations if pair[0].stage in _UNSEEN_STAGES]
     with FakeTensorMode() as fake:
@@ -116,10 +116,10 @@ def count_step(
         with ExitStack() as stack:
             if device.kind == "cuda":
                 is_autocast = setup.precision.autocast_dtype is not None
-                stack.enter_context(CudaLike(is_autocast=is_autocast))
+                stack.enter_context(CudaSemantics(is_autocast=is_autocast))
             stack.enter_context(live)
             for value in [*held, *tensors.values()]:
-                live.note(value)
+                live.track(value)
             weights = live.now_bytes
             # One update before counting, so that the optimizer state exists during the step.
             is_stepping = _make_state(setup)
@@ -132,7 +132,7 @@ def count_step(
                 _micro_step(setup, replace(batch, tensors=tensors))
             if is_stepping:
                 torch.nn.utils.clip_grad_norm_(setup.model.parameters(), 1.0)
-                with MadeUpScalars():
+                with FakeScalars():
                     setup.optimizer.step()
         if not is_stepping:
             # The optimizer could not run on fake tensors; its spec states its bytes per weight.
@@ -143,7 +143,7 @@ def count_step(
 
 def _build(config: RunConfig, entries: Entries, dataset: Dataset, machine: Device) -> Setup:
     with torch.device(machine.torch_name):
-        model = rehearsal_of(entries).network(entries.family_options, dataset.corpus.facts)
+        model = synthetic_spec_of(entries).network(entries.family_options, dataset.corpus.facts)
     return build_setup(
         Path("."), config, entries, dataset, model=model, machine=machine, world=World()
     )
@@ -172,7 +172,7 @@ def _make_state(setup: Setup) -> bool:
     for value in _trained(setup):
         value.grad = torch.empty_like(value, dtype=value.grad_dtype)
     try:
-        with MadeUpScalars():
+        with FakeScalars():
             setup.optimizer.step()
     except RuntimeError:
         # It read the contents of a tensor by another way than `item`, which is answered for it.

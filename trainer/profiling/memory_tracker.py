@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 
-class LiveMemory(TorchDispatchMode):
+class MemoryTracker(TorchDispatchMode):
     """Sums the storages of all tensors that operators create, until they are freed.
 
     Works for fake tensors (no data) and real ones. Temporary memory that an operator allocates and
@@ -23,13 +23,13 @@ class LiveMemory(TorchDispatchMode):
         self.peak_bytes = 0
         self._alive: dict[int, weakref.ref[Any]] = {}
 
-    def note(self, value: Tensor) -> None:
+    def track(self, value: Tensor) -> None:
         """Start counting the storage behind a tensor of any shape."""
         # Subclasses such as quantized tensors own no storage; their inner tensors do.
         if is_traceable_wrapper_subclass(value):
             names, _ = value.__tensor_flatten__()
             for name in names:
-                self.note(getattr(value, name))
+                self.track(getattr(value, name))
             return
         storage = value.untyped_storage()
         key, num_bytes = storage._cdata, storage.nbytes()
@@ -57,15 +57,15 @@ class LiveMemory(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
-                self.note(leaf)
+                self.track(leaf)
         return result
 
 
-class FlopCount(TorchDispatchMode):
+class FlopCounter(TorchDispatchMode):
     """Sums the FLOPs of matrix products, convolutions and attention (without causal savings).
 
     torch's own FlopCounterMode is not used: its module hooks keep the graph of a checkpointed block
-    alive, which would distort the memory that LiveMemory counts at the same time.
+    alive, which would distort the memory that MemoryTracker counts at the same time.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class FlopCount(TorchDispatchMode):
         return result
 
 
-class MadeUpScalars(TorchDispatchMode):
+class FakeScalars(TorchDispatchMode):
     """Returns 1 when the host reads a scalar from a fake tensor, which has no data."""
 
     def __torch_dispatch__(

@@ -11,7 +11,7 @@ from trainer.config.presets import PRESETS
 from trainer.core.device import Device
 from trainer.core.registry import discover
 from trainer.core.specs import Optimization
-from trainer.profiling.measurements import Measurement, Row, list_kept
+from trainer.profiling.measurements import Measurement, Trial, list_kept
 
 PURPOSES = ("quick", "balanced", "quality", "low-memory")
 """What a run is for; each is the name of a preset that works for every family."""
@@ -130,7 +130,7 @@ def _judge_mixed_precision(
     return True, {}, f"{generation}: {kind} runs on its tensor cores."
 
 
-def _by_measurement(row: Row, first: Row, made_at: str, purpose: str) -> tuple[bool, str]:
+def _by_measurement(row: Trial, first: Trial, made_at: str, purpose: str) -> tuple[bool, str]:
     """Return on or off and the reason, from the rows with only this optimization and with none."""
     # `_measured_alone` returns finished rows only, and a finished row has a time.
     assert row.s_per_step is not None and first.s_per_step is not None
@@ -143,14 +143,14 @@ def _by_measurement(row: Row, first: Row, made_at: str, purpose: str) -> tuple[b
     return is_worth or is_free, words
 
 
-def _measured_alone(device: Device, family: str) -> dict[str, tuple[Row, Row, str]]:
+def _measured_alone(device: Device, family: str) -> dict[str, tuple[Trial, Trial, str]]:
     """Return the latest measurement of each single optimization on this machine, by its name.
 
     Each value holds the row with the optimization, the plain fp32 row and the date.
     """
-    found: dict[str, tuple[Row, Row, str]] = {}
+    found: dict[str, tuple[Trial, Trial, str]] = {}
     for _, measurement in list_kept():
-        first = measurement.row("fp32")
+        first = measurement.trial("fp32")
         if first is None or not first.is_done or not _is_alike(measurement, device, family):
             continue
         for row in measurement.rows:

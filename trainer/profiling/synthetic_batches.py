@@ -10,7 +10,7 @@ from trainer.config.resolve import Entries
 from trainer.core.errors import ConfigError
 from trainer.core.options import describe
 from trainer.core.run_config import RunConfig
-from trainer.core.specs import ModelFamily, Rehearsal
+from trainer.core.specs import ModelFamily, SyntheticSpec
 from trainer.core.types import Batch, Clip
 from trainer.data.features.dataset import Dataset
 from trainer.data.features.loader import BatchPlan, ClipBatches
@@ -19,20 +19,20 @@ _DRAWS = 32
 """Steps to search for the largest batch if a family draws lengths at random (chosen by hand)."""
 
 
-def rehearsal_of(entries: Entries) -> Rehearsal:
+def synthetic_spec_of(entries: Entries) -> SyntheticSpec:
     """Return how a family makes synthetic features.
 
     Raises:
         ConfigError: the family cannot make them.
     """
-    if entries.family.rehearsal is None:
+    if entries.family.synthetic is None:
         raise ConfigError(
             f"{entries.family.label} cannot be estimated without clips. Add --train-csv FILE."
         )
-    return entries.family.rehearsal
+    return entries.family.synthetic
 
 
-def make_up_clips(durations_s: Sequence[float]) -> list[Clip]:
+def make_synthetic_clips(durations_s: Sequence[float]) -> list[Clip]:
     """Return numbered clips of these lengths, without audio or text."""
     return [
         # 22,050 Hz is a placeholder: no audio is read.
@@ -56,14 +56,16 @@ def longest_clips(clips: Sequence[Clip], count: int) -> list[Clip]:
     ]
 
 
-def imagine(config: RunConfig, entries: Entries, clips: Sequence[Clip], size: str) -> Dataset:
+def make_synthetic(
+    config: RunConfig, entries: Entries, clips: Sequence[Clip], size: str
+) -> Dataset:
     """Return a synthetic dataset; only the lengths and texts of the clips are used."""
-    rehearsal = rehearsal_of(entries)
-    if size and size not in rehearsal.sizes:
-        known = ", ".join(rehearsal.sizes)
+    synthetic_spec = synthetic_spec_of(entries)
+    if size and size not in synthetic_spec.sizes:
+        known = ", ".join(synthetic_spec.sizes)
         raise ConfigError(f"{entries.family.label} has no size '{size}'. Use one of: {known}.")
     base = Path(config.base) if config.base else None
-    corpus = rehearsal.imagine(base, entries.family_options, clips, size)
+    corpus = synthetic_spec.make_synthetic(base, entries.family_options, clips, size)
     return Dataset(tuple(clips), (), corpus)
 
 
@@ -126,7 +128,7 @@ def without_size(words: Sequence[str], family: ModelFamily, size: str) -> list[s
         if not (skip or word.partition("=")[0] == "--size"):
             kept.append(word)
         skip = word == "--size"
-    assert family.rehearsal is not None
+    assert family.synthetic is not None
     choices = [info.choices for info in describe(family.options) if info.name == "size"]
-    is_known = bool(choices) and set(family.rehearsal.sizes) <= set(choices[0])
+    is_known = bool(choices) and set(family.synthetic.sizes) <= set(choices[0])
     return [*kept, "--size", size] if is_known else kept

@@ -36,11 +36,11 @@ class RaceChoices:
     )
     # At least 10 steps, as for every run (FEWEST_STEPS): fewer than the warm-up show nothing.
     sweep_steps: int | None = option(
-        None, "Steps of these tries", "Empty: a quarter of a run's steps.", min=10, folded=True
+        None, "Steps of these tries", "Empty: a quarter of a run's steps.", min=10, advanced=True
     )
-    validations: int = option(12, "Validations", "Points on each loss curve.", min=1, folded=True)
+    validations: int = option(12, "Validations", "Points on each loss curve.", min=1, advanced=True)
     keep_weights: bool = option(
-        False, "Keep weights", "Keep the checkpoints of finished runs.", folded=True
+        False, "Keep weights", "Keep the checkpoints of finished runs.", advanced=True
     )
 
 

@@ -23,12 +23,12 @@ class OptionsForm:
         self.infos = {info.name: info for info in infos}
         self.widgets: dict[str, Component] = {}
         with gr.Row(elem_classes="fields"):
-            self._add([info for info in infos if not info.folded])
-        folded = [info for info in infos if info.folded]
-        if folded:
+            self._add([info for info in infos if not info.advanced])
+        advanced = [info for info in infos if info.advanced]
+        if advanced:
             fold = gr.Accordion("More", open=False, elem_id=f"{name}-more")
             with fold, gr.Row(elem_classes="fields"):
-                self._add(folded)
+                self._add(advanced)
 
     def _add(self, infos: list[OptionInfo]) -> None:
         for info in infos:

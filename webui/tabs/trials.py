@@ -107,7 +107,7 @@ def wire(
 
 
 @functools.lru_cache(maxsize=64)
-def _foresee(text: str, path: Path, known: int) -> dict[str, Any]:
+def _run_estimate(text: str, path: Path, known: int) -> dict[str, Any]:
     """Return the estimate for a configuration in JSON; `known` only invalidates the cache."""
     config = RunConfig.from_json(json.loads(text))
     words = ["estimate", "--json", "--fix", f"--config={write_config(config, path)}"]
@@ -160,7 +160,7 @@ def _wire_estimate(
         try:
             config = read(values)
             known = len(list(studio.measurements()))
-            found = _foresee(json.dumps(config.to_json()), path, known)
+            found = _run_estimate(json.dumps(config.to_json()), path, known)
             text = describe_estimate(found, count(config), device_of(config))
         except ConfigError:
             # The problems are already shown below the learning-rate curve.

@@ -12,7 +12,7 @@ from trainer.models.fastspeech2.training.batches import collate, counts
 from trainer.models.fastspeech2.training.featurizer import SpeechFeaturizer
 from trainer.models.fastspeech2.training.losses import blocks, losses, validate
 from trainer.models.fastspeech2.training.survey import survey
-from trainer.models.fastspeech2.training.synthetic import REHEARSAL
+from trainer.models.fastspeech2.training.synthetic import SYNTHETIC
 
 
 def make_featurizer(base: Path | None, options: Options) -> Featurizer:
@@ -38,7 +38,7 @@ FAMILY = ModelFamily(
     export=export,
     stream=stream,
     reads=read_texts,
-    rehearsal=REHEARSAL,
+    synthetic=SYNTHETIC,
     # The best rates of the sweeps in benchmarks/results/race_all.json (small size, bundled base, 37
     # steps). Kron is the exception: its best rate diverged over 150 steps, a tenth of it did well.
     learning_rates={

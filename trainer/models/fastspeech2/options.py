@@ -34,7 +34,7 @@ class Options:
         "",
         "HiFi-GAN weights",
         "Generator checkpoint for 22050 Hz, 80 mels, hop 256; required if the vocoder is hifigan.",
-        folded=True,
+        advanced=True,
         is_path=True,
     )
     blocks: str = option(
@@ -42,7 +42,7 @@ class Options:
         "Blocks",
         "auto: convolution for small, transformer for standard.",
         choices=("auto", "convolution", "transformer"),
-        folded=True,
+        advanced=True,
     )
     aligner: str = option(
         "monophone",
@@ -50,14 +50,14 @@ class Options:
         "Finds where each symbol begins and ends: monophone (takes seconds, any language), neural "
         "(slower; for hours of speech and a GPU), or ctc with your own speech recogniser.",
         choices=("monophone", "neural", "ctc"),
-        folded=True,
+        advanced=True,
     )
     aligner_steps: int = option(
         1000,
         "Neural aligner steps",
         "Training steps of the neural aligner, 8 clips each; increase for hours of speech.",
         min=1,
-        folded=True,
+        advanced=True,
     )
     ctc_model: str = option(
         "",
@@ -65,26 +65,30 @@ class Options:
         "A TorchScript file that maps audio (1, samples) to scores (1, frames, labels), with a "
         '.json file of the same name beside it: {"labels": [...], "sample_rate": 16000, '
         '"blank": 0}. The file is a program; use only one that you trust.',
-        folded=True,
+        advanced=True,
         is_path=True,
     )
     trim_silence: bool = option(
-        False, "Trim silence", "Cut silence at both ends of every clip.", folded=True
+        False, "Trim silence", "Cut silence at both ends of every clip.", advanced=True
     )
     dropout: float | None = option(
-        None, "Dropout", "Empty: 0.05 for small, 0.2 for standard.", min=0.0, max=0.9, folded=True
+        None, "Dropout", "Empty: 0.05 for small, 0.2 for standard.", min=0.0, max=0.9, advanced=True
     )
     mel_weight: float = option(
-        1.0, "Mel loss weight", "Weight of the mel error.", min=0.0, folded=True
+        1.0, "Mel loss weight", "Weight of the mel error.", min=0.0, advanced=True
     )
     duration_weight: float | None = option(
-        None, "Duration loss weight", "Empty: 0.3 for small, 1 for standard.", min=0.0, folded=True
+        None,
+        "Duration loss weight",
+        "Empty: 0.3 for small, 1 for standard.",
+        min=0.0,
+        advanced=True,
     )
     pitch_weight: float | None = option(
-        None, "Pitch loss weight", "Empty: 0.1 for small, 1 for standard.", min=0.0, folded=True
+        None, "Pitch loss weight", "Empty: 0.1 for small, 1 for standard.", min=0.0, advanced=True
     )
     energy_weight: float | None = option(
-        None, "Energy loss weight", "Empty: 0.1 for small, 1 for standard.", min=0.0, folded=True
+        None, "Energy loss weight", "Empty: 0.1 for small, 1 for standard.", min=0.0, advanced=True
     )
 
     def __post_init__(self) -> None:

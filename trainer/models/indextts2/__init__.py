@@ -14,7 +14,7 @@ from trainer.models.indextts2.training.featurizer import IndexFeaturizer
 from trainer.models.indextts2.training.losses import blocks, losses, validate
 from trainer.models.indextts2.training.references import draws
 from trainer.models.indextts2.training.survey import survey
-from trainer.models.indextts2.training.synthetic import REHEARSAL
+from trainer.models.indextts2.training.synthetic import SYNTHETIC
 
 
 def make_featurizer(base: Path | None, options: Options) -> Featurizer:
@@ -48,5 +48,5 @@ FAMILY = ModelFamily(
     silent=silence,
     illustrate=illustrate,
     reads=read_texts,
-    rehearsal=REHEARSAL,
+    synthetic=SYNTHETIC,
 )

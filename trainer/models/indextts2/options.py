@@ -49,7 +49,7 @@ class Options:
         "Only for audio: the folder of facebook/w2v-bert-2.0 (config.json, model.safetensors; "
         "MIT). Requires the package transformers.",
         is_path=True,
-        folded=True,
+        advanced=True,
     )
     codec: str = option(
         "",
@@ -57,7 +57,7 @@ class Options:
         "Only for audio: semantic_codec/model.safetensors of amphion/MaskGCT (CC-BY-NC-4.0: no "
         "commercial use).",
         is_path=True,
-        folded=True,
+        advanced=True,
     )
     original_python: str = option(
         "",
@@ -65,7 +65,7 @@ class Options:
         "For audible previews: the Python interpreter of an environment in which the original "
         "package indextts 2.0 is installed (bilibili model licence).",
         is_path=True,
-        folded=True,
+        advanced=True,
     )
     original_folder: str = option(
         "",
@@ -73,14 +73,14 @@ class Options:
         "Its folder checkpoints, with s2mel.pth and the hf_cache that its first use fills "
         "(w2v-bert-2.0, MaskGCT codec, CAM++, BigVGAN); Timbre downloads nothing.",
         is_path=True,
-        folded=True,
+        advanced=True,
     )
     original_reference: str = option(
         "",
         "Reference for previews",
         "A recording of the voice for such previews; up to 15 s of it are used.",
         is_path=True,
-        folded=True,
+        advanced=True,
     )
     original_device: str = option(
         "cpu",
@@ -88,20 +88,20 @@ class Options:
         "cpu: slow, but uses no GPU memory; gpu: fast, but needs GPU memory in addition to "
         "training.",
         choices=("cpu", "gpu"),
-        folded=True,
+        advanced=True,
     )
     original_limit_s: int = option(
-        600, "Preview timeout (s)", "Longest time for a preview.", min=10, max=7200, folded=True
+        600, "Preview timeout (s)", "Longest time for a preview.", min=10, max=7200, advanced=True
     )
     max_text_tokens: int = option(
-        600, "Longest text (tokens)", "The model supports 600.", min=10, max=600, folded=True
+        600, "Longest text (tokens)", "The model supports 600.", min=10, max=600, advanced=True
     )
     text_weight: float = option(
-        0.2, "Text loss weight", "Weight of the text cross-entropy.", min=0.0, folded=True
+        0.2, "Text loss weight", "Weight of the text cross-entropy.", min=0.0, advanced=True
     )
     mel_weight: float = option(
-        0.8, "Audio loss weight", "Weight of the code cross-entropy.", min=0.0, folded=True
+        0.8, "Audio loss weight", "Weight of the code cross-entropy.", min=0.0, advanced=True
     )
     dropout: float = option(
-        0.1, "Dropout", "Of the trunk; GPT-2 was trained with 0.1.", min=0.0, max=0.9, folded=True
+        0.1, "Dropout", "Of the trunk; GPT-2 was trained with 0.1.", min=0.0, max=0.9, advanced=True
     )

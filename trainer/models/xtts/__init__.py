@@ -17,7 +17,7 @@ from trainer.models.xtts.training.featurizer import XttsFeaturizer
 from trainer.models.xtts.training.losses import blocks, losses, validate
 from trainer.models.xtts.training.references import draws
 from trainer.models.xtts.training.survey import survey
-from trainer.models.xtts.training.synthetic import REHEARSAL
+from trainer.models.xtts.training.synthetic import SYNTHETIC
 from trainer.models.xtts.training.weights import export, load, publish, terms
 
 if TYPE_CHECKING:
@@ -76,5 +76,5 @@ FAMILY = ModelFamily(
     terms=terms,
     stream=stream,
     reads=read_texts,
-    rehearsal=REHEARSAL,
+    synthetic=SYNTHETIC,
 )

@@ -44,20 +44,20 @@ class Options:
     )
     max_audio_s: float = option(
         11.6, "Longest clip for XTTS (s)", "The published limit is 11.6 s (605 codes are 28 s).",
-        min=1.0, max=27.0, folded=True,
+        min=1.0, max=27.0, advanced=True,
     )  # fmt: skip
     max_text_tokens: int = option(
         200, "Longest text (tokens)", "The published limit is 200; the model supports 402.",
-        min=10, max=400, folded=True,
+        min=10, max=400, advanced=True,
     )  # fmt: skip
     text_weight: float = option(
-        0.01, "Text loss weight", "Weight of the text cross-entropy.", min=0.0, folded=True
+        0.01, "Text loss weight", "Weight of the text cross-entropy.", min=0.0, advanced=True
     )
     mel_weight: float = option(
-        1.0, "Audio loss weight", "Weight of the code cross-entropy.", min=0.0, folded=True
+        1.0, "Audio loss weight", "Weight of the code cross-entropy.", min=0.0, advanced=True
     )
     dropout: float = option(
-        0.1, "Dropout", "Of the trunk; GPT-2 was trained with 0.1.", min=0.0, max=0.9, folded=True
+        0.1, "Dropout", "Of the trunk; GPT-2 was trained with 0.1.", min=0.0, max=0.9, advanced=True
     )
     upstream_masking: bool = option(
         False,
@@ -65,15 +65,15 @@ class Options:
         "Reproduce the masking bugs of coqui-tts, for comparisons: the end of the text is hidden "
         "from the audio, and the part of the loss that belongs to the reference is masked at the "
         "wrong place, and only in the last clip of a batch.",
-        folded=True,
+        advanced=True,
     )
     temperature: float = option(
-        0.75, "Temperature", "For previews and synthesis.", min=0.05, max=2.0, folded=True
+        0.75, "Temperature", "For previews and synthesis.", min=0.05, max=2.0, advanced=True
     )
-    top_k: int = option(50, "Top k", "For previews and synthesis.", min=1, max=1000, folded=True)
+    top_k: int = option(50, "Top k", "For previews and synthesis.", min=1, max=1000, advanced=True)
     top_p: float = option(
-        0.85, "Top p", "For previews and synthesis.", min=0.01, max=1.0, folded=True
+        0.85, "Top p", "For previews and synthesis.", min=0.01, max=1.0, advanced=True
     )
     repetition_penalty: float = option(
-        5.0, "Repetition penalty", "For previews and synthesis.", min=1.0, max=20.0, folded=True
+        5.0, "Repetition penalty", "For previews and synthesis.", min=1.0, max=20.0, advanced=True
     )

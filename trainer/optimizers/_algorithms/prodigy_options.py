@@ -40,7 +40,7 @@ class ProdigyOptions:
         "Limits how much the rate grows per step; 1.02 acts like a warm-up. Empty: no limit.",
         min=1.0,
         max=1e6,
-        folded=True,
+        advanced=True,
     )
     beta1: float = option(
         0.9,
@@ -48,7 +48,7 @@ class ProdigyOptions:
         "Decay rate of the moving average of gradients.",
         min=0.0,
         max=0.9999,
-        folded=True,
+        advanced=True,
     )
     beta2: float = option(
         0.999,
@@ -56,7 +56,7 @@ class ProdigyOptions:
         "Decay rate of the moving average of squared gradients.",
         min=0.0,
         max=0.999999,
-        folded=True,
+        advanced=True,
     )
     beta3: float | None = option(
         None,
@@ -64,7 +64,7 @@ class ProdigyOptions:
         "Decay rate of the sums that the estimate uses. Empty: the square root of beta 2.",
         min=0.0,
         max=0.999999,
-        folded=True,
+        advanced=True,
     )
     eps: float = option(
         1e-8,
@@ -72,7 +72,7 @@ class ProdigyOptions:
         "Added to the denominator to avoid dividing by zero.",
         min=1e-15,
         max=1e-2,
-        folded=True,
+        advanced=True,
     )
     # prodigyopt's default is 0; 0.01 is AdamW's, and stays weak because it is multiplied by d.
     weight_decay: float = option(
@@ -82,20 +82,20 @@ class ProdigyOptions:
         "embeddings are exempt.",
         min=0.0,
         max=1.0,
-        folded=True,
+        advanced=True,
     )
     safeguard_warmup: bool = option(
         False,
         "Safeguard warm-up",
         "Turn this on if the schedule has a warm-up; otherwise the rate grows too high.",
-        folded=True,
+        advanced=True,
     )
     use_bias_correction: bool = option(
         False,
         "Bias correction",
         "Adam's bias correction for the first steps. Combined with the safeguard, the estimate may "
         "never grow: watch the learning-rate curve.",
-        folded=True,
+        advanced=True,
     )
 
 

@@ -31,7 +31,7 @@ class ScheduleFreeOptions:
         "How close to the average gradients are computed; 0.95 to 0.98 for long runs.",
         min=0.01,
         max=0.9999,
-        folded=True,
+        advanced=True,
     )
     beta2: float = option(
         0.999,
@@ -39,7 +39,7 @@ class ScheduleFreeOptions:
         "Decay rate of the moving average of squared gradients.",
         min=0.0,
         max=0.999999,
-        folded=True,
+        advanced=True,
     )
     eps: float = option(
         1e-8,
@@ -47,7 +47,7 @@ class ScheduleFreeOptions:
         "Added to the denominator to avoid dividing by zero.",
         min=1e-15,
         max=1e-2,
-        folded=True,
+        advanced=True,
     )
     # AdamW's default; the package's is 0. Decay acts at y, as in the package.
     weight_decay: float = option(
@@ -56,7 +56,7 @@ class ScheduleFreeOptions:
         "Pulls weights towards zero; biases, norms and embeddings are exempt.",
         min=0.0,
         max=1.0,
-        folded=True,
+        advanced=True,
     )
 
 

@@ -87,7 +87,7 @@ def compiled_field(hint: str = "") -> Any:
         "Run each step in a single pass over memory, with code that is compiled in about a second "
         "when the run starts. Needs a CPU and g++ or clang++. Rounding differs slightly."
     )
-    return option(False, "Compiled", text + hint, folded=True)
+    return option(False, "Compiled", text + hint, advanced=True)
 
 
 class NativeRule:

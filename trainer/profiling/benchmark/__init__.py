@@ -4,7 +4,7 @@ Every trial runs in its own process, so that none inherits memory, flags or comp
 another, and a trial that hangs can be killed.
 """
 
-from trainer.profiling.benchmark.benchmark import Ladder
-from trainer.profiling.benchmark.plan import MeasurePlan
+from trainer.profiling.benchmark.benchmark import Benchmark
+from trainer.profiling.benchmark.plan import BenchmarkPlan
 
-__all__ = ["Ladder", "MeasurePlan"]
+__all__ = ["Benchmark", "BenchmarkPlan"]

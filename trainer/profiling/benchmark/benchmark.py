@@ -20,10 +20,17 @@ from trainer.core.device import Device
 from trainer.core.paths import child_environment, trainer_command
 from trainer.profiling.benchmark.goals import plan_goals
 from trainer.profiling.benchmark.peaks import peak_flops
-from trainer.profiling.benchmark.plan import AGAIN, ALL, FIRST, MeasurePlan, plan_rows, row_of_all
-from trainer.profiling.benchmark.trial import Job
-from trainer.profiling.measurements import Measurement, Row
-from trainer.profiling.synthetic_batches import rehearsal_of
+from trainer.profiling.benchmark.plan import (
+    AGAIN,
+    ALL,
+    FIRST,
+    BenchmarkPlan,
+    plan_trials,
+    trial_of_all,
+)
+from trainer.profiling.benchmark.trial import TrialJob
+from trainer.profiling.measurements import Measurement, Trial
+from trainer.profiling.synthetic_batches import synthetic_spec_of
 from trainer.training.assemble import choose_device
 
 _POLL_S = 0.1
@@ -41,10 +48,10 @@ _SHARE_TIMED = 0.25
 """Share of a trial's fair time that its timed steps may take; the rest is start-up and warm-up."""
 
 
-class Ladder:
+class Benchmark:
     """A running benchmark; `measurement` fills up as trials finish."""
 
-    def __init__(self, plan: MeasurePlan) -> None:
+    def __init__(self, plan: BenchmarkPlan) -> None:
         self.plan = plan
         self.device = choose_device(plan.config.training.device)
         self.measurement = Measurement(
@@ -61,15 +68,15 @@ class Ladder:
         """Cancel the current trial and all later ones; finished ones are kept."""
         self._is_cancelled = True
 
-    def rows(self) -> Iterator[Row]:
+    def trials(self) -> Iterator[Trial]:
         """Run and yield one trial after another; those without time left are yielded as skipped."""
-        planned, notes = plan_rows(self.device, self.plan.config.optimizations)
+        planned, notes = plan_trials(self.device, self.plan.config.optimizations)
         planned = self._with_goals(planned)
         self.measurement.model |= {"left_out": notes, "planned": len(planned) + 2}
         for place, row in enumerate(planned):
             yield self._finish(row, left=len(planned) - place + 2)
         measured = self.measurement.rows
-        last = row_of_all(self.device, measured)
+        last = trial_of_all(self.device, measured)
         # If a single trial already had this combination, don't measure it twice.
         known = next((row for row in measured if row.boxes == last.boxes and not row.changes), None)
         if known is not None:
@@ -77,11 +84,11 @@ class Ladder:
             known.notes += last.notes
         else:
             yield self._finish(last, left=2)
-        yield self._finish(Row(AGAIN, "fp32 again, to show noise", ["noise"], {}), left=1)
+        yield self._finish(Trial(AGAIN, "fp32 again, to show noise", ["noise"], {}), left=1)
         self.measurement.state = "cancelled" if self._is_cancelled else "finished"
         self.measurement.seconds = round(time.monotonic() - self._started, 1)
 
-    def _with_goals(self, planned: list[Row]) -> list[Row]:
+    def _with_goals(self, planned: list[Trial]) -> list[Trial]:
         """Insert the trials of the goals before the many trials of single optimizations."""
         has_goals = self.device.kind == "cuda" if self.plan.goals is None else self.plan.goals
         goals = plan_goals(self.device) if has_goals else []
@@ -89,13 +96,13 @@ class Ladder:
         place = is_single.index(True) if True in is_single else len(planned)
         return planned[:place] + goals + planned[place:]
 
-    def _finish(self, row: Row, *, left: int) -> Row:
+    def _finish(self, row: Trial, *, left: int) -> Trial:
         found = self._carry_out(row, left)
-        _compare(found, self.measurement.row(FIRST), self.device)
+        _compare(found, self.measurement.trial(FIRST), self.device)
         self.measurement.rows.append(found)
         return found
 
-    def _carry_out(self, row: Row, left: int) -> Row:
+    def _carry_out(self, row: Trial, left: int) -> Trial:
         remaining_s = 60 * self.plan.minutes - (time.monotonic() - self._started)
         needed_s = max(_LEAST_S, 0.75 * median(self._taken)) if self._taken else 0.0
         if self._is_cancelled or remaining_s - self._kept_free_s(row) < needed_s:
@@ -113,7 +120,7 @@ class Ladder:
             self._taken.append(time.monotonic() - began)
         return found
 
-    def _kept_free_s(self, row: Row) -> float:
+    def _kept_free_s(self, row: Trial) -> float:
         """Return the seconds a trial must leave for those that must not be missing."""
         return _KEPT_FREE.get(row.name, _USUALLY_KEPT_FREE) * self._usual_s
 
@@ -133,9 +140,9 @@ class Ladder:
         spare_s = min(3 * fair_s, max(fair_s, remaining_s - for_others_s))
         return max(spare_s, most_s)
 
-    def _run_child(self, row: Row, deadline_s: float, timed_s: float) -> Row:
+    def _run_child(self, row: Trial, deadline_s: float, timed_s: float) -> Trial:
         is_gpu = self.device.kind == "cuda"
-        job = Job(
+        job = TrialJob(
             row=asdict(row),
             config=self.plan.config_of(row).to_json(),
             size=self.plan.size,
@@ -153,7 +160,7 @@ class Ladder:
             reason = self._wait_for(folder, deadline_s)
             try:
                 values = json.loads((folder / "row.json").read_text(encoding="utf-8"))
-                return Row(**values)
+                return Trial(**values)
             except FileNotFoundError:
                 is_late = reason == "deadline"
                 row.state = "cancelled" if self._is_cancelled else reason
@@ -205,7 +212,7 @@ def describe_machine(device: Device) -> dict[str, Any]:
     return facts
 
 
-def _describe_model(plan: MeasurePlan) -> dict[str, Any]:
+def _describe_model(plan: BenchmarkPlan) -> dict[str, Any]:
     config = plan.config
     has_clips = bool(config.data.train_csv or config.data.train_data)
     return {
@@ -214,13 +221,13 @@ def _describe_model(plan: MeasurePlan) -> dict[str, Any]:
         "size": plan.size or "base",
         "weights": "random" if not config.base else "of the base",
         "clips": "own" if has_clips else plan.lengths,
-        "longest_s": None if has_clips else rehearsal_of(resolve(config)).longest_s,
+        "longest_s": None if has_clips else synthetic_spec_of(resolve(config)).longest_s,
         "batch_size": config.training.batch_size,
         "optimizer": config.optimizer.name,
     }
 
 
-def _compare(row: Row, first: Row | None, device: Device) -> None:
+def _compare(row: Trial, first: Trial | None, device: Device) -> None:
     """Fill in what depends on the first trial: the drift of the loss and the MFU."""
     first = row if row.name == FIRST else first
     if first is None or not (first.is_done and row.is_done):

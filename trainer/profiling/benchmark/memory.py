@@ -6,7 +6,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from trainer.core.train_state import Setup
-from trainer.profiling.memory_tracker import LiveMemory
+from trainer.profiling.memory_tracker import MemoryTracker
 from trainer.training.loop import train_step
 
 
@@ -17,12 +17,12 @@ def peak_on_cpu(setup: Setup, step: int) -> int:
     """
     # Otherwise freed gradients would count as negative allocations.
     setup.optimizer.zero_grad(set_to_none=True)
-    held = LiveMemory()
+    held = MemoryTracker()
     states = [value for state in setup.optimizer.state.values() for value in state.values()]
     lying = [*setup.model.parameters(), *setup.model.buffers(), *states]
     for value in [*lying, *setup.masters.values(), *(setup.average or {}).values()]:
         if isinstance(value, torch.Tensor):
-            held.note(value)
+            held.track(value)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as seen:
         train_step(setup, step)
     assert seen.profiler is not None and seen.profiler.kineto_results is not None

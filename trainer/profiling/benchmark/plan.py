@@ -11,7 +11,7 @@ from trainer.core.registry import discover
 from trainer.core.run_config import RunConfig, merge_values
 from trainer.core.specs import Optimization
 from trainer.core.train_state import STAGES
-from trainer.profiling.measurements import Row
+from trainer.profiling.measurements import Trial
 
 GUIDE = ("gradient_checkpointing", "sdpa", "mixed_precision")
 """The three optimizations of the guide this project grew from, in its order."""
@@ -20,7 +20,7 @@ FIRST, CHOSEN, AGAIN, ALL = "fp32", "chosen", "fp32_again", "all"
 
 
 @dataclass(frozen=True)
-class MeasurePlan:
+class BenchmarkPlan:
     """Everything a benchmark is measured with.
 
     `size` names a model with random weights; empty: the base's size. `lengths` (`longest` or
@@ -35,42 +35,42 @@ class MeasurePlan:
     command: str = ""
     goals: bool | None = None
 
-    def config_of(self, row: Row) -> RunConfig:
+    def config_of(self, row: Trial) -> RunConfig:
         """Return the configuration of a trial."""
         values = merge_values(self.config.to_json(), row.changes)
         return replace(RunConfig.from_json(values), optimizations=row.boxes)
 
 
-def plan_rows(
+def plan_trials(
     device: Device, chosen: dict[str, dict[str, Any]] | None = None
-) -> tuple[list[Row], list[str]]:
+) -> tuple[list[Trial], list[str]]:
     """Return the trials, most useful first, and notes about what is left out and why.
 
     `chosen` holds the user's own optimizations with their options, measured second. The trial with
-    all optimizations is made last by `row_of_all`, when it is known which of them work.
+    all optimizations is made last by `trial_of_all`, when it is known which of them work.
     """
-    boxes, notes = available_boxes(device)
-    rows = [Row(FIRST, "fp32, no optimizations", ["ladder", "guide"], {})]
+    boxes, notes = available_optimizations(device)
+    rows = [Trial(FIRST, "fp32, no optimizations", ["ladder", "guide"], {})]
     if chosen:
         entries = discover("trainer.optimizations", Optimization)
         label = "as chosen: " + " + ".join(entries[name].label for name in chosen)
-        rows.append(Row(CHOSEN, label, ["chosen"], chosen))
+        rows.append(Trial(CHOSEN, label, ["chosen"], chosen))
     fair = [name for name in ("tf32", "sdpa") if name in boxes]
-    rows.append(_row("+".join(fair), [*fair], boxes, "ladder"))
+    rows.append(_trial("+".join(fair), [*fair], boxes, "ladder"))
     # The guide's optimizations are added one by one, to show what each contributes.
     taken: list[str] = []
     for name in GUIDE:
         if name in boxes:
             taken.append(name)
-            rows.append(_row("+".join(taken), taken, boxes, "guide"))
+            rows.append(_trial("+".join(taken), taken, boxes, "guide"))
     # Each alone: this also shows which of them fail, before all are combined.
-    rows += [_row(name, [name], boxes, "alone") for name in boxes]
+    rows += [_trial(name, [name], boxes, "alone") for name in boxes]
     return _merged(row for row in rows if row.boxes or row.name == FIRST), notes
 
 
-def row_of_all(device: Device, measured: list[Row]) -> Row:
+def trial_of_all(device: Device, measured: list[Trial]) -> Trial:
     """Return the trial of all optimizations that worked alone and train the same weights."""
-    boxes, _ = available_boxes(device)
+    boxes, _ = available_optimizations(device)
     alone = {next(iter(row.boxes)): row for row in measured if len(row.boxes) == 1}
     first = next(row for row in measured if row.name == FIRST)
     kept, notes = {}, []
@@ -87,10 +87,10 @@ def row_of_all(device: Device, measured: list[Row]) -> Row:
             notes.append(f"{name} is left out: it trains different weights")
         else:
             kept[name] = options
-    return Row(ALL, "all of them", ["ladder", "guide"], kept, notes=notes)
+    return Trial(ALL, "all of them", ["ladder", "guide"], kept, notes=notes)
 
 
-def available_boxes(device: Device) -> tuple[dict[str, dict[str, Any]], list[str]]:
+def available_optimizations(device: Device) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Return the optimizations a device supports with their options, in stage order.
 
     The second value says why each of the others is unavailable.
@@ -116,15 +116,15 @@ def _unconditional(entry: Optimization) -> dict[str, Any]:
     return {"when": "always"} if whens and "always" in whens[0].choices else {}
 
 
-def _row(name: str, names: list[str], boxes: dict[str, dict[str, Any]], group: str) -> Row:
+def _trial(name: str, names: list[str], boxes: dict[str, dict[str, Any]], group: str) -> Trial:
     entries = discover("trainer.optimizations", Optimization)
     label = " + ".join(entries[each].label for each in names)
-    return Row(name, label, [group], {each: boxes[each] for each in names})
+    return Trial(name, label, [group], {each: boxes[each] for each in names})
 
 
-def _merged(rows: Iterable[Row]) -> list[Row]:
+def _merged(rows: Iterable[Trial]) -> list[Trial]:
     """Return every set of optimizations once, with all groups it belongs to."""
-    found: dict[str, Row] = {}
+    found: dict[str, Trial] = {}
     for row in rows:
         key = json.dumps(row.boxes, sort_keys=True)
         if key in found:

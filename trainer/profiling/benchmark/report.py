@@ -1,9 +1,9 @@
 """Format a measurement as lines for a terminal and as a Markdown table."""
 
-from trainer.profiling.measurements import Measurement, Row
+from trainer.profiling.measurements import Measurement, Trial
 
 
-def line_of(row: Row, first: Row | None) -> str:
+def format_trial(row: Trial, first: Trial | None) -> str:
     """Format a trial as one line, with its ratios to the first trial."""
     if not row.is_done:
         return f"{row.name:<45} {row.state}: {row.reason}"
@@ -39,7 +39,7 @@ def to_markdown(measurement: Measurement) -> str:
     return "\n".join(lines)
 
 
-def _cells(row: Row, first: Row | None) -> str:
+def _cells(row: Trial, first: Trial | None) -> str:
     if not row.is_done or first is None or not first.is_done:
         return f"{row.state} | | | | | | | {row.reason[:80]}"
     assert row.s_per_step is not None and first.s_per_step is not None

@@ -26,9 +26,14 @@ from trainer.core.train_state import Setup, World, evaluation_weights
 from trainer.core.types import Batch
 from trainer.data.features.dataset import Dataset, prepare_dataset
 from trainer.profiling.benchmark.memory import peak_on_cpu
-from trainer.profiling.measurements import Row
+from trainer.profiling.measurements import Trial
 from trainer.profiling.memory_estimate import GIB, count_step
-from trainer.profiling.synthetic_batches import imagine, make_up_clips, rehearsal_of, spread_lengths
+from trainer.profiling.synthetic_batches import (
+    make_synthetic,
+    make_synthetic_clips,
+    spread_lengths,
+    synthetic_spec_of,
+)
 from trainer.training.assemble import (
     build_setup,
     check_before_start,
@@ -43,7 +48,7 @@ _BATCHES = 4
 
 
 @dataclass(frozen=True)
-class Job:
+class TrialJob:
     """The task of a child process: the trial, its configuration and its time limits."""
 
     row: dict[str, Any]
@@ -57,10 +62,10 @@ class Job:
     deadline_s: float
 
 
-def carry_out(job_path: Path, out: Path) -> int:
+def run_trial(job_path: Path, out: Path) -> int:
     """Run a trial and write its result; the exit code is 0 even if it was refused."""
-    job = Job(**json.loads(job_path.read_text(encoding="utf-8")))
-    row = Row(**job.row)
+    job = TrialJob(**json.loads(job_path.read_text(encoding="utf-8")))
+    row = Trial(**job.row)
     try:
         with _ended_after(job.deadline_s):
             _measure(job, row, lambda: _write(row, out))
@@ -86,16 +91,16 @@ def _ended_after(seconds: float) -> Iterator[None]:
             signal.alarm(0)
 
 
-def _write(row: Row, out: Path) -> None:
+def _write(row: Trial, out: Path) -> None:
     partial = out.with_suffix(".part")
     partial.write_text(json.dumps(asdict(row)), encoding="utf-8")
     os.replace(partial, out)
 
 
-def _measure(job: Job, row: Row, publish: Callable[[], None]) -> None:
+def _measure(job: TrialJob, row: Trial, publish: Callable[[], None]) -> None:
     started = time.perf_counter()
     config = RunConfig.from_json(job.config)
-    _be_strict()
+    _disable_tf32()
     check_before_start(config)
     seed_everything(config.training.seed)
     entries = resolve(config)
@@ -117,26 +122,26 @@ def _measure(job: Job, row: Row, publish: Callable[[], None]) -> None:
                 setup.val_batches.close()
 
 
-def _be_strict() -> None:
+def _disable_tf32() -> None:
     """Turn TF32 off (cuDNN's is on by default), so that only the optimizations change precision."""
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
 
 
-def _make_dataset(job: Job, config: RunConfig, entries: Entries, folder: Path) -> Dataset:
+def _make_dataset(job: TrialJob, config: RunConfig, entries: Entries, folder: Path) -> Dataset:
     data = config.data
     if data.train_csv or data.train_data:
         return prepare_dataset(
             folder, config, entries.family, entries.family_options, lambda event: None
         )
-    longest, count = rehearsal_of(entries).longest_s, _BATCHES * config.training.batch_size
+    longest, count = synthetic_spec_of(entries).longest_s, _BATCHES * config.training.batch_size
     spread = spread_lengths(longest, count, config.training.seed)
     lengths = [longest] * count if job.lengths == "longest" else spread
-    return imagine(config, entries, make_up_clips(lengths), job.size)
+    return make_synthetic(config, entries, make_synthetic_clips(lengths), job.size)
 
 
 def _make_setup(
-    config: RunConfig, entries: Entries, dataset: Dataset, folder: Path, row: Row
+    config: RunConfig, entries: Entries, dataset: Dataset, folder: Path, row: Trial
 ) -> Setup:
     machine = take_device(config.training.device)
     base = Path(config.base) if config.base else None
@@ -158,14 +163,14 @@ def _make_setup(
     return setup
 
 
-def _time_steps(job: Job, setup: Setup, row: Row) -> None:
+def _time_steps(job: TrialJob, setup: Setup, row: Trial) -> None:
     """Train, and record what a step takes after the warm-up steps."""
     stopwatch, clock = OptimizerTimer(setup.optimizer, setup.device), _Clock(setup.device)
     first = setup.first_step
     for step in range(first, first + job.warm_up):
         train_step(setup, step)
     # All trials are compared after the same steps on the same clips: it shows what rounding does.
-    row.loss, row.loss_after = _judge(setup), job.warm_up
+    row.loss, row.loss_after = _evaluate_first_batches(setup), job.warm_up
     _start_watching_memory(setup)
     laps, began, step = [], time.perf_counter(), first + job.warm_up
     clock.tick()
@@ -186,7 +191,7 @@ def _time_steps(job: Job, setup: Setup, row: Row) -> None:
     _note_sizes(setup, row, range(first + job.warm_up, step))
 
 
-def _wants_more(job: Job, done: int, seconds: float) -> bool:
+def _wants_more(job: TrialJob, done: int, seconds: float) -> bool:
     """Return whether to time another step: always up to the minimum, then while time is left."""
     return done < job.least_steps or (done < job.most_steps and seconds < job.timed_s)
 
@@ -230,7 +235,7 @@ class _Clock:
 
 
 @torch.no_grad()
-def _judge(setup: Setup) -> float:
+def _evaluate_first_batches(setup: Setup) -> float:
     """Return the loss of the first step's batches with the current weights, without dropout."""
     total = 0.0
     with evaluation_weights(setup):
@@ -241,7 +246,7 @@ def _judge(setup: Setup) -> float:
     return total
 
 
-def _note_memory(setup: Setup, row: Row) -> None:
+def _note_memory(setup: Setup, row: Trial) -> None:
     if setup.device.type == "cuda":
         row.peak_gib = torch.cuda.max_memory_allocated(setup.device) / GIB
         row.reserved_gib = torch.cuda.max_memory_reserved(setup.device) / GIB
@@ -256,7 +261,7 @@ def _note_memory(setup: Setup, row: Row) -> None:
     row.peak_is = "most bytes PyTorch's CPU allocator held in the step of the largest batch"
 
 
-def _note_sizes(setup: Setup, row: Row, steps: range) -> None:
+def _note_sizes(setup: Setup, row: Trial, steps: range) -> None:
     """Record how much was computed: positions, padding and parameters."""
     real = padded = 0.0
     name = next(iter(_totals(setup, steps[0])), "")
@@ -289,7 +294,9 @@ def _padded(batch: Batch) -> float:
     return float(max(masks, default=0))
 
 
-def _predict(config: RunConfig, entries: Entries, dataset: Dataset, setup: Setup, row: Row) -> None:
+def _predict(
+    config: RunConfig, entries: Entries, dataset: Dataset, setup: Setup, row: Trial
+) -> None:
     """Record the estimated memory and the FLOPs of the same batches."""
     _, largest = _largest(setup)
     # Some operators don't run on fake tensors; the measured values stay valid without an estimate.

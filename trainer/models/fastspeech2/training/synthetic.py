@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from trainer.core.specs import Corpus, Rehearsal
+from trainer.core.specs import Corpus, SyntheticSpec
 from trainer.core.types import Clip, Features
 from trainer.models._layers.mel import MelSettings
 from trainer.models.fastspeech2 import tokens
@@ -23,7 +23,7 @@ _SYMBOLS_A_SECOND = 14.0  # letters of fluent English; chosen by hand
 _NUM_SYMBOLS = 60  # about what a language with an alphabet needs; chosen by hand
 
 
-def imagine(base: Path | None, options: Options, clips: Sequence[Clip], size: str) -> Corpus:
+def make_synthetic(base: Path | None, options: Options, clips: Sequence[Clip], size: str) -> Corpus:
     """Return what a survey would return for such clips, with random mels of the right lengths.
 
     A text counts one token per letter; an empty one counts as fluent speech.
@@ -65,4 +65,6 @@ def _draw(clip: Clip, num_symbols: int, rng: np.random.Generator) -> Features:
     }
 
 
-REHEARSAL = Rehearsal(("small", "standard"), longest_s=12.0, imagine=imagine, network=network)
+SYNTHETIC = SyntheticSpec(
+    ("small", "standard"), longest_s=12.0, make_synthetic=make_synthetic, network=network
+)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.core.specs import Corpus, Rehearsal
+from trainer.core.specs import Corpus, SyntheticSpec
 from trainer.core.types import Clip, Features
 from trainer.models.indextts2.checkpoint.base_folder import RANDOM_LICENCE, config_of
 from trainer.models.indextts2.checkpoint.base_model import FORMAT, open_start
@@ -42,7 +42,7 @@ _SIZES = {
 }  # fmt: skip
 
 
-def imagine(base: Path | None, options: Options, clips: Sequence[Clip], size: str) -> Corpus:
+def make_synthetic(base: Path | None, options: Options, clips: Sequence[Clip], size: str) -> Corpus:
     """Return what a survey would return for such clips, with random codes and voices.
 
     With a base, texts are tokenized as in a run, otherwise as bytes; an empty text counts as
@@ -103,4 +103,6 @@ def _count_tokens(clip: Clip, bpe_model: bytes) -> int:
     return max(1, round(TOKENS_A_SECOND * clip.duration_s))
 
 
-REHEARSAL = Rehearsal(tuple(_SIZES), longest_s=15.0, imagine=imagine, network=network)
+SYNTHETIC = SyntheticSpec(
+    tuple(_SIZES), longest_s=15.0, make_synthetic=make_synthetic, network=network
+)

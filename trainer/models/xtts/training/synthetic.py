@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from trainer.core.errors import DataError
-from trainer.core.specs import Corpus, Rehearsal
+from trainer.core.specs import Corpus, SyntheticSpec
 from trainer.core.types import Clip, Features
 from trainer.models.xtts.checkpoint.base_model import FORMAT, open_start
 from trainer.models.xtts.checkpoint.random_base import blank_vocab, complete_sizes, config_of
@@ -39,7 +39,7 @@ _SIZES = {
 }
 
 
-def imagine(base: Path | None, options: Options, clips: Sequence[Clip], size: str) -> Corpus:
+def make_synthetic(base: Path | None, options: Options, clips: Sequence[Clip], size: str) -> Corpus:
     """Return what a survey would return for such clips, with random codes and mels.
 
     A text is tokenized as in a run; an empty one counts as fluent speech.
@@ -113,4 +113,6 @@ def _typical(clip: Clip) -> int:
     return max(1, round(TOKENS_A_SECOND * clip.duration_s))
 
 
-REHEARSAL = Rehearsal(tuple(_SIZES), longest_s=11.6, imagine=imagine, network=network)
+SYNTHETIC = SyntheticSpec(
+    tuple(_SIZES), longest_s=11.6, make_synthetic=make_synthetic, network=network
+)
