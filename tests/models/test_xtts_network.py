@@ -22,7 +22,7 @@ from trainer.models.xtts.network.gpt import ConditioningEncoder, XttsGpt
 from trainer.models.xtts.network.sizes import TINY, GptSizes
 from trainer.models.xtts.training.batches import counts, make_collate
 from trainer.models.xtts.training.losses import blocks, losses, validate
-from trainer.optimizations.gradient_checkpointing import _forward_twice
+from trainer.optimizations.gradient_checkpointing import _checkpointed_forward
 
 SIZES = replace(
     TINY.gpt, width=32, num_text_tokens=270, n_mels=8, num_latents=5, conditioning_layers=1
@@ -392,7 +392,7 @@ def test_fused_attention_and_checkpointing_change_no_loss_and_no_gradient() -> N
     for layer in attention_layers(changed):
         layer.use_sdpa = True
     for block in blocks(changed):
-        block.forward = types.MethodType(_forward_twice, block)
+        block.forward = types.MethodType(_checkpointed_forward, block)
 
     expected, found = losses(plain, batch), losses(changed, batch)
 

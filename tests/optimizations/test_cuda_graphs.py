@@ -167,8 +167,8 @@ def test_what_cannot_be_recorded_is_compiled_without_graphs(
 
     monkeypatch.setattr(compiled_block, "compile_with_inductor", fail_to_record)
     OPTIMIZATION.apply(setup, GRAPHS)
-    assert OPTIMIZATION.settle
-    OPTIMIZATION.settle(setup, GRAPHS, events.append)
+    assert OPTIMIZATION.finalize
+    OPTIMIZATION.finalize(setup, GRAPHS, events.append)
 
     notice = events[-1]
     assert isinstance(notice, Notice)

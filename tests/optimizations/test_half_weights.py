@@ -24,7 +24,7 @@ from trainer.core.run_config import RunConfig
 from trainer.core.specs import Optimization, OptimizerSpec, State
 from trainer.core.train_state import Setup, evaluation_weights
 from trainer.optimizations._core import half_weights
-from trainer.optimizations._core.half_weights import round_by_chance_
+from trainer.optimizations._core.half_weights import stochastic_round_
 from trainer.optimizers._core.param_groups import param_groups
 from trainer.training.evaluate import validate
 from trainer.training.loop import train_step
@@ -61,7 +61,7 @@ def _train(setup: Setup, steps: range) -> list[float]:
 
 
 def _exact(setup: Setup) -> dict[str, Tensor]:
-    with setup.in_full():
+    with setup.fp32_weights():
         return {name: value.clone() for name, value in setup.model.state_dict().items()}
 
 
@@ -148,7 +148,7 @@ def test_a_checkpoint_holds_the_masters(tmp_path: Path) -> None:
     saved = save_checkpoint(setup, 4, best=False)
 
     written = load_file(tmp_path / saved.path / "model.safetensors")
-    for name, master in setup.masters.items():
+    for name, master in setup.master_weights.items():
         assert written[name].dtype == torch.float32
         assert torch.equal(written[name], master)
         assert not torch.equal(written[name], written[name].bfloat16().float())
@@ -185,7 +185,7 @@ def test_weights_are_rounded_as_before_when_memory_runs_out_on_the_way_to_fp32(
 
     with monkeypatch.context() as patched, pytest.raises(torch.OutOfMemoryError):
         patched.setattr(Tensor, "float", widen)
-        with setup.in_full():
+        with setup.fp32_weights():
             pass
 
     after = setup.model.state_dict()
@@ -201,7 +201,7 @@ def test_the_average_follows_the_masters(tmp_path: Path) -> None:
 
     before = make_setup(tmp_path / "other").model.get_parameter("inner.weight")
     weight = 1 - 2 / 11
-    expected = before.bfloat16().float().lerp(setup.masters["inner.weight"], weight)
+    expected = before.bfloat16().float().lerp(setup.master_weights["inner.weight"], weight)
     assert torch.allclose(setup.average["inner.weight"], expected, atol=1e-6)
 
 
@@ -235,7 +235,7 @@ def test_lora_trains_doubles_of_its_adapters_only(updates: str, tmp_path: Path) 
 
     assert sum(losses[-5:]) < sum(losses[:5])
     assert frozen.dtype == torch.bfloat16 and torch.equal(frozen, before)
-    assert all("lora" in name for name in setup.masters)
+    assert all("lora" in name for name in setup.master_weights)
     assert CATALOG["lora"].state(setup, probe(setup, setup.train_batches.largest())).on
     with evaluation_weights(setup):
         folded = setup.model.state_dict()["inner.weight"]
@@ -317,7 +317,7 @@ def test_steps_of_some_weights_at_a_time_are_one_step(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Its noise would depend on the bucket.
-    monkeypatch.setattr(half_weights, "round_by_chance_", lambda values, generator: None)
+    monkeypatch.setattr(half_weights, "stochastic_round_", lambda values, generator: None)
     whole = _half(tmp_path / "a", "stochastic", optimizer=name)
     parted = _half(tmp_path / "b", "stochastic", optimizer=name)
 
@@ -336,7 +336,7 @@ def test_steps_of_some_weights_at_a_time_are_one_step(
 
 def _rounded(value: float, count: int, seed: int = 0) -> Tensor:
     values = torch.full((count,), value)
-    round_by_chance_(values, torch.Generator().manual_seed(seed))
+    stochastic_round_(values, torch.Generator().manual_seed(seed))
     return values
 
 
@@ -377,7 +377,7 @@ def test_updates_too_small_for_bf16_are_not_lost() -> None:
     generator = torch.Generator().manual_seed(0)
 
     def by_chance(values: Tensor) -> Tensor:
-        round_by_chance_(values, generator)
+        stochastic_round_(values, generator)
         return values.bfloat16()
 
     expected = 1 + 100 * 2**-7 / 64

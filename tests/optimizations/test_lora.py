@@ -19,7 +19,7 @@ from trainer.core.registry import find
 from trainer.core.specs import OptimizerSpec
 from trainer.core.train_state import Setup, evaluation_weights
 from trainer.models._layers.gpt2 import Gpt2Trunk
-from trainer.optimizations.lora import OPTIMIZATION, Options, apply, folded
+from trainer.optimizations.lora import OPTIMIZATION, Options, apply, merged
 from trainer.optimizers._core.param_groups import param_groups
 from trainer.training.evaluate import validate
 from trainer.training.loop import train, train_step
@@ -176,7 +176,7 @@ def test_transposed_weights_are_put_together_as_they_are_stored(tmp_path: Path) 
     hidden = torch.randn(2, 5, 16)
 
     apart = trunk(hidden)
-    with folded(trunk):
+    with merged(trunk):
         together = trunk(hidden)
 
     torch.testing.assert_close(together, apart, rtol=1e-5, atol=1e-5)

@@ -142,7 +142,7 @@ def _thaw_one_layer(setup: Setup) -> None:
 
 
 def _let_the_blocks_rest(setup: Setup) -> None:
-    vars(setup.model[0])["program"].rest("for a test")  # type: ignore[index]
+    vars(setup.model[0])["program"].disable("for a test")  # type: ignore[index]
 
 
 def _allow_all_memory(setup: Setup) -> None:

@@ -20,7 +20,14 @@ from trainer.core.train_state import Setup
 from trainer.core.types import Batch
 from trainer.optimizations import compile as box
 from trainer.optimizations._core import compiled_block
-from trainer.optimizations.compile import OPTIMIZATION, Gain, Options, apply, foresee, settle
+from trainer.optimizations.compile import (
+    OPTIMIZATION,
+    Gain,
+    Options,
+    apply,
+    compile_cannot_pay,
+    finalize,
+)
 from trainer.training.loop import train_step
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
@@ -60,10 +67,10 @@ def _setup(folder: Path, steps: int = MANY) -> Setup:
     return setup
 
 
-def _settle(setup: Setup, **options: Any) -> list[Event]:
+def _finalize(setup: Setup, **options: Any) -> list[Event]:
     events: list[Event] = []
     apply(setup, Options(**options))
-    settle(setup, Options(**options), events.append)
+    finalize(setup, Options(**options), events.append)
     return events
 
 
@@ -113,8 +120,10 @@ def test_the_arithmetic_is_told() -> None:
 
 
 def test_a_run_too_short_to_gain_is_foreseen() -> None:
-    assert foresee(plain_s=0.5, steps=160, compile_s=40.0) == ""
-    assert "could save at most 40 s, and compiling takes about 41 s" in foresee(0.5, 160, 41.0)
+    assert compile_cannot_pay(plain_s=0.5, steps=160, compile_s=40.0) == ""
+    assert "could save at most 40 s, and compiling takes about 41 s" in compile_cannot_pay(
+        0.5, 160, 41.0
+    )
 
 
 def test_a_short_run_is_never_compiled(
@@ -123,7 +132,7 @@ def test_a_short_run_is_never_compiled(
     setup = _setup(tmp_path, steps=10)
     pass_seconds(0.1, 0.01)
 
-    notice = _notice(_settle(setup))
+    notice = _notice(_finalize(setup))
 
     state = _state(setup)
     assert notice.level == "info"
@@ -142,11 +151,11 @@ def test_what_compiling_took_is_remembered_for_the_next_run(
     first, second = _setup(tmp_path), _setup(tmp_path, steps=200)
 
     pass_seconds(0.2, 0.1)
-    _settle(first)
+    _finalize(first)
     known = json.loads(path.read_text())
     path.write_text(json.dumps(dict.fromkeys(known, 30.0)))
     pass_seconds(0.2, 0.1)
-    told = _notice(_settle(second)).text
+    told = _notice(_finalize(second)).text
 
     assert len(known) == 1
     assert "at most 20 s, and compiling takes about 30 s" in told
@@ -158,7 +167,7 @@ def test_a_gain_is_kept_and_told(
     setup = _setup(tmp_path)
     pass_seconds(0.2, 0.1)
 
-    notice = _notice(_settle(setup))
+    notice = _notice(_finalize(setup))
 
     assert notice.text.startswith("The model is compiled: ")
     assert "takes 0.100 s instead of 0.200 s" in notice.text
@@ -171,9 +180,9 @@ def test_what_is_not_faster_is_left_out_unless_asked_for(
     auto, always = _setup(tmp_path), _setup(tmp_path)
 
     pass_seconds(0.1, 0.1)
-    left_out = _notice(_settle(auto)).text
+    left_out = _notice(_finalize(auto)).text
     pass_seconds(0.1, 0.1)
-    kept = _notice(_settle(always, when="always")).text
+    kept = _notice(_finalize(always, when="always")).text
 
     assert left_out.startswith("The model is not compiled: it is not faster.")
     assert kept.startswith("The model is compiled")
@@ -191,7 +200,7 @@ def test_a_compiler_that_fails_costs_the_gain_and_not_the_run(
     monkeypatch.setattr(compiled_block, "compile_with_inductor", fail)
     plain, broken = _setup(tmp_path), _setup(tmp_path)
 
-    notice = _notice(_settle(broken, when="always"))
+    notice = _notice(_finalize(broken, when="always"))
 
     losses = [[train_step(setup, 1)["error"].item()] for setup in (plain, broken)]
     assert notice.level == "warning"
@@ -217,7 +226,7 @@ def test_kernels_that_fail_when_they_first_run_cost_the_gain_too(
     monkeypatch.setattr(compiled_block, "compile_with_inductor", compile_graph)
     setup = _setup(tmp_path)
 
-    notice = _notice(_settle(setup, when="always"))
+    notice = _notice(_finalize(setup, when="always"))
 
     assert notice.level == "warning"
     assert str(error) in notice.text
@@ -234,7 +243,7 @@ def test_a_first_batch_that_is_too_large_is_left_to_who_makes_room(
     monkeypatch.setattr(box, "_time_pass", fail)
     setup = _setup(tmp_path)
 
-    notice = _notice(_settle(setup))
+    notice = _notice(_finalize(setup))
 
     assert "does not fit into memory" in notice.text
     assert "does not fit into memory" in _state(setup).detail
@@ -245,7 +254,7 @@ def test_settling_leaves_no_trace_in_weights_and_gradients(tmp_path: Path) -> No
     before = {name: value.clone() for name, value in setup.model.state_dict().items()}
     random = torch.get_rng_state()
 
-    _settle(setup, when="always")
+    _finalize(setup, when="always")
 
     after = setup.model.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())

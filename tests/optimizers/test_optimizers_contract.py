@@ -22,7 +22,7 @@ from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._algorithms.mars import VECTOR_BETAS
 from trainer.optimizers._core import native, param_table
 from trainer.optimizers._core.param_groups import param_groups
-from trainer.optimizers._core.warmup import ramped
+from trainer.optimizers._core.warmup import warmed_up
 from trainer.optimizers.muon import count_projections, is_hidden
 from trainer.training.loop import train
 
@@ -328,7 +328,7 @@ def test_kron_refits_ever_more_rarely() -> None:
 
 
 def test_the_ramp_of_ademamix_ends_where_it_should() -> None:
-    steps = [ramped(5.0, 0.9, 0.999, step, 100) for step in (1, 50, 100, 1000)]
+    steps = [warmed_up(5.0, 0.9, 0.999, step, 100) for step in (1, 50, 100, 1000)]
 
     assert steps[0][0] == pytest.approx(0.05)
     assert 0.9 < steps[0][1] < steps[1][1] < 0.999

@@ -103,7 +103,7 @@ def _allocated(setup: Setup, batch: Batch) -> int:
     held = MemoryTracker()
     states = [value for state in setup.optimizer.state.values() for value in state.values()]
     lying = [*setup.model.parameters(), *setup.model.buffers(), *batch.tensors.values(), *states]
-    for value in [*lying, *setup.masters.values(), *(setup.average or {}).values()]:
+    for value in [*lying, *setup.master_weights.values(), *(setup.average or {}).values()]:
         if isinstance(value, torch.Tensor):
             held.track(value)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as seen:

@@ -60,7 +60,7 @@ def take_snapshot(setup: Setup, step: int, *, best: bool, staging: Staging) -> S
     """Copy the contents of a step's checkpoint; the only part that training waits for."""
     with evaluation_weights(setup):
         weights = staging.copy(setup.model.state_dict(), "weights")
-    with setup.in_full():
+    with setup.fp32_weights():
         state = staging.copy(_resume_state(setup, step), "state")
     # Metrics of an earlier validation do not describe these weights.
     validation = setup.progress.get("validation", {})
@@ -196,9 +196,9 @@ def restore_checkpoint(setup: Setup, folder: Path, *, fresh_optimizer: bool = Fa
     # Only Schedule-Free stores "train_mode". Its training weights are an interpolated point that
     # another optimizer cannot continue from; the exported average can be.
     was_averaging = "train_mode" in state["optimizer"]["param_groups"][0]
-    if setup.has_parts or not (fresh_optimizer and was_averaging):
+    if setup.has_lora or not (fresh_optimizer and was_averaging):
         weights |= state["training_weights"]
-    with setup.in_full():
+    with setup.fp32_weights():
         setup.model.load_state_dict(weights, strict=True)
         if not fresh_optimizer:
             setup.optimizer.load_state_dict(state["optimizer"])

@@ -254,7 +254,7 @@ class Optimization:
     state: "Callable[[Setup, Probe], State]"
     default_on: bool = False
     refuse: Callable[[Device, Any], str | None] | None = None
-    settle: "Callable[[Setup, Any, Callable[[Event], None]], None] | None" = None
+    finalize: "Callable[[Setup, Any, Callable[[Event], None]], None] | None" = None
 
 
 @dataclass(frozen=True)

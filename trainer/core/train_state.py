@@ -121,7 +121,7 @@ def _ignore_part(part: str) -> None:
     """Do nothing: this step is not timed."""
 
 
-def _leave_wide() -> None:
+def _keep_weights() -> None:
     """Do nothing: the weights are fp32 already."""
 
 
@@ -153,15 +153,15 @@ class Setup:
     preview_every: Cadence = Cadence()
     preview_text: str = ""
     preview_speaker: str = ""
-    folded: Callable[[], AbstractContextManager[None]] = nullcontext
+    merged_lora: Callable[[], AbstractContextManager[None]] = nullcontext
     """Context in which the model holds merged weights, with LoRA adapters added in."""
-    has_parts: bool = False
+    has_lora: bool = False
     """Whether training keeps weights in parts (base and adapter) that `folded` merges."""
-    in_full: Callable[[], AbstractContextManager[None]] = nullcontext
+    fp32_weights: Callable[[], AbstractContextManager[None]] = nullcontext
     """Context in which the model holds fp32 weights, even if it trains in bf16."""
-    masters: dict[str, nn.Parameter] = field(default_factory=dict)
+    master_weights: dict[str, nn.Parameter] = field(default_factory=dict)
     """The fp32 master copies, by name, of weights that the model holds in bf16."""
-    widen: Callable[[], None] = _leave_wide
+    upcast_weights: Callable[[], None] = _keep_weights
     """Converts the model's weights to fp32 permanently."""
     build_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None
     """Builds the run's optimizer for the trainable parameters of a model."""
@@ -185,7 +185,7 @@ class Setup:
     def trained_weights(self) -> dict[str, nn.Parameter]:
         """Return the trained weights by name, using the fp32 master copy where there is one."""
         return {
-            name: self.masters.get(name, value)
+            name: self.master_weights.get(name, value)
             for name, value in self.model.named_parameters()
             if value.requires_grad
         }
@@ -194,13 +194,13 @@ class Setup:
 def has_other_weights(setup: Setup) -> bool:
     """Whether evaluation uses other weights than training: EMA, Schedule-Free's or merged LoRA."""
     has_mode = setup.optimizer_spec.set_mode is not None
-    return setup.average is not None or has_mode or setup.has_parts
+    return setup.average is not None or has_mode or setup.has_lora
 
 
 @contextmanager
 def evaluation_weights(setup: Setup) -> Iterator[None]:
     """Switch the model to evaluation mode and evaluation weights, and back bit for bit."""
-    with setup.in_full():
+    with setup.fp32_weights():
         was_training = setup.model.training
         setup.model.eval()
         try:
@@ -224,7 +224,7 @@ def _other_weights(setup: Setup) -> Iterator[None]:
     if setup.average is not None:
         _copy_into(parameters, setup.average)
     try:
-        with setup.folded():
+        with setup.merged_lora():
             yield
     finally:
         if setup.optimizer_spec.set_mode is not None:

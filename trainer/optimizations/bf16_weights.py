@@ -63,7 +63,11 @@ def apply(setup: Setup, options: Options) -> None:
     assert setup.build_optimizer is not None
     plainly = setup.build_optimizer
     setup.precision = Precision(torch.bfloat16)
-    setup.in_full, setup.widen, setup.masters = half.in_full, half.widen, half.masters
+    setup.fp32_weights, setup.upcast_weights, setup.master_weights = (
+        half.fp32_weights,
+        half.upcast_weights,
+        half.master_weights,
+    )
     setup.build_optimizer = lambda model: half.build(plainly, model)
     setup.optimizer = setup.build_optimizer(setup.model)
 
@@ -96,7 +100,7 @@ def state(setup: Setup, probe: Probe) -> State:
     num_plain = sum(id(value) in halves for value in held)
     if num_plain:
         return State(False, f"the optimizer updates {num_plain} weights directly in bf16")
-    beside = sum(value.nbytes for value in setup.masters.values())
+    beside = sum(value.nbytes for value in setup.master_weights.values())
     how = (
         f"fp32 masters of {beside / 2**20:,.1f} MiB"
         if beside

@@ -106,10 +106,10 @@ def apply(setup: Setup, options: Options) -> None:
     """Give every block of the model the compiled form of its class's forward."""
     if options.mode == _GRAPHS:
         prepare_graphs(setup)
-    _give_programs(setup, options)
+    _attach_programs(setup, options)
 
 
-def _give_programs(setup: Setup, options: Options) -> None:
+def _attach_programs(setup: Setup, options: Options) -> None:
     # Imported here because loading the compiler takes seconds.
     from trainer.optimizations._core.compiled_block import SharedProgram, compile_with_inductor
 
@@ -137,7 +137,7 @@ def _forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return compute_block(self, *args, **kwargs)
 
 
-def settle(setup: Setup, options: Options, emit: Callable[[Event], None]) -> None:
+def finalize(setup: Setup, options: Options, emit: Callable[[Event], None]) -> None:
     """Compile, measure, and keep the result if it pays; report the numbers either way."""
     programs = _programs(setup)
     batches = setup.train_batches.micro_batches(setup.first_step)
@@ -149,7 +149,7 @@ def settle(setup: Setup, options: Options, emit: Callable[[Event], None]) -> Non
     except torch.OutOfMemoryError:
         # Splitting batches that do not fit comes later, so this cannot be measured here.
         reason = "the first batch does not fit into memory"
-        _rest_all(programs, reason)
+        _disable_all(programs, reason)
         emit(Notice("warning", f"The model is not compiled: {reason}.", "Lower the batch size."))
 
 
@@ -176,7 +176,7 @@ class Gain:
         )
 
 
-def foresee(plain_s: float, steps: int, compile_s: float) -> str:
+def compile_cannot_pay(plain_s: float, steps: int, compile_s: float) -> str:
     """Return why compiling cannot pay off in the remaining steps; empty if it may."""
     at_best = _AT_BEST * plain_s * steps
     if at_best >= compile_s:
@@ -192,19 +192,19 @@ def _try_out(
 ) -> Notice:
     batch, steps = batches[0].to(setup.device), setup.last_step - setup.first_step + 1
     is_auto = options.when == "auto"
-    _rest_all(programs, "being measured")
+    _disable_all(programs, "being measured")
     plain_s = _time_pass(setup, batch) * len(batches)
     known = _read_seconds().get(_case(setup), _USUAL_COMPILE_S)
-    reason = foresee(plain_s, steps, known) if is_auto else ""
+    reason = compile_cannot_pay(plain_s, steps, known) if is_auto else ""
     if reason:
-        _rest_all(programs, reason)
+        _disable_all(programs, reason)
         return Notice("info", f"The model is not compiled: {reason}.")
     compile_s, compiled_s, failure = _compile_and_time(setup, batch, programs)
     without = ""
     if failure and options.mode == _GRAPHS:
         without = f", without CUDA graphs: {failure}"
         drop_graphs(setup)
-        _give_programs(setup, replace(options, mode="default"))
+        _attach_programs(setup, replace(options, mode="default"))
         programs = _programs(setup)
         compile_s, compiled_s, failure = _compile_and_time(setup, batch, programs)
     if failure:
@@ -213,7 +213,7 @@ def _try_out(
     _remember_seconds(_case(setup), compile_s)
     gain = Gain(plain_s, compiled_s * len(batches), compile_s, steps)
     if is_auto and gain.compiled_s > _CLEARLY_FASTER * plain_s:
-        _rest_all(programs, f"it is not faster here: {gain.describe()}")
+        _disable_all(programs, f"it is not faster here: {gain.describe()}")
         return Notice("info", f"The model is not compiled: it is not faster. {gain.describe()}.")
     return Notice("info", f"The model is compiled: {gain.describe()}{without}.")
 
@@ -226,7 +226,7 @@ def _compile_and_time(
 
     from trainer.optimizations._core.compiled_block import explain
 
-    _rest_all(programs, "")
+    _disable_all(programs, "")
     started = time.perf_counter()
     failure, first_s, compiled_s = "", 0.0, 0.0
     try:
@@ -240,9 +240,9 @@ def _compile_and_time(
         is_recording = any(program.records for program in programs)
         said = " ".join(str(error).split())[:200]
         failure = f"they could not be recorded: {said}" if is_recording else explain(error)
-    failure = failure or next((one.resting for one in programs if one.resting), "")
+    failure = failure or next((one.disabled_reason for one in programs if one.disabled_reason), "")
     if failure:
-        _rest_all(programs, failure)
+        _disable_all(programs, failure)
     return max(0.0, first_s - compiled_s), compiled_s, failure
 
 
@@ -268,9 +268,9 @@ def _time_pass(setup: Setup, batch: Batch) -> float:
     return min(seconds[1:])
 
 
-def _rest_all(programs: "list[SharedProgram]", reason: str) -> None:
+def _disable_all(programs: "list[SharedProgram]", reason: str) -> None:
     for program in programs:
-        program.rest(reason)
+        program.disable(reason)
 
 
 def state(setup: Setup, probe: Probe) -> State:
@@ -281,7 +281,7 @@ def state(setup: Setup, probe: Probe) -> State:
     programs = _programs(setup)
     if not programs:
         return State(False, f"{num_blocks} blocks run uncompiled")
-    resting = [program.resting for program in programs if program.resting]
+    resting = [program.disabled_reason for program in programs if program.disabled_reason]
     if resting:
         return State(False, resting[0])
     num_compiled = sum(calls > 0 for calls in probe.compiled_calls)
@@ -343,5 +343,5 @@ OPTIMIZATION = Optimization(
     apply=apply,
     state=state,
     refuse=refuse,
-    settle=settle,
+    finalize=finalize,
 )

@@ -51,7 +51,7 @@ def apply(setup: Setup, options: Options) -> None:
     for block in setup.family.blocks(setup.model):
         block.checkpointing = options.level  # type: ignore[assignment]
         # A bound method, not a closure over the block, so that a copied model uses its own blocks.
-        block.forward = types.MethodType(_forward_twice, block)
+        block.forward = types.MethodType(_checkpointed_forward, block)
 
 
 def state(setup: Setup, probe: Probe) -> State:
@@ -76,11 +76,11 @@ def state(setup: Setup, probe: Probe) -> State:
     return State(num_twice == len(blocks), detail)
 
 
-def _forward_twice(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _checkpointed_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if not (self.training and torch.is_grad_enabled()) or _is_checkpointed_inside(self):
         return compute_block(self, *args, **kwargs)
     level = getattr(self, "checkpointing", "full")
-    keeper = _Keeper(wide=level == "light")
+    keeper = _SavePolicy(wide=level == "light")
 
     def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
         if level == "full":
@@ -102,7 +102,7 @@ def _is_checkpointed_inside(block: nn.Module) -> bool:
     return is_compiled(block) and getattr(block, "checkpointing", "full") != "full"
 
 
-class _Keeper:
+class _SavePolicy:
     """A checkpoint policy that keeps products with weights and counts their bytes.
 
     Nothing else is ever kept. Attention draws random numbers inside its kernels, and skipping it in

@@ -92,26 +92,26 @@ def apply(setup: Setup, options: Options) -> None:
         for module in setup.model.modules():
             if isinstance(module, nn.Embedding):
                 module.requires_grad_(True)
-    setup.folded = functools.partial(folded, setup.model)
-    setup.has_parts = True
+    setup.merged_lora = functools.partial(merged, setup.model)
+    setup.has_lora = True
     setup.train_other_weights()
 
 
 @contextmanager
-def folded(model: nn.Module) -> Iterator[None]:
+def merged(model: nn.Module) -> Iterator[None]:
     """Merge the adapters into the weights for the block, then restore the original weights."""
     layers = _adapted_layers(model)
     kept = [layer.weight.data for layer in layers]
     with torch.no_grad():
         for layer in layers:
             layer.weight.data = layer.whole_weight()
-            layer.is_folded = True
+            layer.is_merged = True
     try:
         yield
     finally:
         for layer, weight in zip(layers, kept, strict=True):
             layer.weight.data = weight
-            layer.is_folded = False
+            layer.is_merged = False
 
 
 class _Adapted(nn.Module):
@@ -122,12 +122,12 @@ class _Adapted(nn.Module):
     lora_up: nn.Parameter
     lora_scale: float
     lora_dropout: float
-    is_folded: bool
+    is_merged: bool
 
     def forward(self, values: Tensor) -> Tensor:
         """Map values (B, T, inputs) to (B, T, outputs)."""
         plain = super().forward(values)
-        if self.is_folded:
+        if self.is_merged:
             return plain
         dropped = F.dropout(values, self.lora_dropout, self.training)
         change = F.linear(F.linear(dropped, self.lora_down), self.lora_up)
@@ -191,7 +191,7 @@ def _adapt(layer: nn.Module, options: Options) -> None:
     layer.lora_up = nn.Parameter(weight.new_zeros(outputs, options.rank))
     layer.lora_scale = options.alpha / options.rank  # type: ignore[assignment]
     layer.lora_dropout = options.dropout  # type: ignore[assignment]
-    layer.is_folded = False  # type: ignore[assignment]
+    layer.is_merged = False  # type: ignore[assignment]
 
 
 def _linear_layers(setup: Setup, target: str) -> list[nn.Module]:

@@ -15,7 +15,7 @@ from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._core import foreach as lists
 from trainer.optimizers._core.elementwise import adam_denominators, apply_updates
 from trainer.optimizers._core.native import NativeRule, compiled_field
-from trainer.optimizers._core.param_table import Table, TableOptimizer
+from trainer.optimizers._core.param_table import ParamTable, TableOptimizer
 from trainer.optimizers._core.shared_options import (
     beta1_field,
     beta2_field,
@@ -24,7 +24,7 @@ from trainer.optimizers._core.shared_options import (
     lr_field,
     weight_decay_field,
 )
-from trainer.optimizers._core.warmup import ramped
+from trainer.optimizers._core.warmup import warmed_up
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class AdEMAMix(TableOptimizer):
         names = ("exp_avg_fast", "exp_avg_slow", "exp_avg_sq")
         return {name: torch.zeros_like(weight) for name in names}
 
-    def update_table(self, table: Table) -> None:
+    def update_table(self, table: ParamTable) -> None:
         """Update the weights and states of a table once."""
         group, names = table.group, ("exp_avg_fast", "exp_avg_slow", "exp_avg_sq")
         if group["cautious"]:
@@ -104,18 +104,18 @@ class AdEMAMix(TableOptimizer):
 def _numbers(group: dict[str, Any], step: int) -> tuple[float, ...]:
     """Return the numbers of `RULE` in their order."""
     lr, (beta1, beta2, beta3) = group["lr"], group["betas"]
-    alpha, beta3 = ramped(group["alpha"], beta1, beta3, step, group["ramp_steps"])
+    alpha, beta3 = warmed_up(group["alpha"], beta1, beta3, step, group["ramp_steps"])
     keep = 1 - lr * group["weight_decay"]
     unbias1, unbias2 = 1 / (1 - beta1**step), 1 / math.sqrt(1 - beta2**step)
     return lr, keep, beta1, beta2, beta3, alpha, group["eps"], unbias1, unbias2
 
 
-def _updates(grads: list[Tensor], columns: list[list[Tensor]], table: Table) -> list[Tensor]:
+def _updates(grads: list[Tensor], columns: list[list[Tensor]], table: ParamTable) -> list[Tensor]:
     """Update the moments and return the updates (any shape)."""
     fast, slow, squares = columns
     group, step, gate = table.group, table.step, table.gate
     beta1, beta2, beta3_final = group["betas"]
-    alpha, beta3 = ramped(group["alpha"], beta1, beta3_final, step, group["ramp_steps"])
+    alpha, beta3 = warmed_up(group["alpha"], beta1, beta3_final, step, group["ramp_steps"])
     gate.lerp_(fast, grads, 1 - beta1)
     gate.lerp_(slow, grads, 1 - beta3)
     gate.mean_squares_(squares, grads, beta2)

@@ -15,7 +15,7 @@ from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._core.elementwise import is_vector
 from trainer.optimizers._core.newton_schulz import as_matrix
-from trainer.optimizers._core.param_table import Table, TableOptimizer
+from trainer.optimizers._core.param_table import ParamTable, TableOptimizer
 from trainer.optimizers._core.shared_options import beta1_field, lr_field, weight_decay_field
 
 _LARGEST_UPDATE = 1.1
@@ -74,7 +74,7 @@ class Kron(TableOptimizer):
             state[name] = matrix.new_ones(size) if is_diagonal else _eye(matrix, size)
         return state
 
-    def update(self, tables: list[Table]) -> None:
+    def update(self, tables: list[ParamTable]) -> None:
         """Update all weights; factors of all weights are refitted at the same steps."""
         first = self.param_groups[0]
         due = first["since_refit"] + 1 >= 1 / refit_share(first["count"], first)
@@ -117,7 +117,7 @@ def draw_noise(like: Tensor, seed: int) -> Tensor:
     return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
 
 
-def _mean(state: dict[str, Any], grad: Tensor, table: Table) -> Tensor:
+def _mean(state: dict[str, Any], grad: Tensor, table: ParamTable) -> Tensor:
     """Update the momentum of a gradient (any shape) and return it with bias correction."""
     beta1 = table.group["betas"][0]
     mean = state["momentum_buffer"]

@@ -11,7 +11,7 @@ from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._core import foreach as lists
 from trainer.optimizers._core.elementwise import apply_updates
 from trainer.optimizers._core.native import NativeRule, compiled_field
-from trainer.optimizers._core.param_table import Table, TableOptimizer
+from trainer.optimizers._core.param_table import ParamTable, TableOptimizer
 from trainer.optimizers._core.shared_options import (
     beta1_field,
     cautious_field,
@@ -53,7 +53,7 @@ class Lion(TableOptimizer):
         """Return zero momentum for a weight of any shape."""
         return {"exp_avg": torch.zeros_like(weight)}
 
-    def update_table(self, table: Table) -> None:
+    def update_table(self, table: ParamTable) -> None:
         """Update the weights and states of a table once."""
         group, (beta1, beta2) = table.group, table.group["betas"]
         if group["cautious"]:

@@ -13,7 +13,7 @@ from trainer.optimizers._core.elementwise import (
     apply_adamw,
     apply_updates,
 )
-from trainer.optimizers._core.param_table import Table
+from trainer.optimizers._core.param_table import ParamTable
 from trainer.optimizers._core.shared_options import (
     beta1_field,
     beta2_field,
@@ -43,7 +43,7 @@ class MarsAdamW(Mars):
 
     corrected_states = ("exp_avg", "exp_avg_sq")
 
-    def update_corrected(self, table: Table) -> None:
+    def update_corrected(self, table: ParamTable) -> None:
         """Update the weights that are not vectors."""
         group = table.group
         if group["cautious"]:
@@ -60,7 +60,7 @@ class MarsAdamW(Mars):
                 gate=table.gate,
             )
 
-    def _update_cautiously(self, table: Table) -> None:
+    def _update_cautiously(self, table: ParamTable) -> None:
         group, (beta1, beta2) = table.group, table.group["betas"]
         means, squares = table.column("exp_avg"), table.column("exp_avg_sq")
         for (_, _, mean, square), corrected in self.corrected(table):

@@ -8,7 +8,7 @@ import torch
 from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._algorithms.mars import Mars, gamma_field
 from trainer.optimizers._core import foreach as lists
-from trainer.optimizers._core.param_table import Table
+from trainer.optimizers._core.param_table import ParamTable
 from trainer.optimizers._core.shared_options import (
     beta1_field,
     eps_field,
@@ -34,7 +34,7 @@ class MarsLion(Mars):
 
     corrected_states = ("exp_avg",)
 
-    def update_corrected(self, table: Table) -> None:
+    def update_corrected(self, table: ParamTable) -> None:
         """Update the weights that are not vectors."""
         group = table.group
         for (weights, _, means), corrected in self.corrected(table):

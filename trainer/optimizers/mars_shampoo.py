@@ -14,7 +14,7 @@ from trainer.optimizers._core.newton_schulz import (
     match_spectrum,
     orthogonalize,
 )
-from trainer.optimizers._core.param_table import Table
+from trainer.optimizers._core.param_table import ParamTable
 from trainer.optimizers._core.shared_options import (
     beta1_field,
     eps_field,
@@ -47,7 +47,7 @@ class MarsShampoo(Mars):
 
     corrected_states = ("exp_avg",)
 
-    def update_corrected(self, table: Table) -> None:
+    def update_corrected(self, table: ParamTable) -> None:
         """Update the weights that are not vectors."""
         group, beta1 = table.group, table.group["betas"][0]
         for (_, _, means), corrected in self.corrected(table):

@@ -21,7 +21,7 @@ from trainer.optimizers._core.newton_schulz import (
     match_spectrum,
     orthogonalize,
 )
-from trainer.optimizers._core.param_table import Table, TableOptimizer
+from trainer.optimizers._core.param_table import ParamTable, TableOptimizer
 from trainer.optimizers._core.shared_options import (
     beta1_field,
     beta2_field,
@@ -80,7 +80,7 @@ class Muon(TableOptimizer):
         names = ("momentum_buffer",) if is_matrix else ("exp_avg", "exp_avg_sq")
         return {name: torch.zeros_like(weight) for name in names}
 
-    def update_table(self, table: Table) -> None:
+    def update_table(self, table: ParamTable) -> None:
         """Update the weights and states of a table once."""
         hidden, others = self._split(table)
         if hidden.weights:
@@ -97,14 +97,16 @@ class Muon(TableOptimizer):
                 gate=table.gate,
             )
 
-    def _split(self, table: Table) -> tuple[Table, Table]:
+    def _split(self, table: ParamTable) -> tuple[ParamTable, ParamTable]:
         """Split a table into hidden matrices and the rest (any shape)."""
-        hidden, others = (Table(table.group, [], [], [], table.step, table.gate) for _ in range(2))
+        hidden, others = (
+            ParamTable(table.group, [], [], [], table.step, table.gate) for _ in range(2)
+        )
         for weight, grad, state in zip(table.weights, table.grads, table.states, strict=True):
             (hidden if weight in self._parts else others).add(weight, grad, state)
         return hidden, others
 
-    def _update_hidden(self, table: Table) -> None:
+    def _update_hidden(self, table: ParamTable) -> None:
         group, momentum = table.group, table.group["momentum"]
         buffers = table.column("momentum_buffer")
         table.gate.lerp_(buffers, table.grads, 1 - momentum)

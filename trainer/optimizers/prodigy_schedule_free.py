@@ -27,7 +27,7 @@ from trainer.optimizers._algorithms.prodigy_options import check_rates
 from trainer.optimizers._algorithms.schedule_free import ScheduleFree
 from trainer.optimizers._algorithms.schedule_free_options import set_mode
 from trainer.optimizers._core import foreach as lists
-from trainer.optimizers._core.param_table import Table
+from trainer.optimizers._core.param_table import ParamTable
 from trainer.optimizers._core.shared_options import beta2_field, eps_field, weight_decay_field
 
 
@@ -77,7 +77,7 @@ class ProdigyScheduleFree(EstimatingOptimizer, ScheduleFree):
             "p0": weight.clone(),
         }
 
-    def update(self, tables: list[Table]) -> None:
+    def update(self, tables: list[ParamTable]) -> None:
         """Update the weights with the current d, then update d."""
         self.check_mode()
         group, lr = self.param_groups[0], self.common_rate()
@@ -100,7 +100,9 @@ class ProdigyScheduleFree(EstimatingOptimizer, ScheduleFree):
         self.end_step()
 
 
-def _average(pieces: list[list[Tensor]], scalars: Scalars, share: Tensor, table: Table) -> None:
+def _average(
+    pieces: list[list[Tensor]], scalars: Scalars, share: Tensor, table: ParamTable
+) -> None:
     """Update the fast points, and interpolate the weights (pieces, any shape) by `share`."""
     weights, grads, squares, fast = pieces
     gate = table.gate

@@ -17,7 +17,7 @@ from trainer.optimizers._core.shared_options import (
     lr_field,
     weight_decay_field,
 )
-from trainer.optimizers._core.warmup import ramped
+from trainer.optimizers._core.warmup import warmed_up
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class SoapAdEMAMix(Soap):
     ) -> Tensor:
         """Update the moments with a rotated gradient (any shape); return the rotated update."""
         beta1, beta2, beta3 = group["betas"]
-        alpha, beta3 = ramped(group["alpha"], beta1, beta3, step, group["ramp_steps"])
+        alpha, beta3 = warmed_up(group["alpha"], beta1, beta3, step, group["ramp_steps"])
         fast = state["exp_avg_fast"].lerp_(grad, 1 - beta1)
         slow = state["exp_avg_slow"].lerp_(grad, 1 - beta3)
         square = state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2)

@@ -112,7 +112,7 @@ def count_step(
             for name, value in batch.tensors.items()
         }
         held = [*setup.model.parameters(), *setup.model.buffers(), *(setup.average or {}).values()]
-        held += setup.masters.values()
+        held += setup.master_weights.values()
         with ExitStack() as stack:
             if device.kind == "cuda":
                 is_autocast = setup.precision.autocast_dtype is not None

@@ -112,8 +112,8 @@ def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Se
         _restore(setup, checkpoint, emit)
     # After restoring: some of these depend on how many steps remain.
     for optimization, options in entries.optimizations:
-        if optimization.settle is not None:
-            optimization.settle(setup, options, emit)
+        if optimization.finalize is not None:
+            optimization.finalize(setup, options, emit)
     return setup
 
 

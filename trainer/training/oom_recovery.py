@@ -47,7 +47,7 @@ def restore_adaptation(setup: Setup, logged: RunAdapted | None) -> None:
         _enable_checkpointing(setup)
     if logged.full_precision:
         setup.precision = Precision()
-        setup.widen()
+        setup.upcast_weights()
 
 
 class OomGuard:

@@ -75,7 +75,7 @@ def _memory_problem(setup: Setup) -> str:
     average = sum(value.nbytes for value in (setup.average or {}).values())
     parts = {
         "weights": _weights_bytes(setup),
-        "masters": sum(value.nbytes for value in setup.masters.values()),
+        "masters": sum(value.nbytes for value in setup.master_weights.values()),
         "gradients": _trained_bytes(setup),
         "optimizer": _state_bytes(setup),
         "average": average,

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode as is_watched
 class Program(Protocol):
     """A compiled form of a block's forward."""
 
-    resting: str
+    disabled_reason: str
     """The reason, for people, why blocks run uncompiled; empty while they run compiled."""
 
     def run(self, block: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -36,5 +36,5 @@ def is_compiled(block: nn.Module) -> bool:
     does a forward inside a dispatch mode, such as the probe's, which needs to see the operators.
     """
     program: Program | None = vars(block).get("program")
-    is_in_use = program is not None and not program.resting
+    is_in_use = program is not None and not program.disabled_reason
     return is_in_use and block.training and torch.is_grad_enabled() and not is_watched()

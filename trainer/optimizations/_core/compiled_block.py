@@ -29,7 +29,7 @@ class SharedProgram:
     def __init__(
         self, forward: Callable[..., Any], compile_graph: CompileGraph, *, records: bool = False
     ) -> None:
-        self.resting = ""
+        self.disabled_reason = ""
         self.records = records
         self.num_graphs = 0
         self._num_runs = 0
@@ -48,16 +48,16 @@ class SharedProgram:
         try:
             found = self._compiled(block, *places, **named)
         except TorchDynamoException as error:
-            self.rest(explain(error))
+            self.disable(explain(error))
             _LOG.warning("The blocks run uncompiled from now on", exc_info=error)
             return type(block).forward(block, *args, **kwargs)
         if self._num_runs > before:
             vars(block)["compiled_runs"] = vars(block).get("compiled_runs", 0) + 1
         return found
 
-    def rest(self, reason: str) -> None:
+    def disable(self, reason: str) -> None:
         """Run the blocks uncompiled for a reason that is shown; an empty reason turns this off."""
-        self.resting = reason
+        self.disabled_reason = reason
 
     def _make_graph(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Graph:
         compiled = self._compile_graph(graph, inputs)

@@ -41,7 +41,7 @@ Build = Callable[[nn.Module], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True)
-class Pair:
+class WeightPair:
     """A weight of the model (`low`) and the fp32 copy that the optimizer updates (`high`)."""
 
     low: nn.Parameter
@@ -69,9 +69,9 @@ class HalfWeights:
         self.is_stochastic = is_stochastic
         self._in_parts = in_parts
         self._seed = seed
-        self._pairs: list[Pair] = []
+        self._pairs: list[WeightPair] = []
         self._frozen: list[nn.Parameter] = []
-        self.masters: dict[str, nn.Parameter] = {}
+        self.master_weights: dict[str, nn.Parameter] = {}
         rounded = _rounded_weights(model)
         for name, low in model.named_parameters():
             if id(low) not in rounded or low.dtype != torch.float32:
@@ -80,22 +80,22 @@ class HalfWeights:
             if not low.requires_grad:
                 self._frozen.append(low)
                 continue
-            pair = Pair(low, nn.Parameter(_nothing(low) if is_stochastic else full))
+            pair = WeightPair(low, nn.Parameter(_empty(low) if is_stochastic else full))
             self._pairs.append(pair)
             if not is_stochastic:
-                self.masters[name] = pair.high
+                self.master_weights[name] = pair.high
             if exact_sums:
                 low.grad_dtype = torch.float32
 
     @contextmanager
-    def in_full(self) -> Iterator[None]:
+    def fp32_weights(self) -> Iterator[None]:
         """Give the model fp32 weights during the block; changes to them are kept afterwards."""
         lows = [*(pair.low for pair in self._pairs), *self._frozen]
         kept = [low.data for low in lows]
         try:
             # Inside the try, because memory may run out halfway; `finally` then restores the rest.
             for pair in self._pairs:
-                if self._is_passing(pair):
+                if self._is_temporary(pair):
                     pair.high.data = pair.low.data.float()
                 pair.low.data = pair.high.data
             for low in self._frozen:
@@ -105,24 +105,24 @@ class HalfWeights:
             for low, half in zip(lows, kept, strict=True):
                 half.copy_(low.data)
                 low.data = half
-            for pair in filter(self._is_passing, self._pairs):
-                pair.high.data = _nothing(pair.low)
+            for pair in filter(self._is_temporary, self._pairs):
+                pair.high.data = _empty(pair.low)
 
-    def widen(self) -> None:
+    def upcast_weights(self) -> None:
         """Give the model fp32 weights permanently."""
         for pair in self._pairs:
-            if self._is_passing(pair):
+            if self._is_temporary(pair):
                 pair.high.data = pair.low.data.float()
             pair.low.data = pair.high.data
             pair.low.grad = None
             pair.low.grad_dtype = torch.float32
         for low in self._frozen:
             low.data = low.data.float()
-        self.masters.clear()
+        self.master_weights.clear()
 
     def build(self, plainly: Build, model: nn.Module) -> torch.optim.Optimizer:
         """Build an optimizer on the fp32 copies that reads and updates the model's weights."""
-        with self.in_full(), self._doubles_in_place(model):
+        with self.fp32_weights(), self._masters_in_place(model):
             optimizer = plainly(model)
         # The hooks wrap the whole step, so that they fire once and not once per bucket.
         step = torch.optim.Optimizer.profile_hook_step(self._step)
@@ -131,24 +131,24 @@ class HalfWeights:
         return optimizer
 
     @contextmanager
-    def _doubles_in_place(self, model: nn.Module) -> Iterator[None]:
+    def _masters_in_place(self, model: nn.Module) -> Iterator[None]:
         """Make the fp32 copies the parameters of their modules, so that they get named groups."""
-        doubles = {id(pair.low): pair.high for pair in self._pairs}
+        masters = {id(pair.low): pair.high for pair in self._pairs}
         places = [
             (module, name, value)
             for module in model.modules()
             for name, value in module.named_parameters(recurse=False)
-            if id(value) in doubles
+            if id(value) in masters
         ]
         for module, name, value in places:
-            setattr(module, name, doubles[id(value)])
+            setattr(module, name, masters[id(value)])
         try:
             yield
         finally:
             for module, name, value in places:
                 setattr(module, name, value)
 
-    def _is_passing(self, pair: Pair) -> bool:
+    def _is_temporary(self, pair: WeightPair) -> bool:
         """Return whether the fp32 copy of a weight exists only during a step."""
         return self.is_stochastic and pair.low.dtype == torch.bfloat16
 
@@ -169,9 +169,9 @@ class HalfWeights:
             # once per bucket.
             for value, grad in others:
                 value.grad = grad if number == 0 else None
-            flat = self._lift(pairs)
+            flat = self._copy_to_masters(pairs)
             plain_step(optimizer)
-            self._lower(pairs, flat, generator)
+            self._round_from_masters(pairs, flat, generator)
         for value, grad in others:
             value.grad = grad
 
@@ -179,15 +179,15 @@ class HalfWeights:
         self, optimizer: torch.optim.Optimizer
     ) -> list[tuple[nn.Parameter, Tensor]]:
         """Return the weights without fp32 copies, with their gradients (same shape)."""
-        doubles = {id(pair.high) for pair in self._pairs}
+        masters = {id(pair.high) for pair in self._pairs}
         held = [value for group in optimizer.param_groups for value in group["params"]]
         return [
             (value, value.grad)
             for value in held
-            if id(value) not in doubles and value.grad is not None
+            if id(value) not in masters and value.grad is not None
         ]
 
-    def _buckets(self) -> Iterator[list[Pair]]:
+    def _buckets(self) -> Iterator[list[WeightPair]]:
         """Yield the weights that have gradients, in buckets if the optimizer allows it.
 
         Yields at least one bucket, because weights without fp32 copies need a step too.
@@ -198,20 +198,20 @@ class HalfWeights:
         else:
             yield pairs
 
-    def _lift(self, pairs: list[Pair]) -> Tensor | None:
+    def _copy_to_masters(self, pairs: list[WeightPair]) -> Tensor | None:
         """Fill the gradients of the fp32 copies and, for temporary copies, their values.
 
         Returns the memory of the temporary values, (K,), or None if there are none.
         """
-        passing = [pair for pair in pairs if self._is_passing(pair)]
+        passing = [pair for pair in pairs if self._is_temporary(pair)]
         flat = None
         if passing:
-            flat, views = _make_room([pair.low for pair in passing])
+            flat, views = _allocate([pair.low for pair in passing])
             _copy_all(views, [pair.low.data for pair in passing])
             for pair, view in zip(passing, views, strict=True):
                 pair.high.data = view
         for halves in _cut([pair for pair in pairs if _gradient(pair.low).dtype != torch.float32]):
-            _, views = _make_room([pair.low for pair in halves])
+            _, views = _allocate([pair.low for pair in halves])
             _copy_all(views, [_gradient(pair.low) for pair in halves])
             for pair, view in zip(halves, views, strict=True):
                 pair.low.grad, pair.high.grad = None, view
@@ -220,20 +220,22 @@ class HalfWeights:
                 pair.high.grad, pair.low.grad = pair.low.grad, None
         return flat
 
-    def _lower(self, pairs: list[Pair], flat: Tensor | None, generator: torch.Generator) -> None:
+    def _round_from_masters(
+        self, pairs: list[WeightPair], flat: Tensor | None, generator: torch.Generator
+    ) -> None:
         """Round the fp32 copies into the model's weights and free temporary copies.
 
         flat: (K,), the memory of the temporary copies, or None.
         """
         if flat is not None:
-            round_by_chance_(flat, generator)
+            stochastic_round_(flat, generator)
         halves = [pair for pair in pairs if pair.low.dtype == torch.bfloat16]
         if halves:
             _copy_all([pair.low.data for pair in halves], [pair.high.data for pair in halves])
         for pair in pairs:
             pair.high.grad = None
-            if self._is_passing(pair):
-                pair.high.data = _nothing(pair.low)
+            if self._is_temporary(pair):
+                pair.high.data = _empty(pair.low)
 
     def _zero_grad(self, optimizer: torch.optim.Optimizer, set_to_none: bool = True) -> None:
         """Drop the gradients of the model's weights, too."""
@@ -250,7 +252,7 @@ class HalfWeights:
         return torch.Generator(device).manual_seed(seed)
 
 
-def round_by_chance_(values: Tensor, generator: torch.Generator) -> None:
+def stochastic_round_(values: Tensor, generator: torch.Generator) -> None:
     """Round fp32 values (K,) stochastically, in place, to one of their two bf16 neighbours.
 
     A neighbour is the more likely the nearer it is, so the expected result is the value itself:
@@ -275,9 +277,9 @@ def _rounded_weights(model: nn.Module) -> set[int]:
     return rounded - others
 
 
-def _cut(pairs: list[Pair]) -> Iterator[list[Pair]]:
+def _cut(pairs: list[WeightPair]) -> Iterator[list[WeightPair]]:
     """Yield buckets of at most `BUCKET` entries; a single larger weight gets its own."""
-    bucket: list[Pair] = []
+    bucket: list[WeightPair] = []
     size = 0
     for pair in pairs:
         if bucket and size + pair.low.numel() > BUCKET:
@@ -289,7 +291,7 @@ def _cut(pairs: list[Pair]) -> Iterator[list[Pair]]:
         yield bucket
 
 
-def _make_room(like: list[nn.Parameter]) -> tuple[Tensor, list[Tensor]]:
+def _allocate(like: list[nn.Parameter]) -> tuple[Tensor, list[Tensor]]:
     """Return an fp32 buffer (K,) and views of it in the shapes of the weights (any shape)."""
     sizes = [-(-value.numel() // _ALIGNED) * _ALIGNED for value in like]
     # Zeros, because the gaps between the weights are rounded with them.
@@ -298,7 +300,7 @@ def _make_room(like: list[nn.Parameter]) -> tuple[Tensor, list[Tensor]]:
     return flat, [part[: value.numel()].view(value.shape) for part, value in parts]
 
 
-def _nothing(like: Tensor) -> Tensor:
+def _empty(like: Tensor) -> Tensor:
     """Return an empty fp32 tensor (0,) on the device of a weight of any shape."""
     return torch.empty(0, dtype=torch.float32, device=like.device)
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from trainer.optimizers._core import foreach as lists
 from trainer.optimizers._core.elementwise import adam_denominators, apply_updates
-from trainer.optimizers._core.param_table import Table, TableOptimizer
+from trainer.optimizers._core.param_table import ParamTable, TableOptimizer
 
 
 class CautiousAdamW(TableOptimizer):
@@ -17,7 +17,7 @@ class CautiousAdamW(TableOptimizer):
         """Return zero-initialised moments for a weight of any shape."""
         return {"exp_avg": torch.zeros_like(weight), "exp_avg_sq": torch.zeros_like(weight)}
 
-    def update_table(self, table: Table) -> None:
+    def update_table(self, table: ParamTable) -> None:
         """Update the weights and moments of a table once."""
         group, (beta1, beta2) = table.group, table.group["betas"]
         means, squares = table.column("exp_avg"), table.column("exp_avg_sq")

@@ -15,7 +15,7 @@ from torch import Tensor
 from trainer.core.options import option
 from trainer.optimizers._core import foreach as lists
 from trainer.optimizers._core.elementwise import apply_adamw, is_vector
-from trainer.optimizers._core.param_table import Table, TableOptimizer, cut_rows
+from trainer.optimizers._core.param_table import ParamTable, TableOptimizer, cut_rows
 
 VECTOR_BETAS = (0.9, 0.95)
 """Betas of AdamW for biases and gains, as in the authors' code."""
@@ -39,7 +39,7 @@ class Mars(TableOptimizer):
         names = vector_states if is_vector(weight) else (*self.corrected_states, "last_grad")
         return {name: torch.zeros_like(weight) for name in names}
 
-    def update_table(self, table: Table) -> None:
+    def update_table(self, table: ParamTable) -> None:
         """Update the weights and states of a table once."""
         vectors, others = _split(table)
         if vectors.weights:
@@ -47,11 +47,11 @@ class Mars(TableOptimizer):
         if others.weights:
             self.update_corrected(others)
 
-    def update_corrected(self, table: Table) -> None:
+    def update_corrected(self, table: ParamTable) -> None:
         """Update the weights that are not vectors."""
         raise NotImplementedError
 
-    def corrected(self, table: Table) -> Iterator[tuple[list[list[Tensor]], list[Tensor]]]:
+    def corrected(self, table: ParamTable) -> Iterator[tuple[list[list[Tensor]], list[Tensor]]]:
         """Yield pieces (weights, gradients, states) and their corrected gradients.
 
         The gradients are copied into `last_grad`. Keeping references instead would be a bug:
@@ -68,17 +68,18 @@ class Mars(TableOptimizer):
             yield [weights, grads, *states], corrected
 
 
-def _split(table: Table) -> tuple[Table, Table]:
+def _split(table: ParamTable) -> tuple[ParamTable, ParamTable]:
     """Split a table into biases and gains, and the rest (any shape)."""
     parts = {
-        wanted: Table(table.group, [], [], [], table.step, table.gate) for wanted in (True, False)
+        wanted: ParamTable(table.group, [], [], [], table.step, table.gate)
+        for wanted in (True, False)
     }
     for weight, grad, state in zip(table.weights, table.grads, table.states, strict=True):
         parts[is_vector(weight)].add(weight, grad, state)
     return parts[True], parts[False]
 
 
-def _update_vectors(table: Table) -> None:
+def _update_vectors(table: ParamTable) -> None:
     group = table.group
     for pieces in table.pieces("exp_avg", "exp_avg_sq"):
         apply_adamw(
@@ -104,7 +105,7 @@ def _correct(grads: list[Tensor], last: list[Tensor], strength: float) -> list[T
     return corrected
 
 
-def _clip_factors(table: Table, strength: float) -> list[Tensor]:
+def _clip_factors(table: ParamTable, strength: float) -> list[Tensor]:
     """Return, per weight (any shape), the scalar that clips its corrected gradient to norm 1."""
     squares: list[Tensor] = []
     owners: list[int] = []

@@ -22,9 +22,9 @@ from trainer.optimizers._algorithms.prodigy_cpu import (
 )
 from trainer.optimizers._algorithms.prodigy_options import check_rates
 from trainer.optimizers._core import foreach as lists
-from trainer.optimizers._core.found_inf import Gate
+from trainer.optimizers._core.found_inf import StepGate
 from trainer.optimizers._core.native import NativeRule
-from trainer.optimizers._core.param_table import Table, TableOptimizer, cut
+from trainer.optimizers._core.param_table import ParamTable, TableOptimizer, cut
 
 ESTIMATES = ("d", "d_max", "d_numerator")
 """Scalars of the method, shared by all groups; plain numbers in a checkpoint."""
@@ -116,7 +116,7 @@ class Prodigy(EstimatingOptimizer):
             for weight in group["params"]:
                 _complete(self.state.get(weight), weight)
 
-    def update(self, tables: list[Table]) -> None:
+    def update(self, tables: list[ParamTable]) -> None:
         """Update the weights with the current d, then update d."""
         group, lr = self.param_groups[0], self.common_rate()
         if not tables or lr == 0:
@@ -126,7 +126,7 @@ class Prodigy(EstimatingOptimizer):
         adapt(group, scalars, found, tables[0].gate)
         self.end_step()
 
-    def _move(self, table: Table, scalars: Scalars) -> Iterator[Parts]:
+    def _move(self, table: ParamTable, scalars: Scalars) -> Iterator[Parts]:
         """Update weights and moments, and yield the partial sums that the new d needs."""
         columns = [_flatten(tensors) for tensors in (table.weights, table.grads)]
         columns += [_flatten(table.column(name)) for name in ("exp_avg", "exp_avg_sq")]
@@ -175,7 +175,7 @@ def scalars_of(group: dict[str, Any], lr: float) -> Scalars:
     return Scalars((beta1, beta2, beta3), group["eps"], d, rate, weight_of_grad)
 
 
-def estimate(pieces: list[list[Tensor]], scalars: Scalars, gate: Gate) -> Parts:
+def estimate(pieces: list[list[Tensor]], scalars: Scalars, gate: StepGate) -> Parts:
     """Update the weighted gradient sums and return the partial sums that the new d needs.
 
     `pieces` are the weights, gradients, sums and initial weights (any shape).
@@ -190,7 +190,9 @@ def estimate(pieces: list[list[Tensor]], scalars: Scalars, gate: Gate) -> Parts:
     return products, [part.sum() for part in lists.abs(sums)]
 
 
-def _adam(pieces: list[list[Tensor]], scalars: Scalars, weight_decay: float, gate: Gate) -> None:
+def _adam(
+    pieces: list[list[Tensor]], scalars: Scalars, weight_decay: float, gate: StepGate
+) -> None:
     """Apply Adam on d * g at rate d * lr to flat pieces: weights, gradients, both moments."""
     weights, grads, means, squares = pieces
     beta1, beta2, _ = scalars.betas
@@ -212,7 +214,7 @@ def _adam(pieces: list[list[Tensor]], scalars: Scalars, weight_decay: float, gat
     gate.move_(weights, updates, 1.0)
 
 
-def adapt(group: dict[str, Any], scalars: Scalars, parts: list[Parts], gate: Gate) -> None:
+def adapt(group: dict[str, Any], scalars: Scalars, parts: list[Parts], gate: StepGate) -> None:
     """Update the estimates (scalars on the device) from the partial sums."""
     d, d_max, total = (group[name] for name in ESTIMATES)
     numerator, denominator = (

@@ -15,7 +15,7 @@ from trainer.core.errors import ConfigError
 from trainer.optimizers._core import foreach as lists
 from trainer.optimizers._core.elementwise import adam_denominators
 from trainer.optimizers._core.native import NativeRule
-from trainer.optimizers._core.param_table import Table, TableOptimizer
+from trainer.optimizers._core.param_table import ParamTable, TableOptimizer
 
 
 class ScheduleFree(TableOptimizer):
@@ -83,7 +83,7 @@ class ScheduleFreeAdamW(ScheduleFree):
                 if self.state.get(weight):
                     self.state[weight].setdefault("step", group["k"])
 
-    def update(self, tables: list[Table]) -> None:
+    def update(self, tables: list[ParamTable]) -> None:
         """Update the averaging weights of every group, then its tensors."""
         self.check_mode()
         for group in self.param_groups:
@@ -92,7 +92,7 @@ class ScheduleFreeAdamW(ScheduleFree):
         for group in self.param_groups:
             group["k"] += 1
 
-    def update_table(self, table: Table) -> None:
+    def update_table(self, table: ParamTable) -> None:
         """Update the weights and states of a table once."""
         group, lr = table.group, table.group["scheduled_lr"]
         beta1, beta2 = group["betas"]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trainer.optimizers._core.elementwise import is_vector
 from trainer.optimizers._core.newton_schulz import as_matrix
-from trainer.optimizers._core.param_table import Table, TableOptimizer
+from trainer.optimizers._core.param_table import ParamTable, TableOptimizer
 
 _SIDES = {"left": 0, "right": 1}
 
@@ -35,14 +35,14 @@ class Soap(TableOptimizer):
                 state[side] = matrix.new_zeros(size, size)
         return state
 
-    def update_table(self, table: Table) -> None:
+    def update_table(self, table: ParamTable) -> None:
         """Update the weights and states of a table once."""
         for weight, grad, state in zip(table.weights, table.grads, table.states, strict=True):
             with table.gate.around(weight, state):
                 self._update_weight(weight, table.gate.without_nan(grad), state, table)
 
     def _update_weight(
-        self, weight: Tensor, grad: Tensor, state: dict[str, Any], table: Table
+        self, weight: Tensor, grad: Tensor, state: dict[str, Any], table: ParamTable
     ) -> None:
         """Update a weight (any shape) with its gradient."""
         group, rule_step = table.group, table.step - 1

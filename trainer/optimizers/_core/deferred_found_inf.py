@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 
-class LateVerdict:
+class DeferredFoundInf:
     """Whether the last step of an optimizer was skipped, and the counts to undo if so."""
 
     def __init__(self, device: torch.device) -> None:
@@ -29,7 +29,7 @@ class LateVerdict:
         """States whose `step` was incremented."""
 
     @contextmanager
-    def noting(self, groups: list[dict[str, Any]], found_inf: Tensor) -> Iterator[None]:
+    def recording(self, groups: list[dict[str, Any]], found_inf: Tensor) -> Iterator[None]:
         """Start copying `found_inf` (a scalar) to the host; record the numbers a block changes."""
         if self.verdict is not found_inf:
             self.verdict = found_inf
@@ -46,7 +46,7 @@ class LateVerdict:
         earlier: list[dict[str, Any]] = self._before or [{} for _ in groups]
         self._before = [now | first for now, first in zip(changed, earlier, strict=True)]
 
-    def settle(self, groups: list[dict[str, Any]]) -> None:
+    def undo_if_skipped(self, groups: list[dict[str, Any]]) -> None:
         """Undo the counts if the step was skipped; does nothing when called again."""
         before, self._before = self._before, []
         counted, self.counted = self.counted, []

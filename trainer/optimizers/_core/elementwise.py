@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from trainer.optimizers._core import foreach as lists
-from trainer.optimizers._core.found_inf import Gate
-from trainer.optimizers._core.param_table import Table
+from trainer.optimizers._core.found_inf import StepGate
+from trainer.optimizers._core.param_table import ParamTable
 
 # Devices that have torch's fused AdamW kernel; the others use the list operations below.
 _FUSED_DEVICES = ("cpu", "cuda")
@@ -27,7 +27,7 @@ def apply_adamw(
     eps: float,
     weight_decay: float,
     step: int,
-    gate: Gate,
+    gate: StepGate,
 ) -> None:
     """Apply one AdamW step (arXiv 1711.05101, algorithm 2) in place.
 
@@ -78,7 +78,7 @@ def step_size(lr: float, betas: tuple[float, float], step: int) -> float:
 
 
 def apply_updates(
-    table: Table, updates: list[Tensor], *, lr: float, cautious_of: list[Tensor] | None = None
+    table: ParamTable, updates: list[Tensor], *, lr: float, cautious_of: list[Tensor] | None = None
 ) -> None:
     """Apply weight decay to a table, then subtract lr times the updates (whole tensors, any shape).
 

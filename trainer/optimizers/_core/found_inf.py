@@ -17,7 +17,7 @@ from trainer.optimizers._core import foreach as lists
 
 
 @dataclass(frozen=True)
-class Gate:
+class StepGate:
     """Applies in-place updates unless `found_inf` (a scalar on the device, 0 or 1) is 1.
 
     Without `found_inf` every update is applied, with the rounding of the plain list operations.
@@ -100,7 +100,7 @@ class Gate:
             state[name] = self.pick(state[name], value)
 
 
-OPEN = Gate()
+OPEN = StepGate()
 
 
 def _is_dense(tensors: Sequence[Tensor]) -> bool:

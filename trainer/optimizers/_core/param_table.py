@@ -15,8 +15,8 @@ from torch import Tensor
 
 from trainer.core.errors import ConfigError
 from trainer.optimizers._core import foreach as lists
-from trainer.optimizers._core.deferred_found_inf import LateVerdict
-from trainer.optimizers._core.found_inf import OPEN, Gate
+from trainer.optimizers._core.deferred_found_inf import DeferredFoundInf
+from trainer.optimizers._core.found_inf import OPEN, StepGate
 from trainer.optimizers._core.native import NativeRule
 
 CPU_PIECE = 1 << 18
@@ -31,7 +31,7 @@ Pieces = list[list[Tensor]]
 
 
 @dataclass(frozen=True)
-class Table:
+class ParamTable:
     """Tensors of one group, device, dtype and step count, each with its gradient and state.
 
     `step` counts from 1. `states` is in the order of `weights`; tensors have any shape.
@@ -42,7 +42,7 @@ class Table:
     grads: list[Tensor]
     states: list[dict[str, Any]]
     step: int
-    gate: Gate
+    gate: StepGate
 
     def add(self, weight: Tensor, grad: Tensor, state: dict[str, Any]) -> None:
         """Add a weight with its gradient and state."""
@@ -81,7 +81,7 @@ class TableOptimizer(torch.optim.Optimizer):
 
     # GradScaler looks for this name and then leaves unscaling and skipping to `step`.
     _step_supports_amp_scaling = True
-    _late: LateVerdict | None = None
+    _late: DeferredFoundInf | None = None
 
     def __init__(self, param_groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
         super().__init__(param_groups, defaults)
@@ -97,24 +97,24 @@ class TableOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         verdict: Tensor | None = getattr(self, "found_inf", None)
-        self._settle(verdict)
+        self._undo_skipped_step(verdict)
         if verdict is None:
             self.update(self._all_tables(OPEN))
         elif verdict.device.type in GATED_DEVICES:
-            self._update_behind_gate(verdict)
+            self._update_gated(verdict)
         elif not verdict:
             self.update(self._all_tables(OPEN))
         return loss
 
-    def _update_behind_gate(self, verdict: Tensor) -> None:
+    def _update_gated(self, verdict: Tensor) -> None:
         """Update unless `verdict` (a scalar) is 1; the host learns its value at the next step."""
-        tables = self._all_tables(Gate(verdict))
-        self._late = self._late or LateVerdict(verdict.device)
+        tables = self._all_tables(StepGate(verdict))
+        self._late = self._late or DeferredFoundInf(verdict.device)
         self._late.counted += [state for table in tables for state in table.states]
-        with self._late.noting(self.param_groups, verdict):
+        with self._late.recording(self.param_groups, verdict):
             self.update(tables)
 
-    def _all_tables(self, gate: Gate) -> list[Table]:
+    def _all_tables(self, gate: StepGate) -> list[ParamTable]:
         tables = [table for group in self.param_groups for table in self._tables(group, gate)]
         scale: Tensor | None = getattr(self, "grad_scale", None)
         if scale is not None:
@@ -122,21 +122,21 @@ class TableOptimizer(torch.optim.Optimizer):
                 lists.scale_(table.grads, scale.to(table.grads[0].dtype).reciprocal())
         return tables
 
-    def _settle(self, verdict: Tensor | None = None) -> None:
+    def _undo_skipped_step(self, verdict: Tensor | None = None) -> None:
         """Undo the host's counts of the last step if the device skipped it.
 
         A step may run in several parts, all with the same `verdict` tensor (a scalar).
         """
         if self._late is not None and self._late.verdict is not verdict:
-            self._late.settle(self.param_groups)
+            self._late.undo_if_skipped(self.param_groups)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state with exact step counts."""
-        self._settle()
+        self._undo_skipped_step()
         return super().state_dict()
 
     def __getstate__(self) -> dict[str, Any]:
-        self._settle()
+        self._undo_skipped_step()
         return super().__getstate__()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -151,17 +151,17 @@ class TableOptimizer(torch.optim.Optimizer):
         """Return the initial state of a weight of any shape."""
         raise NotImplementedError
 
-    def update(self, tables: list[Table]) -> None:
+    def update(self, tables: list[ParamTable]) -> None:
         """Update weights and states; most rules handle each table on its own."""
         for table in tables:
             self.update_table(table)
 
-    def update_table(self, table: Table) -> None:
+    def update_table(self, table: ParamTable) -> None:
         """Update the weights and states of one table."""
         raise NotImplementedError
 
-    def _tables(self, group: dict[str, Any], gate: Gate) -> list[Table]:
-        tables: dict[tuple[torch.device, torch.dtype, int], Table] = {}
+    def _tables(self, group: dict[str, Any], gate: StepGate) -> list[ParamTable]:
+        tables: dict[tuple[torch.device, torch.dtype, int], ParamTable] = {}
         for weight in group["params"]:
             if weight.grad is None:
                 continue
@@ -177,7 +177,7 @@ class TableOptimizer(torch.optim.Optimizer):
             # Weights that got their first gradient later have another step, and so other bias
             # corrections; each table has a single one.
             key = (weight.device, weight.dtype, state["step"])
-            table = tables.setdefault(key, Table(group, [], [], [], state["step"], gate))
+            table = tables.setdefault(key, ParamTable(group, [], [], [], state["step"], gate))
             table.add(weight, weight.grad, state)
         return list(tables.values())
 

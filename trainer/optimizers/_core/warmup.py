@@ -3,7 +3,7 @@
 import math
 
 
-def ramped(
+def warmed_up(
     alpha: float, beta1: float, beta3: float, step: int, ramp_steps: int
 ) -> tuple[float, float]:
     """Return alpha and beta 3 for a step: alpha and the slow average's half-life grow linearly.

@@ -20,7 +20,7 @@ def peak_on_cpu(setup: Setup, step: int) -> int:
     held = MemoryTracker()
     states = [value for state in setup.optimizer.state.values() for value in state.values()]
     lying = [*setup.model.parameters(), *setup.model.buffers(), *states]
-    for value in [*lying, *setup.masters.values(), *(setup.average or {}).values()]:
+    for value in [*lying, *setup.master_weights.values(), *(setup.average or {}).values()]:
         if isinstance(value, torch.Tensor):
             held.track(value)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as seen:

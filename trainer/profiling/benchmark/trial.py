@@ -158,8 +158,8 @@ def _make_setup(
             row.notes.append(event.text)
 
     for optimization, options in entries.optimizations:
-        if optimization.settle is not None:
-            optimization.settle(setup, options, note)
+        if optimization.finalize is not None:
+            optimization.finalize(setup, options, note)
     return setup
 
 
