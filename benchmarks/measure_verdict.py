@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import mean, median
 
 from assets.make_demo import ASSETS
-from trainer.race.seed_variance import learn_scatter
-from trainer.race.verdict import Comparison, compare, find_tellable
+from trainer.race.seed_variance import estimate_seed_variance
+from trainer.race.verdict import Comparison, compare, min_detectable_difference
 
 RUNS, SEEDS_APART = 400, 3.0
 SCATTERS: dict[str, Callable[[int, random.Random], float]] = {
@@ -35,8 +35,8 @@ def main() -> None:
     )
     out = parser.parse_args().out
     found = [
-        measure(num_entrants, num_seeds, scatter)
-        for num_entrants in (3, 17)
+        measure(num_contenders, num_seeds, scatter)
+        for num_contenders in (3, 17)
         for num_seeds in (2, 3, 4)
         for scatter in SCATTERS
     ]
@@ -44,46 +44,52 @@ def main() -> None:
     out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
-def measure(num_entrants: int, num_seeds: int, scatter: str) -> dict[str, object]:
+def measure(num_contenders: int, num_seeds: int, scatter: str) -> dict[str, object]:
     """Return the share of races with a false verdict, and half the interval in scatters."""
     draw = random.Random(1)
     wrong, half, alone = [], [], []
     for _ in range(RUNS):
-        scores = draw_race(num_entrants, num_seeds, scatter, draw)
+        scores = draw_race(num_contenders, num_seeds, scatter, draw)
         told, own = judge(scores, is_shared=True), judge(scores, is_shared=False)
         wrong.append(any(one.outcome != "no difference" for one in told))
         half.append(median((one.high or 0) - (one.difference or 0) for one in told))
         alone.append(median((one.high or 0) - (one.difference or 0) for one in own))
     return {
-        "entrants": num_entrants,
+        "entrants": num_contenders,
         "seeds": num_seeds,
         "scatter": scatter,
         "false verdicts": round(mean(wrong), 3),
         "half interval": round(median(half), 2),
         "half interval by its own seeds alone": round(median(alone), 2),
-        "foretold": round(find_tellable(num_seeds, num_entrants), 2),
+        "foretold": round(min_detectable_difference(num_seeds, num_contenders), 2),
     }
 
 
 def draw_race(
-    num_entrants: int, num_seeds: int, scatter: str, draw: random.Random
+    num_contenders: int, num_seeds: int, scatter: str, draw: random.Random
 ) -> dict[str, dict[int, float]]:
     """Return losses of equal optimizers."""
     seeds = [draw.gauss(0.0, SEEDS_APART) for _ in range(num_seeds)]
     return {
         str(place): {seed: effect + draw.gauss(0.0, deviation) for seed, effect in enumerate(seeds)}
-        for place in range(num_entrants)
+        for place in range(num_contenders)
         for deviation in [SCATTERS[scatter](place, draw)]
     }
 
 
 def judge(scores: dict[str, dict[int, float]], *, is_shared: bool) -> list[Comparison]:
     """Return all comparisons with the first entrant, with a scatter learnt from all or without."""
-    scatter = learn_scatter(scores) if is_shared else None
+    scatter = estimate_seed_variance(scores) if is_shared else None
     rivals = [name for name in scores if name != "0"]
     return [
         compare(
-            name, "0", "steps", scores[name], scores["0"], num_rivals=len(rivals), scatter=scatter
+            name,
+            "0",
+            "steps",
+            scores[name],
+            scores["0"],
+            num_rivals=len(rivals),
+            seed_variance=scatter,
         )
         for name in rivals
     ]

@@ -24,8 +24,8 @@ from trainer.core.errors import ConfigError, RunExists, RunOwned, TimbreError
 from trainer.core.events import Event, RunFinished, RunStarted, StepDone, ValidationDone
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.train_state import Cadence
-from trainer.race import Entrant, Race, RacePlan
-from trainer.race.contenders import read_entrants
+from trainer.race import Contender, Race, RacePlan
+from trainer.race.contenders import read_contenders
 from trainer.race.jobs import PACE_STEPS, chosen_value, find_steps, known_jobs
 from trainer.race.report import make_report, to_csv, to_json, to_markdown
 from trainer.race.result import Result, read_result
@@ -39,12 +39,12 @@ DEMO = Path(__file__).parent.parent.parent / "assets" / "demo"
 CONFIG = RunConfig(data=DataConfig(train_csv="a.csv"))
 
 
-def _entrant(name: str, *rates: float, ratio: float = 3.0) -> Entrant:
+def _contender(name: str, *rates: float, ratio: float = 3.0) -> Contender:
     optimizer = Choice(name.split("-")[0])
-    return Entrant(name, optimizer, Choice("constant"), "lr", rates, ratio, 1e-9, 1e9)
+    return Contender(name, optimizer, Choice("constant"), "lr", rates, ratio, 1e-9, 1e9)
 
 
-def _plan(*entrants: Entrant, **values: object) -> RacePlan:
+def _plan(*entrants: Contender, **values: object) -> RacePlan:
     given = {"seeds": (1, 2), "steps": 24, "num_validations": 6} | values
     return RacePlan(CONFIG, entrants, **given)  # type: ignore[arg-type]
 
@@ -113,7 +113,7 @@ def _ended(plan: RacePlan, score: Callable[[str, int], float], **speeds: float) 
 
 
 def test_a_plan_survives_its_file(tmp_path: Path) -> None:
-    plan = _plan(_entrant("adamw", 1e-3, 3e-3), _entrant("adamw-2", 1e-2), minutes=5.0)
+    plan = _plan(_contender("adamw", 1e-3, 3e-3), _contender("adamw-2", 1e-2), minutes=5.0)
 
     race = Race.create(tmp_path / "race", plan)
 
@@ -132,20 +132,24 @@ def test_a_plan_survives_its_file(tmp_path: Path) -> None:
 )
 def test_a_plan_that_can_show_nothing_is_refused(values: dict, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        _plan(_entrant("adamw", 1e-3), _entrant("adamw-2", 1e-3), **values)
+        _plan(_contender("adamw", 1e-3), _contender("adamw-2", 1e-3), **values)
 
 
 def test_one_entrant_is_no_race() -> None:
     with pytest.raises(ConfigError, match="two or more optimizers"):
-        _plan(_entrant("adamw", 1e-3))
+        _plan(_contender("adamw", 1e-3))
 
 
 def test_rates_lie_around_the_usual_one_and_choices_are_kept() -> None:
     text = "adamw,adamw:lr=1e-4:beta2=0.98,adamw:lr=1e-4/1e-3,prodigy,schedule_free_adamw"
 
-    swept, fixed, listed, prodigy, free = read_entrants(text, CONFIG, 5)
+    swept, fixed, listed, prodigy, free = read_contenders(text, CONFIG, 5)
 
-    assert [entrant.name for entrant in (swept, fixed, listed)] == ["adamw", "adamw-2", "adamw-3"]
+    assert [contender.name for contender in (swept, fixed, listed)] == [
+        "adamw",
+        "adamw-2",
+        "adamw-3",
+    ]
     assert len(swept.values) == 5
     assert swept.values[3] / swept.values[2] == pytest.approx(2**1.5, rel=1e-3)
     assert (fixed.values, fixed.optimizer.options) == ((1e-4,), {"beta2": 0.98})
@@ -158,7 +162,7 @@ def test_rates_lie_around_the_usual_one_and_choices_are_kept() -> None:
 def test_rates_that_a_family_does_not_name_follow_the_one_of_their_relative() -> None:
     config = replace(CONFIG, family=Choice("xtts"))
 
-    adamw, lion, adafactor = read_entrants("adamw,lion,adafactor", config, 1)
+    adamw, lion, adafactor = read_contenders("adamw,lion,adafactor", config, 1)
 
     assert lion.values[0] == pytest.approx(adamw.values[0] / 5)
     assert adafactor.values == (find_optimizer("adafactor").default_lr,)
@@ -166,14 +170,14 @@ def test_rates_that_a_family_does_not_name_follow_the_one_of_their_relative() ->
 
 def test_every_bad_entrant_is_named_at_once() -> None:
     with pytest.raises(ConfigError) as error:
-        read_entrants("adamm,adamw:beta9=1,adamw:lr=fast,adamw:fast", CONFIG, 5)
+        read_contenders("adamm,adamw:beta9=1,adamw:lr=fast,adamw:fast", CONFIG, 5)
 
     assert len(error.value.problems) == 4
     assert "adamw" in error.value.problems[0]
 
 
 def test_runs_differ_in_nothing_but_the_optimizer_and_its_schedule() -> None:
-    plan = _plan(*read_entrants("adamw,schedule_free_adamw:lr=1e-3", CONFIG, 1), steps=200)
+    plan = _plan(*read_contenders("adamw,schedule_free_adamw:lr=1e-3", CONFIG, 1), steps=200)
     common = {"seed": 7, "steps": 200, "num_validations": 10}
 
     first, second = (plan.run_config(e, 1e-3, **common).to_json() for e in plan.entrants)
@@ -188,7 +192,7 @@ def test_runs_differ_in_nothing_but_the_optimizer_and_its_schedule() -> None:
 
 
 def test_entrants_take_turns_and_the_order_turns_round() -> None:
-    plan = _plan(_entrant("adamw", 1e-3), _entrant("adamw-2", 1e-2))
+    plan = _plan(_contender("adamw", 1e-3), _contender("adamw-2", 1e-2))
 
     names = [job.name for job in known_jobs(plan, {})]
 
@@ -198,7 +202,7 @@ def test_entrants_take_turns_and_the_order_turns_round() -> None:
 
 
 def test_a_sweep_goes_on_beyond_the_end_that_was_best() -> None:
-    plan = _plan(_entrant("adamw", 1e-3, 3e-3), _entrant("adamw-2", 1e-2))
+    plan = _plan(_contender("adamw", 1e-3, 3e-3), _contender("adamw-2", 1e-2))
     best_at = {1e-3: 3.0, 3e-3: 2.0, 9e-3: 1.0, 2.7e-2: 5.0}
     results: dict[str, Result] = {}
 
@@ -214,7 +218,7 @@ def test_a_sweep_goes_on_beyond_the_end_that_was_best() -> None:
 
 @pytest.mark.parametrize("best", [1e-6, 1e-4, 1.0])
 def test_a_sweep_ends_where_its_best_rate_lies_between_two_others(best: float) -> None:
-    plan = _plan(_entrant("adamw", 1e-3, 3e-3), _entrant("adamw-2", 1e-2))
+    plan = _plan(_contender("adamw", 1e-3, 3e-3), _contender("adamw-2", 1e-2))
     results: dict[str, Result] = {}
 
     while jobs := [j for j in known_jobs(plan, results) if j.name not in results]:
@@ -226,7 +230,7 @@ def test_a_sweep_ends_where_its_best_rate_lies_between_two_others(best: float) -
 
 
 def test_a_sweep_without_an_end_is_ended_and_told() -> None:
-    plan = _plan(_entrant("adamw", 1e-3, 3e-3), _entrant("adamw-2", 1e-2), most_extensions=4)
+    plan = _plan(_contender("adamw", 1e-3, 3e-3), _contender("adamw-2", 1e-2), most_extensions=4)
     results: dict[str, Result] = {}
 
     while jobs := [j for j in known_jobs(plan, results) if j.name not in results]:
@@ -239,14 +243,14 @@ def test_a_sweep_without_an_end_is_ended_and_told() -> None:
 
 
 def test_a_race_of_a_time_with_shorter_sweeps_stays_finished() -> None:
-    values = _plan(_entrant("adamw", 1e-3, 3e-3), _entrant("adamw-2", 1e-2)).to_json()
+    values = _plan(_contender("adamw", 1e-3, 3e-3), _contender("adamw-2", 1e-2)).to_json()
     del values["most_extensions"]
 
     assert RacePlan.from_json(values).most_extensions == 2
 
 
 def test_an_entrant_that_diverges_at_every_rate_does_not_race() -> None:
-    plan = _plan(_entrant("adamw", 1e-3), _entrant("adamw-2", 1.0, 3.0))
+    plan = _plan(_contender("adamw", 1e-3), _contender("adamw-2", 1.0, 3.0))
 
     results = _ended(plan, lambda name, seed: 1.0 if name == "adamw" else math.nan)
     report = make_report(plan, results)
@@ -257,7 +261,7 @@ def test_an_entrant_that_diverges_at_every_rate_does_not_race() -> None:
 
 
 def test_slower_steps_get_fewer_of_them_for_equal_seconds() -> None:
-    plan = _plan(_entrant("adamw", 1e-3), _entrant("adamw-2", 1e-3), steps=100)
+    plan = _plan(_contender("adamw", 1e-3), _contender("adamw-2", 1e-3), steps=100)
 
     results = _ended(plan, lambda name, seed: 1.0 + 0.1 * seed, **{"adamw-2": 0.2})
     report = make_report(plan, results)
@@ -269,7 +273,7 @@ def test_slower_steps_get_fewer_of_them_for_equal_seconds() -> None:
 
 
 def test_steps_that_vary_more_from_run_to_run_than_between_entrants_are_equally_long() -> None:
-    plan = _plan(_entrant("adamw", 1e-3), _entrant("adamw-2", 1e-3), steps=100)
+    plan = _plan(_contender("adamw", 1e-3), _contender("adamw-2", 1e-3), steps=100)
     results = _ended(plan, lambda name, seed: 1.0, **{"adamw-2": 0.15})
     name = "steps-adamw-seed2"
     results[name] = replace(results[name], fast_s_per_step=0.2)
@@ -280,7 +284,7 @@ def test_steps_that_vary_more_from_run_to_run_than_between_entrants_are_equally_
 
 
 def test_the_steps_are_found_from_the_minutes() -> None:
-    plan = _plan(_entrant("adamw", 1e-3), _entrant("adamw-2", 1e-3), steps=None, minutes=5.0)
+    plan = _plan(_contender("adamw", 1e-3), _contender("adamw-2", 1e-3), steps=None, minutes=5.0)
     pace = replace(_result(1.0), wall_s=8.0 + PACE_STEPS * 0.1 + 0.5)
     results = {f"pace-{name}-seed3": pace for name in ("adamw", "adamw-2")}
 
@@ -295,7 +299,7 @@ def test_the_steps_are_found_from_the_minutes() -> None:
 
 
 def test_planted_cases_a_bad_rate_loses_and_twins_are_equal(tmp_path: Path) -> None:
-    entrants = (_entrant("adamw", 1e-2), _entrant("adamw-2", 1e-2), _entrant("adamw-3", 3e-5))
+    entrants = (_contender("adamw", 1e-2), _contender("adamw-2", 1e-2), _contender("adamw-3", 3e-5))
     race = Race.create(tmp_path / "race", _plan(*entrants, seeds=(1, 2, 3), steps=60))
 
     assert race.carry_out(_silent, _train_toy) == "finished"
@@ -310,7 +314,7 @@ def test_planted_cases_a_bad_rate_loses_and_twins_are_equal(tmp_path: Path) -> N
 
 
 def test_a_rate_that_is_far_too_high_loses(tmp_path: Path) -> None:
-    entrants = (_entrant("adamw", 1e-2), _entrant("adamw-2", 300.0))
+    entrants = (_contender("adamw", 1e-2), _contender("adamw-2", 300.0))
     race = Race.create(tmp_path / "race", _plan(*entrants))
 
     race.carry_out(_silent, _train_toy)
@@ -322,7 +326,7 @@ def test_a_rate_that_is_far_too_high_loses(tmp_path: Path) -> None:
 
 
 def test_a_sweep_saves_an_entrant_from_its_bad_rates(tmp_path: Path) -> None:
-    entrants = (_entrant("adamw", 1e-2), _entrant("adamw-2", 1e-5, 1e-2, 1e3, ratio=1e3))
+    entrants = (_contender("adamw", 1e-2), _contender("adamw-2", 1e-5, 1e-2, 1e3, ratio=1e3))
     race = Race.create(tmp_path / "race", _plan(*entrants))
 
     race.carry_out(_silent, _train_toy)
@@ -334,7 +338,9 @@ def test_a_sweep_saves_an_entrant_from_its_bad_rates(tmp_path: Path) -> None:
 
 
 def test_a_stopped_race_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
-    race = Race.create(tmp_path / "race", _plan(_entrant("adamw", 1e-2), _entrant("adamw-2", 1e-2)))
+    race = Race.create(
+        tmp_path / "race", _plan(_contender("adamw", 1e-2), _contender("adamw-2", 1e-2))
+    )
     before = (race.folder / "race.json").read_bytes()
     trained: list[str] = []
 
@@ -356,7 +362,9 @@ def test_a_stopped_race_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_is_told_left_out_and_tried_again_next_time(tmp_path: Path) -> None:
-    race = Race.create(tmp_path / "race", _plan(_entrant("adamw", 1e-2), _entrant("adamw-2", 1e-2)))
+    race = Race.create(
+        tmp_path / "race", _plan(_contender("adamw", 1e-2), _contender("adamw-2", 1e-2))
+    )
 
     def fail_second(run: Run, wants_stop: Callable[[], bool]) -> str:
         if "adamw-2" not in run.name:
@@ -375,14 +383,16 @@ def test_a_run_that_fails_is_told_left_out_and_tried_again_next_time(tmp_path: P
 
 
 def test_a_run_that_ends_without_a_word_ends_the_race_with_one(tmp_path: Path) -> None:
-    race = Race.create(tmp_path / "race", _plan(_entrant("adamw", 1e-2), _entrant("adamw-2", 1e-2)))
+    race = Race.create(
+        tmp_path / "race", _plan(_contender("adamw", 1e-2), _contender("adamw-2", 1e-2))
+    )
 
     with pytest.raises(TimbreError, match="without an error"):
         race.carry_out(_silent, lambda run, wants_stop: "interrupted")
 
 
 def test_weights_are_kept_only_if_wanted(tmp_path: Path) -> None:
-    entrants = (_entrant("adamw", 1e-2), _entrant("adamw-2", 1e-2))
+    entrants = (_contender("adamw", 1e-2), _contender("adamw-2", 1e-2))
 
     for wanted in (False, True):
         race = Race.create(tmp_path / str(wanted), _plan(*entrants, keep_weights=wanted))
@@ -392,7 +402,9 @@ def test_weights_are_kept_only_if_wanted(tmp_path: Path) -> None:
 
 
 def test_one_process_at_a_time_carries_out_a_race(tmp_path: Path) -> None:
-    race = Race.create(tmp_path / "race", _plan(_entrant("adamw", 1e-2), _entrant("adamw-2", 1e-2)))
+    race = Race.create(
+        tmp_path / "race", _plan(_contender("adamw", 1e-2), _contender("adamw-2", 1e-2))
+    )
     lock = acquire_lock(race.folder / "owner.lock")
     assert lock is not None
 
@@ -460,7 +472,7 @@ def test_without_validations_a_run_says_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_without_runs_of_equal_seconds_nothing_is_said_of_them() -> None:
-    plan = _plan(_entrant("adamw", 1e-3), _entrant("lion", 1e-3))
+    plan = _plan(_contender("adamw", 1e-3), _contender("lion", 1e-3))
     slow = _ended(plan, lambda name, seed: 1.0 + seed, adamw=0.1, lion=0.2)
     stopped = {name: one for name, one in slow.items() if not name.startswith("seconds-")}
 
@@ -526,7 +538,9 @@ def test_the_noise_between_seeds_is_that_of_the_baseline() -> None:
 
 
 def test_the_report_is_a_table_in_every_form(tmp_path: Path) -> None:
-    plan = _plan(_entrant("adamw", 1e-3), _entrant("adamw-2", 1e-3, 3e-3), _entrant("adamw-3", 1.0))
+    plan = _plan(
+        _contender("adamw", 1e-3), _contender("adamw-2", 1e-3, 3e-3), _contender("adamw-3", 1.0)
+    )
     table = {"adamw": 1.0, "adamw-2": 1.3, "adamw-3": math.nan}
     results = _ended(plan, lambda name, seed: table[name] + 0.01 * seed, **{"adamw-2": 0.3})
     report = make_report(plan, results)
@@ -545,7 +559,7 @@ def test_the_report_is_a_table_in_every_form(tmp_path: Path) -> None:
 
 
 def test_different_first_losses_of_a_seed_are_told() -> None:
-    plan = _plan(_entrant("adamw", 1e-3), _entrant("adamw-2", 1e-3))
+    plan = _plan(_contender("adamw", 1e-3), _contender("adamw-2", 1e-3))
     results = _ended(plan, lambda name, seed: 1.0)
     name = "steps-adamw-2-seed2"
     results[name] = replace(results[name], first_loss=3.1)
@@ -557,7 +571,7 @@ def test_different_first_losses_of_a_seed_are_told() -> None:
 
 
 def test_steps_that_took_now_shorter_now_longer_are_told() -> None:
-    plan = _plan(_entrant("adamw", 1e-3), _entrant("adamw-2", 1e-3))
+    plan = _plan(_contender("adamw", 1e-3), _contender("adamw-2", 1e-3))
     even = _ended(plan, lambda name, seed: 1.0)
     uneven = even | {"steps-adamw-seed2": replace(even["steps-adamw-seed2"], s_per_step=0.13)}
 
@@ -568,7 +582,7 @@ def test_steps_that_took_now_shorter_now_longer_are_told() -> None:
 
 
 def test_a_run_that_failed_before_its_first_steps_hides_no_figure_of_the_others() -> None:
-    plan = _plan(_entrant("adamw", 1e-3), _entrant("adamw-2", 1e-3))
+    plan = _plan(_contender("adamw", 1e-3), _contender("adamw-2", 1e-3))
     nothing = {"state": "failed", "s_per_step": math.nan, "peak_memory_gib": math.nan}
     results = _ended(plan, lambda name, seed: 1.0)
     results |= {"steps-adamw-seed1": replace(results["steps-adamw-seed1"], **nothing)}
@@ -582,7 +596,7 @@ def test_a_run_that_failed_before_its_first_steps_hides_no_figure_of_the_others(
 
 
 def test_a_finished_race_publishes_its_table_and_picture(tmp_path: Path) -> None:
-    entrants = (_entrant("adamw", 1e-2), _entrant("adamw-2", 1e-3, 1e-2))
+    entrants = (_contender("adamw", 1e-2), _contender("adamw-2", 1e-3, 1e-2))
     race = Race.create(tmp_path / "race", _plan(*entrants))
     race.carry_out(_silent, _train_toy)
     told: list[str] = []
@@ -623,7 +637,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def test_the_plan_of_a_race_never_changes(tmp_path: Path, words: list[str]) -> None:
-    plan = _plan(_entrant("adamw", 1e-2), _entrant("adamw-2", 1e-2))
+    plan = _plan(_contender("adamw", 1e-2), _contender("adamw-2", 1e-2))
     race = Race.create(tmp_path / "race", plan)
     where = ["--race", str(race.folder)]
 
@@ -680,7 +694,9 @@ def test_a_race_killed_in_the_middle_of_a_run_goes_on_to_its_verdict(
 
 def test_training_settings_of_a_run_come_from_the_common_configuration() -> None:
     config = CONFIG.with_values(training=TrainingConfig(batch_size=3, patience=5, ema_decay=0.9))
-    plan = RacePlan(config, (_entrant("adamw", 1e-3), _entrant("adamw-2", 1e-3)), (1, 2), steps=50)
+    plan = RacePlan(
+        config, (_contender("adamw", 1e-3), _contender("adamw-2", 1e-3)), (1, 2), steps=50
+    )
 
     training = plan.run_config(plan.baseline, 1e-3, seed=1, steps=50, num_validations=5).training
 

@@ -5,9 +5,15 @@ from statistics import mean
 
 import pytest
 
-from trainer.race.choices import promise_of
-from trainer.race.seed_variance import learn_scatter
-from trainer.race.verdict import advise_seeds, caution, compare, find_tellable, foretell
+from trainer.race.choices import power_of
+from trainer.race.seed_variance import estimate_seed_variance
+from trainer.race.verdict import (
+    advise_seeds,
+    compare,
+    describe_limits,
+    describe_power,
+    min_detectable_difference,
+)
 
 SEEDS = (1, 2, 3)
 
@@ -24,12 +30,12 @@ def _scores(draw: random.Random, *levels: float, scatter: float = 0.01) -> dict:
 
 
 def _outcomes(scores: dict) -> dict[str, str]:
-    scatter = learn_scatter(scores)
+    scatter = estimate_seed_variance(scores)
     usual = scores["a"]
     rivals = [name for name in scores if name != "a"]
     return {
         name: compare(
-            name, "a", "steps", scores[name], usual, num_rivals=len(rivals), scatter=scatter
+            name, "a", "steps", scores[name], usual, num_rivals=len(rivals), seed_variance=scatter
         ).outcome
         for name in rivals
     }
@@ -38,7 +44,7 @@ def _outcomes(scores: dict) -> dict[str, str]:
 def test_what_all_entrants_scatter_by_is_learnt_from_all_of_them() -> None:
     draw = random.Random(1)
 
-    found = [learn_scatter(_scores(draw, *[1.0] * 12)) for _ in range(20)]
+    found = [estimate_seed_variance(_scores(draw, *[1.0] * 12)) for _ in range(20)]
 
     assert mean(scatter.variances["a"] for scatter in found if scatter) == pytest.approx(
         1e-4, rel=0.4
@@ -50,7 +56,7 @@ def test_a_noisy_entrant_keeps_its_own_scatter() -> None:
     scores = _scores(random.Random(2), *[1.0] * 12)
     scores["c"] = {1: 0.5, 2: 1.5, 3: 0.9}
 
-    scatter = learn_scatter(scores)
+    scatter = estimate_seed_variance(scores)
 
     assert scatter is not None
     assert scatter.variances["c"] > 20 * scatter.variances["b"]
@@ -59,8 +65,8 @@ def test_a_noisy_entrant_keeps_its_own_scatter() -> None:
 def test_two_entrants_teach_nothing_and_those_that_diverged_are_left_out() -> None:
     scores = _scores(random.Random(3), *[1.0] * 4)
 
-    pair = learn_scatter({name: scores[name] for name in ("a", "b")})
-    rest = learn_scatter(scores | {"d": scores["d"] | {2: float("nan")}})
+    pair = estimate_seed_variance({name: scores[name] for name in ("a", "b")})
+    rest = estimate_seed_variance(scores | {"d": scores["d"] | {2: float("nan")}})
 
     assert pair is None
     assert rest is not None
@@ -87,15 +93,20 @@ def test_equal_optimizers_are_seldom_told_apart() -> None:
 
 
 def test_rivals_sharpen_what_can_be_told_and_so_do_seeds() -> None:
-    assert find_tellable(3, 17) < 3.0 < find_tellable(2, 17) < find_tellable(2, 2)
+    assert (
+        min_detectable_difference(3, 17)
+        < 3.0
+        < min_detectable_difference(2, 17)
+        < min_detectable_difference(2, 2)
+    )
     assert [advise_seeds(count) for count in (2, 3, 17)] == [4, 3, 3]
 
 
 def test_a_race_says_beforehand_what_it_will_be_able_to_tell() -> None:
-    assert foretell(3, 17).endswith(
+    assert describe_power(3, 17).endswith(
         "if it is 2.6 times the variation of a run's loss from seed to seed."
     )
-    assert foretell(2, 3).endswith("With 3 seeds, 2.9 times is enough.")
-    assert "Race again with 3 before" in caution(2, 17)
-    assert promise_of(["adamw", "prodigy"], "1,2,3") == foretell(3, 2)
-    assert promise_of(["adamw"], "1,2,3") == promise_of(["adamw", "lion"], "one,2") == ""
+    assert describe_power(2, 3).endswith("With 3 seeds, 2.9 times is enough.")
+    assert "Race again with 3 before" in describe_limits(2, 17)
+    assert power_of(["adamw", "prodigy"], "1,2,3") == describe_power(3, 2)
+    assert power_of(["adamw"], "1,2,3") == power_of(["adamw", "lion"], "one,2") == ""

@@ -109,10 +109,10 @@ def test_minutes_leave_the_steps_open_until_the_pace_is_known(tmp_path: Path) ->
 def test_a_long_warm_up_is_shortened_to_a_tenth_of_a_run_of_a_race() -> None:
     config = apply_preset(CONFIG, "indextts2-korean")
     plan = plan_race(config, RaceChoices(minutes=30))
-    entrant = plan.entrants[0]
+    contender = plan.entrants[0]
 
-    run = plan.run_config(entrant, 1e-5, seed=1, steps=200, num_validations=4)
-    whole = plan.run_config(entrant, 1e-5, seed=1, steps=240_000, num_validations=4)
+    run = plan.run_config(contender, 1e-5, seed=1, steps=200, num_validations=4)
+    whole = plan.run_config(contender, 1e-5, seed=1, steps=240_000, num_validations=4)
 
     assert run.schedule.options["warmup_steps"] == 20
     assert whole.schedule.options["warmup_steps"] == 1000

@@ -15,7 +15,7 @@ from trainer.race.plan import RacePlan
 from trainer.race.plots import draw_race
 from trainer.race.queue import Race, Tell, machine_of
 from trainer.race.report import budget, make_report, to_csv, to_json, to_markdown
-from trainer.race.verdict import foretell
+from trainer.race.verdict import describe_power
 from trainer.training.assemble import check_before_start
 
 FINISHED, STOPPED = 0, 10
@@ -38,7 +38,7 @@ def race_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: Tel
         refuse_missing_data(config)
         plan = _make_plan(config.with_absolute_paths(), args)
         race = Race.create(args.race, plan)
-        tell(foretell(len(plan.seeds), len(plan.entrants)))
+        tell(describe_power(len(plan.seeds), len(plan.entrants)))
         return carry_out(race, tell)
     if rest:
         raise ConfigError(
@@ -111,10 +111,10 @@ def _known(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 def _make_plan(config: RunConfig, args: argparse.Namespace) -> RacePlan:
     told = {info.name: getattr(args, info.name) for info in describe(RaceChoices)}
     plan = plan_race(config, build_options(RaceChoices, told, "race"))
-    for entrant in plan.entrants:
-        value = entrant.values[0]
+    for contender in plan.entrants:
+        value = contender.values[0]
         # Every contender is checked now, so that a bad option does not stop the race hours later.
-        check_before_start(plan.run_config(entrant, value, seed=0, steps=1, num_validations=1))
+        check_before_start(plan.run_config(contender, value, seed=0, steps=1, num_validations=1))
     return plan
 
 

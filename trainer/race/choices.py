@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from trainer.core.errors import ConfigError
 from trainer.core.options import option
 from trainer.core.run_config import RunConfig
-from trainer.race.contenders import read_entrants
+from trainer.race.contenders import read_contenders
 from trainer.race.plan import RacePlan
-from trainer.race.verdict import foretell
+from trainer.race.verdict import describe_power
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def plan_race(config: RunConfig, choices: RaceChoices) -> RacePlan:
     """
     return RacePlan(
         config=config,
-        entrants=read_entrants(choices.optimizers, config, choices.rates),
+        entrants=read_contenders(choices.optimizers, config, choices.rates),
         seeds=read_seeds(choices.seeds),
         steps=config.training.steps,
         minutes=choices.minutes,
@@ -74,12 +74,12 @@ def read_seeds(text: str) -> tuple[int, ...]:
         raise ConfigError(f"'{text}' is not a list of seeds; enter for example 1,2,3.") from None
 
 
-def promise_of(optimizers: Sequence[str] | None, seeds: str | None) -> str:
+def power_of(optimizers: Sequence[str] | None, seeds: str | None) -> str:
     """Say what difference a race can detect; empty while it has too few seeds or optimizers."""
     try:
         num_seeds = len(set(read_seeds(seeds or "")))
     except ConfigError:
         return ""
     # Below two there is nothing to compare, and Student's t has no degrees of freedom.
-    num_entrants = len(optimizers or [])
-    return foretell(num_seeds, num_entrants) if min(num_seeds, num_entrants) >= 2 else ""
+    num_contenders = len(optimizers or [])
+    return describe_power(num_seeds, num_contenders) if min(num_seeds, num_contenders) >= 2 else ""

@@ -7,7 +7,7 @@ from trainer.config.resolve import Entries, find_base_lr, find_optimizer, resolv
 from trainer.core.errors import ConfigError
 from trainer.core.options import OptionInfo, describe, to_values
 from trainer.core.run_config import Choice, RunConfig
-from trainer.race.plan import PACED, Entrant
+from trainer.race.plan import PACED, Contender
 
 _OCTAVES_APART = 1.5
 """Distance of the rates to try: a factor of 2.8. Chosen by hand, so that the five default rates
@@ -20,7 +20,7 @@ _FAST_KNOB = "d_coef"
 """Optimizers that find the rate themselves are tuned by this option instead of the rate."""
 
 
-def read_entrants(text: str, config: RunConfig, num_values: int) -> tuple[Entrant, ...]:
+def read_contenders(text: str, config: RunConfig, num_values: int) -> tuple[Contender, ...]:
     """Read comma-separated contenders, each a name with optional `:option=value` parts.
 
     `adamw` sweeps `num_values` learning rates around the model family's default; `adamw:lr=1e-4`
@@ -30,19 +30,21 @@ def read_entrants(text: str, config: RunConfig, num_values: int) -> tuple[Entran
         ConfigError: lists every unknown name, unknown option and bad value.
     """
     words = [word.strip() for word in text.split(",") if word.strip()]
-    entrants: list[Entrant] = []
+    contenders: list[Contender] = []
     problems: list[str] = []
     for word in words:
         try:
-            entrants.append(_read_entrant(word, config, num_values, [e.name for e in entrants]))
+            contenders.append(
+                _read_contender(word, config, num_values, [e.name for e in contenders])
+            )
         except ConfigError as error:
             problems += error.problems
     if problems:
         raise ConfigError(problems)
-    return tuple(entrants)
+    return tuple(contenders)
 
 
-def _read_entrant(word: str, config: RunConfig, num_values: int, taken: list[str]) -> Entrant:
+def _read_contender(word: str, config: RunConfig, num_values: int, taken: list[str]) -> Contender:
     optimizer, *pairs = word.split(":")
     if any("=" not in pair for pair in pairs):
         raise ConfigError(f"'{word}' is not valid; enter for example adamw:lr=1e-4:beta2=0.98")
@@ -59,7 +61,7 @@ def _read_entrant(word: str, config: RunConfig, num_values: int, taken: list[str
     for value in values:
         _resolve(config, optimizer, given | {knob: value}, schedule)
     number = sum(name == optimizer or name.startswith(f"{optimizer}-") for name in taken) + 1
-    return Entrant(
+    return Contender(
         name=optimizer if number == 1 else f"{optimizer}-{number}",
         optimizer=Choice(optimizer, plain),
         schedule=schedule,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from trainer.core.errors import ConfigError
-from trainer.race.plan import FEWEST_STEPS, SWEEP_SHARE, Entrant, RacePlan
+from trainer.race.plan import MIN_STEPS, SWEEP_SHARE, Contender, RacePlan
 from trainer.race.result import Result
 
 PACE_STEPS = 12
@@ -19,11 +19,11 @@ _EQUALLY_FAST = 1.1
 
 
 @dataclass(frozen=True)
-class Job:
+class RaceJob:
     """One run of a race; `clock` is its purpose: pace, sweep, steps or seconds."""
 
     clock: str
-    entrant: Entrant
+    entrant: Contender
     value: float
     seed: int
     steps: int
@@ -40,7 +40,7 @@ Results = Mapping[str, Result]
 """Results by job name."""
 
 
-def known_jobs(plan: RacePlan, results: Results) -> list[Job]:
+def known_jobs(plan: RacePlan, results: Results) -> list[RaceJob]:
     """List the jobs that are certain so far, in order; the first without a result is next.
 
     First come timing runs (if minutes are given), then the sweeps, then equal steps, and then equal
@@ -52,11 +52,13 @@ def known_jobs(plan: RacePlan, results: Results) -> list[Job]:
     if _is_missing(jobs, results):
         return jobs
     steps = find_steps(plan, results)
-    sweeps = [sweep_jobs(plan, entrant, steps, results) for entrant in plan.entrants]
+    sweeps = [sweep_jobs(plan, contender, steps, results) for contender in plan.entrants]
     jobs += _in_turn(sweeps)
     if _is_missing(jobs, results):
         return jobs
-    jobs += _race_jobs(plan, {entrant.name: steps for entrant in plan.entrants}, "steps", results)
+    jobs += _race_jobs(
+        plan, {contender.name: steps for contender in plan.entrants}, "steps", results
+    )
     if _is_missing(jobs, results):
         return jobs
     return jobs + _race_jobs(plan, steps_for_seconds(plan, steps, results), "seconds", results)
@@ -74,44 +76,44 @@ def find_steps(plan: RacePlan, results: Results) -> int:
     paces = {job.entrant.name: results[job.name] for job in _pace_jobs(plan)}
     fixed_s = sum(pace.wall_s for pace in paces.values())
     step_s = 0.0
-    for entrant in plan.entrants:
-        runs_s, per_step_s = _cost(plan, entrant, paces)
+    for contender in plan.entrants:
+        runs_s, per_step_s = _cost(plan, contender, paces)
         fixed_s, step_s = fixed_s + runs_s, step_s + per_step_s
     budget_s = 60 * plan.minutes
     steps = math.floor((budget_s - fixed_s) / step_s) if step_s > 0 else 0
-    if steps < FEWEST_STEPS:
-        needed = math.ceil((fixed_s + FEWEST_STEPS * step_s) / 60)
+    if steps < MIN_STEPS:
+        needed = math.ceil((fixed_s + MIN_STEPS * step_s) / 60)
         raise ConfigError(
             f"{plan.minutes:g} minutes are too few: starting and validating all runs, the sweeps, "
-            f"and {FEWEST_STEPS} steps per run take about {needed} minutes on this machine. Start "
+            f"and {MIN_STEPS} steps per run take about {needed} minutes on this machine. Start "
             "a new race with more minutes, fewer optimizers, rates or seeds, or a smaller eval CSV."
         )
     return min(steps, plan.steps) if plan.steps is not None else steps
 
 
-def sweep_jobs(plan: RacePlan, entrant: Entrant, steps: int, results: Results) -> list[Job]:
+def sweep_jobs(plan: RacePlan, contender: Contender, steps: int, results: Results) -> list[RaceJob]:
     """Return a contender's sweep, extended until its best value lies between two others."""
-    if len(entrant.values) == 1:
+    if len(contender.values) == 1:
         return []
     short = plan.sweep_steps_for(steps)
-    values = list(entrant.values)
+    values = list(contender.values)
     while True:
         jobs = [
-            Job("sweep", entrant, value, plan.sweep_seed, short, _SWEEP_VALIDATIONS)
+            RaceJob("sweep", contender, value, plan.sweep_seed, short, _SWEEP_VALIDATIONS)
             for value in values
         ]
         # The sweep is recomputed from its results each time, so an interrupted one needs no state.
-        beyond = _value_beyond(entrant, jobs, results)
-        if beyond is None or len(values) >= len(entrant.values) + plan.most_extensions:
+        beyond = _value_beyond(contender, jobs, results)
+        if beyond is None or len(values) >= len(contender.values) + plan.most_extensions:
             return jobs
         values.append(beyond)
 
 
-def chosen_value(plan: RacePlan, entrant: Entrant, results: Results) -> float | None:
+def chosen_value(plan: RacePlan, contender: Contender, results: Results) -> float | None:
     """Return a contender's value for the race: its only one or the best of its sweep."""
-    if len(entrant.values) == 1:
-        return entrant.values[0]
-    jobs = sweep_jobs(plan, entrant, find_steps(plan, results), results)
+    if len(contender.values) == 1:
+        return contender.values[0]
+    jobs = sweep_jobs(plan, contender, find_steps(plan, results), results)
     scores = {job.value: results[job.name].score for job in jobs if job.name in results}
     finished = [value for value, score in scores.items() if math.isfinite(score)]
     return min(finished, key=lambda value: scores[value]) if finished else None
@@ -125,14 +127,14 @@ def steps_for_seconds(plan: RacePlan, steps: int, results: Results) -> dict[str,
     """
     usual = _speeds(plan, plan.baseline, results)
     found = {}
-    for entrant in plan.entrants:
-        own = _speeds(plan, entrant, results)
+    for contender in plan.entrants:
+        own = _speeds(plan, contender, results)
         are_known = bool(own and usual)
         # The fastest run is the least disturbed one.
         ratio = min(own) / min(usual) if are_known else 1.0
         overlap = are_known and min(own) <= max(usual) and min(usual) <= max(own)
         is_alike = overlap or is_equally_fast(ratio)
-        found[entrant.name] = steps if is_alike else max(FEWEST_STEPS, round(steps / ratio))
+        found[contender.name] = steps if is_alike else max(MIN_STEPS, round(steps / ratio))
     return found
 
 
@@ -141,49 +143,51 @@ def is_equally_fast(ratio: float) -> bool:
     return 1 / _EQUALLY_FAST <= ratio <= _EQUALLY_FAST
 
 
-def _pace_jobs(plan: RacePlan) -> list[Job]:
+def _pace_jobs(plan: RacePlan) -> list[RaceJob]:
     if plan.minutes is None:
         return []
     return [
-        Job("pace", entrant, _middle(entrant), plan.sweep_seed, PACE_STEPS, 1)
-        for entrant in plan.entrants
+        RaceJob("pace", contender, _middle(contender), plan.sweep_seed, PACE_STEPS, 1)
+        for contender in plan.entrants
     ]
 
 
-def _race_jobs(plan: RacePlan, steps: dict[str, int], clock: str, results: Results) -> list[Job]:
+def _race_jobs(
+    plan: RacePlan, steps: dict[str, int], clock: str, results: Results
+) -> list[RaceJob]:
     """Return one run per seed for every contender that can race and needs runs for this clock."""
     common = find_steps(plan, results)
     jobs = []
     for turn, seed in enumerate(plan.seeds):
-        for entrant in plan.entrants if turn % 2 == 0 else reversed(plan.entrants):
-            value = chosen_value(plan, entrant, results)
-            is_served = steps[entrant.name] == common or _has_lost(plan, entrant, results)
+        for contender in plan.entrants if turn % 2 == 0 else reversed(plan.entrants):
+            value = chosen_value(plan, contender, results)
+            is_served = steps[contender.name] == common or _has_lost(plan, contender, results)
             if value is None or (clock == "seconds" and is_served):
                 continue
-            count = steps[entrant.name]
-            jobs.append(Job(clock, entrant, value, seed, count, plan.num_validations))
+            count = steps[contender.name]
+            jobs.append(RaceJob(clock, contender, value, seed, count, plan.num_validations))
     return jobs
 
 
-def _is_missing(jobs: Iterable[Job], results: Results) -> bool:
+def _is_missing(jobs: Iterable[RaceJob], results: Results) -> bool:
     return any(job.name not in results for job in jobs)
 
 
-def _in_turn(queues: list[list[Job]]) -> list[Job]:
+def _in_turn(queues: list[list[RaceJob]]) -> list[RaceJob]:
     longest = max(len(queue) for queue in queues)
     return [queue[turn] for turn in range(longest) for queue in queues if turn < len(queue)]
 
 
-def _middle(entrant: Entrant) -> float:
-    return entrant.values[len(entrant.values) // 2]
+def _middle(contender: Contender) -> float:
+    return contender.values[len(contender.values) // 2]
 
 
-def _value_beyond(entrant: Entrant, jobs: list[Job], results: Results) -> float | None:
+def _value_beyond(contender: Contender, jobs: list[RaceJob], results: Results) -> float | None:
     """Return the next value beyond the best end of a sweep; None if unknown or not needed.
 
     If all runs diverged, the sweep continues downwards.
     """
-    if _is_missing(jobs, results) or entrant.ratio <= 1:
+    if _is_missing(jobs, results) or contender.ratio <= 1:
         return None
     values = sorted(job.value for job in jobs)
     scores = {job.value: results[job.name].score for job in jobs}
@@ -193,33 +197,33 @@ def _value_beyond(entrant: Entrant, jobs: list[Job], results: Results) -> float 
     finished = [value for value in values if math.isfinite(scores[value])]
     best = min(finished, key=lambda value: scores[value]) if finished else values[0]
     if best == values[0]:
-        beyond = best / entrant.ratio
+        beyond = best / contender.ratio
     elif best == values[-1]:
-        beyond = best * entrant.ratio
+        beyond = best * contender.ratio
     else:
         return None
-    return float(f"{beyond:.4g}") if entrant.least <= beyond <= entrant.most else None
+    return float(f"{beyond:.4g}") if contender.least <= beyond <= contender.most else None
 
 
-def _speeds(plan: RacePlan, entrant: Entrant, results: Results) -> list[float]:
+def _speeds(plan: RacePlan, contender: Contender, results: Results) -> list[float]:
     """Return the undisturbed seconds per step of every run at equal steps."""
-    names = [f"steps-{entrant.name}-seed{seed}" for seed in plan.seeds]
+    names = [f"steps-{contender.name}-seed{seed}" for seed in plan.seeds]
     spans = [results[name].fast_s_per_step for name in names if name in results]
     return [span for span in spans if math.isfinite(span)]
 
 
-def _has_lost(plan: RacePlan, entrant: Entrant, results: Results) -> bool:
+def _has_lost(plan: RacePlan, contender: Contender, results: Results) -> bool:
     """Return whether no run at equal steps finished, so that other lengths would add nothing."""
-    names = [f"steps-{entrant.name}-seed{seed}" for seed in plan.seeds]
+    names = [f"steps-{contender.name}-seed{seed}" for seed in plan.seeds]
     return not any(name in results and results[name].state == "finished" for name in names)
 
 
-def _cost(plan: RacePlan, entrant: Entrant, paces: dict[str, Result]) -> tuple[float, float]:
+def _cost(plan: RacePlan, contender: Contender, paces: dict[str, Result]) -> tuple[float, float]:
     """Return the fixed seconds of all runs of a contender, and the seconds per step of a run."""
-    pace, usual = paces[entrant.name], paces[plan.baseline.name]
+    pace, usual = paces[contender.name], paces[plan.baseline.name]
     s_per_step = pace.s_per_step if math.isfinite(pace.s_per_step) else usual.s_per_step
     if not math.isfinite(s_per_step):
-        raise ConfigError(f"{entrant.name} cannot train: {pace.reason}")
+        raise ConfigError(f"{contender.name} cannot train: {pace.reason}")
     # The very first run also computes the features, so the fastest start predicts the later ones.
     start_s = min(
         max(0.0, result.wall_s - PACE_STEPS * result.s_per_step - result.validation_s)
@@ -227,7 +231,7 @@ def _cost(plan: RacePlan, entrant: Entrant, paces: dict[str, Result]) -> tuple[f
         if math.isfinite(result.s_per_step)
     )
     likely = min(_LIKELY_EXTENSIONS, plan.most_extensions)
-    num_sweeps = len(entrant.values) + likely if len(entrant.values) > 1 else 0
+    num_sweeps = len(contender.values) + likely if len(contender.values) > 1 else 0
     ratio = s_per_step / usual.s_per_step if math.isfinite(usual.s_per_step) else 1.0
     is_alike = is_equally_fast(ratio)
     num_races = len(plan.seeds) * (1 if is_alike else 2)

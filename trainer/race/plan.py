@@ -10,7 +10,7 @@ from trainer.core.options import build_options
 from trainer.core.run_config import Choice, RunConfig
 
 FORMAT = 1
-FEWEST_STEPS = 10
+MIN_STEPS = 10
 SWEEP_SHARE = 4
 """A sweep run has this fraction of a run's steps; chosen by hand: cheap, yet past the warm-up."""
 MOST_EXTENSIONS = 8
@@ -22,7 +22,7 @@ PACED = {"warmup_steps": 0.05, "ramp_steps": 1.0}
 
 
 @dataclass(frozen=True)
-class Entrant:
+class Contender:
     """One optimizer in a race, also called a contender.
 
     `values` are tried for its `knob` (the learning rate, or the option that replaces it) in short
@@ -52,7 +52,7 @@ class RacePlan:
     """
 
     config: RunConfig
-    entrants: tuple[Entrant, ...]
+    entrants: tuple[Contender, ...]
     seeds: tuple[int, ...]
     steps: int | None = None
     minutes: float | None = None
@@ -63,7 +63,7 @@ class RacePlan:
 
     def __post_init__(self) -> None:
         problems = []
-        names = [entrant.name for entrant in self.entrants]
+        names = [contender.name for contender in self.entrants]
         if len(names) < 2 or len(set(names)) < len(names):
             problems.append(f"The race has {names}. Give two or more optimizers: adamw,prodigy")
         are_different = len(set(self.seeds)) == len(self.seeds)
@@ -75,15 +75,15 @@ class RacePlan:
         if self.steps is None and self.minutes is None:
             problems.append("The race has no end. Give --steps per run or --minutes in total.")
         for label, steps in (("race", self.steps), ("sweep", self.sweep_steps)):
-            if steps is not None and steps < FEWEST_STEPS:
+            if steps is not None and steps < MIN_STEPS:
                 problems.append(
-                    f"The runs of the {label} have {steps} steps; use at least {FEWEST_STEPS}."
+                    f"The runs of the {label} have {steps} steps; use at least {MIN_STEPS}."
                 )
         if problems:
             raise ConfigError(problems)
 
     @property
-    def baseline(self) -> Entrant:
+    def baseline(self) -> Contender:
         """The contender that all others are compared with."""
         return self.entrants[0]
 
@@ -94,10 +94,10 @@ class RacePlan:
 
     def sweep_steps_for(self, steps: int) -> int:
         """Return the steps of a sweep run: as configured, else a quarter of a run's."""
-        return self.sweep_steps or max(FEWEST_STEPS, steps // SWEEP_SHARE)
+        return self.sweep_steps or max(MIN_STEPS, steps // SWEEP_SHARE)
 
     def run_config(
-        self, entrant: Entrant, value: float, *, seed: int, steps: int, num_validations: int
+        self, contender: Contender, value: float, *, seed: int, steps: int, num_validations: int
     ) -> RunConfig:
         """Return the configuration of one run: the common one plus a contender's settings."""
         training = self.config.training
@@ -110,16 +110,16 @@ class RacePlan:
             training, steps=steps, epochs=None, seed=seed, patience=0, preview_every="never",
             log_every=1, keep_last=1, validate_every=every, roll_back=False,
         )  # fmt: skip
-        options = entrant.optimizer.options | {entrant.knob: value}
-        options |= {name: max(1, round(PACED[name] * steps)) for name in entrant.paced}
-        optimizer = Choice(entrant.optimizer.name, options)
-        schedule = _fitted(entrant.schedule, steps)
+        options = contender.optimizer.options | {contender.knob: value}
+        options |= {name: max(1, round(PACED[name] * steps)) for name in contender.paced}
+        optimizer = Choice(contender.optimizer.name, options)
+        schedule = _fitted(contender.schedule, steps)
         return self.config.with_values(training=training, optimizer=optimizer, schedule=schedule)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values that `from_json` turns back into an equal plan."""
         rest = {field.name: getattr(self, field.name) for field in fields(self)}
-        entrants = [asdict(entrant) for entrant in self.entrants]
+        entrants = [asdict(contender) for contender in self.entrants]
         return {"format": FORMAT} | rest | {"config": self.config.to_json(), "entrants": entrants}
 
     @staticmethod
@@ -137,7 +137,7 @@ class RacePlan:
         rest: dict[str, Any] = {"most_extensions": _EARLIER_EXTENSIONS} | values
         del rest["format"]
         try:
-            entrants = tuple(_read_entrant(entrant) for entrant in rest.pop("entrants"))
+            entrants = tuple(_read_contender(contender) for contender in rest.pop("entrants"))
             config = RunConfig.from_json(rest.pop("config"))
             seeds = tuple(rest.pop("seeds"))
             return RacePlan(config=config, entrants=entrants, seeds=seeds, **rest)
@@ -154,10 +154,10 @@ def _fitted(schedule: Choice, steps: int) -> Choice:
     return Choice(schedule.name, schedule.options | {"warmup_steps": longest})
 
 
-def _read_entrant(values: dict[str, Any]) -> Entrant:
-    entrant = Entrant(**values)
+def _read_contender(values: dict[str, Any]) -> Contender:
+    contender = Contender(**values)
     return replace(
-        entrant,
+        contender,
         optimizer=Choice(**values["optimizer"]),
         schedule=Choice(**values["schedule"]),
         values=tuple(values["values"]),

@@ -54,13 +54,13 @@ def draw_race(plan: RacePlan, results: Results, report: Report, path: Path) -> N
 def _draw_curves(
     axes: "Axes", plan: RacePlan, results: Results, *, clock: str, against: str
 ) -> None:
-    for index, entrant in enumerate(plan.entrants):
-        names = [name for name in runs_of(plan, entrant, clock) if name in results]
-        names = names or [name for name in runs_of(plan, entrant, "steps") if name in results]
+    for index, contender in enumerate(plan.entrants):
+        names = [name for name in runs_of(plan, contender, clock) if name in results]
+        names = names or [name for name in runs_of(plan, contender, "steps") if name in results]
         for number, name in enumerate(names):
             result = results[name]
             style = "-" if result.state == "finished" else ":"
-            label = entrant.name if number == 0 else None
+            label = contender.name if number == 0 else None
             axes.plot(
                 getattr(result, against), result.losses, color=_colour(index), label=label,
                 linewidth=1.2, marker=_marker(index), markersize=5, linestyle=style,
@@ -82,11 +82,11 @@ def _show_finished(axes: "Axes", results: Results) -> None:
 
 def _draw_sweeps(axes: "Axes", plan: RacePlan, results: Results) -> None:
     steps = find_steps(plan, results)
-    for index, entrant in enumerate(plan.entrants):
-        jobs = sorted(sweep_jobs(plan, entrant, steps, results), key=lambda job: job.value)
+    for index, contender in enumerate(plan.entrants):
+        jobs = sorted(sweep_jobs(plan, contender, steps, results), key=lambda job: job.value)
         scores = [results[job.name].score for job in jobs]
         if jobs:
-            label = f"{entrant.name}, {entrant.knob}"
+            label = f"{contender.name}, {contender.knob}"
             values = [job.value for job in jobs]
             style = {"color": _colour(index), "marker": _marker(index), "markersize": 5}
             axes.plot(values, scores, label=label, **style)

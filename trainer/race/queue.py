@@ -11,7 +11,7 @@ from typing import Any
 
 from trainer.core.errors import ConfigError, RunError, RunExists, RunNotFound, RunOwned
 from trainer.core.paths import child_environment, trainer_command
-from trainer.race.jobs import Job, known_jobs
+from trainer.race.jobs import RaceJob, known_jobs
 from trainer.race.plan import RacePlan
 from trainer.race.result import Result, read_result
 from trainer.runs.locks import acquire_lock, is_locked
@@ -127,7 +127,7 @@ class Race:
         """Return whether a live process is running the race."""
         return is_locked(self.folder / "owner.lock")
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[RaceJob]:
         """List the runs that are certain so far, in order."""
         return known_jobs(self.plan, self.results())
 
@@ -141,7 +141,7 @@ class Race:
                     self._ended[name] = result
         return dict(self._ended)
 
-    def run_of(self, job: Job) -> Run:
+    def run_of(self, job: RaceJob) -> Run:
         """Return the run of a job; it may not exist yet."""
         return Run(self.folder / job.name)
 
@@ -203,7 +203,7 @@ class Race:
                 return "stopped"
             tell(self._describe(job, run, plan))
 
-    def _prepare(self, job: Job, plan: RacePlan) -> Run:
+    def _prepare(self, job: RaceJob, plan: RacePlan) -> Run:
         run = self.run_of(job)
         if (run.folder / "run.json").is_file():
             return run
@@ -218,7 +218,7 @@ class Race:
         )
         return Run.create(run.folder, config)
 
-    def _describe(self, job: Job, run: Run, plan: RacePlan) -> str:
+    def _describe(self, job: RaceJob, run: Run, plan: RacePlan) -> str:
         result = self.results().get(job.name)
         if result is None:
             # Without this, a run that keeps dying would be restarted for ever.

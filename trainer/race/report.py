@@ -10,7 +10,7 @@ from statistics import mean, median
 from typing import Any
 
 from trainer.race.jobs import (
-    Job,
+    RaceJob,
     Results,
     chosen_value,
     find_steps,
@@ -19,15 +19,15 @@ from trainer.race.jobs import (
     steps_for_seconds,
     sweep_jobs,
 )
-from trainer.race.plan import Entrant, RacePlan
-from trainer.race.seed_variance import learn_scatter
-from trainer.race.verdict import Comparison, caution, compare, headline, noise_between_seeds
+from trainer.race.plan import Contender, RacePlan
+from trainer.race.seed_variance import estimate_seed_variance
+from trainer.race.verdict import Comparison, compare, describe_limits, headline, noise_between_seeds
 
 CLOCKS = ("steps", "seconds")
 
 
 @dataclass(frozen=True)
-class Row:
+class RaceRow:
     """One contender's row of the table; losses are means over seeds."""
 
     entrant: str
@@ -52,7 +52,7 @@ class Row:
 class Report:
     """A finished race: one row per contender, every comparison, and the verdict in sentences."""
 
-    rows: list[Row]
+    rows: list[RaceRow]
     comparisons: list[Comparison]
     verdict: list[str]
     caveats: list[str]
@@ -67,26 +67,30 @@ def make_report(plan: RacePlan, results: Results) -> Report:
     verdict = [headline(comparisons, clock) for clock in CLOCKS]
     verdict += [comparison.text for comparison in comparisons]
     rows = [
-        _row(plan, entrant, steps, lengths[entrant.name], comparisons, results)
-        for entrant in plan.entrants
+        _row(plan, contender, steps, lengths[contender.name], comparisons, results)
+        for contender in plan.entrants
     ]
     return Report(rows, comparisons, verdict, _caveats(plan, steps, lengths, results))
 
 
 def _compare_all(plan: RacePlan, clock: str, results: Results) -> list[Comparison]:
-    scores = {entrant.name: scores_of(plan, entrant, clock, results) for entrant in plan.entrants}
-    scatter, usual = learn_scatter(scores), plan.baseline.name
-    rivals = [entrant.name for entrant in plan.entrants[1:]]
+    scores = {
+        contender.name: scores_of(plan, contender, clock, results) for contender in plan.entrants
+    }
+    seed_variance, usual = estimate_seed_variance(scores), plan.baseline.name
+    rivals = [contender.name for contender in plan.entrants[1:]]
     return [
         compare(
             rival, usual, clock, scores[rival], scores[usual],
-            num_rivals=len(rivals), scatter=scatter,
+            num_rivals=len(rivals), seed_variance=seed_variance,
         )
         for rival in rivals
     ]  # fmt: skip
 
 
-def scores_of(plan: RacePlan, entrant: Entrant, clock: str, results: Results) -> dict[int, float]:
+def scores_of(
+    plan: RacePlan, contender: Contender, clock: str, results: Results
+) -> dict[int, float]:
     """Return a contender's final losses by seed; runs at equal steps serve both clocks if possible.
 
     A loss is NaN if the run diverged. Runs that failed for another reason are left out, because
@@ -94,35 +98,35 @@ def scores_of(plan: RacePlan, entrant: Entrant, clock: str, results: Results) ->
     """
     # Without a rate that trains there are no race runs; that counts as losing every seed, not as
     # unknown.
-    if _diverged_everywhere(plan, entrant, results):
+    if _diverged_everywhere(plan, contender, results):
         return dict.fromkeys(plan.seeds, math.nan)
     # Runs at equal steps stand in for equal seconds only if no runs of another length are due:
     # otherwise they had too much or too little time.
-    clocks = (clock,) if _has_own_runs(plan, entrant, clock, results) else (clock, "steps")
+    clocks = (clock,) if _has_own_runs(plan, contender, clock, results) else (clock, "steps")
     found = {}
     for seed in plan.seeds:
-        names = [f"{name}-{entrant.name}-seed{seed}" for name in clocks]
+        names = [f"{name}-{contender.name}-seed{seed}" for name in clocks]
         result = next((results[name] for name in names if name in results), None)
         if result is not None and result.state != "failed":
             found[seed] = result.score
     return found
 
 
-def _has_own_runs(plan: RacePlan, entrant: Entrant, clock: str, results: Results) -> bool:
+def _has_own_runs(plan: RacePlan, contender: Contender, clock: str, results: Results) -> bool:
     """Return whether a clock needs runs of another length, so that equal steps can't serve it.
 
     A contender without a finished run at equal steps gets none: it would lose at any length.
     """
-    ended = [results[name] for name in runs_of(plan, entrant, "steps") if name in results]
+    ended = [results[name] for name in runs_of(plan, contender, "steps") if name in results]
     if clock != "seconds" or not any(result.state == "finished" for result in ended):
         return False
     steps = find_steps(plan, results)
-    return steps_for_seconds(plan, steps, results)[entrant.name] != steps
+    return steps_for_seconds(plan, steps, results)[contender.name] != steps
 
 
-def runs_of(plan: RacePlan, entrant: Entrant, clock: str) -> list[str]:
+def runs_of(plan: RacePlan, contender: Contender, clock: str) -> list[str]:
     """Return the names of a contender's runs for a clock, one per seed."""
-    return [f"{clock}-{entrant.name}-seed{seed}" for seed in plan.seeds]
+    return [f"{clock}-{contender.name}-seed{seed}" for seed in plan.seeds]
 
 
 def to_markdown(report: Report) -> str:
@@ -180,29 +184,29 @@ def to_json(plan: RacePlan, results: Results, report: Report, facts: Mapping[str
 
 def _row(
     plan: RacePlan,
-    entrant: Entrant,
+    contender: Contender,
     steps: int,
     length: int,
     comparisons: list[Comparison],
     results: Results,
-) -> Row:
-    ended = [results[name] for name in runs_of(plan, entrant, "steps") if name in results]
-    words = {c.clock: _cell(c) for c in comparisons if c.rival == entrant.name}
-    sweep = sweep_jobs(plan, entrant, steps, results)
+) -> RaceRow:
+    ended = [results[name] for name in runs_of(plan, contender, "steps") if name in results]
+    words = {c.clock: _cell(c) for c in comparisons if c.rival == contender.name}
+    sweep = sweep_jobs(plan, contender, steps, results)
     # Speed and memory come from the runs at equal steps, which every contender has.
     s_per_step = _mean([result.s_per_step for result in ended])
     spent = _mean([r.optimizer_s for r in ended if r.optimizer_s is not None])
     lost = [result for result in ended if result.state == "diverged"]
-    return Row(
-        entrant=entrant.name,
-        options=", ".join(f"{key} {value}" for key, value in entrant.optimizer.options.items()),
-        knob=entrant.knob,
-        value=chosen_value(plan, entrant, results),
+    return RaceRow(
+        entrant=contender.name,
+        options=", ".join(f"{key} {value}" for key, value in contender.optimizer.options.items()),
+        knob=contender.knob,
+        value=chosen_value(plan, contender, results),
         steps=steps,
-        loss_at_steps=_mean(scores_of(plan, entrant, "steps", results).values()),
+        loss_at_steps=_mean(scores_of(plan, contender, "steps", results).values()),
         at_steps=words.get("steps", "baseline"),
         steps_for_seconds=length,
-        loss_at_seconds=_mean(scores_of(plan, entrant, "seconds", results).values()),
+        loss_at_seconds=_mean(scores_of(plan, contender, "seconds", results).values()),
         at_seconds=words.get("seconds", "baseline"),
         s_per_step=s_per_step,
         optimizer_share=spent / s_per_step if spent and s_per_step else None,
@@ -222,10 +226,13 @@ def _cell(comparison: Comparison) -> str:
 
 
 def _caveats(plan: RacePlan, steps: int, lengths: dict[str, int], results: Results) -> list[str]:
-    caveats = [caution(len(plan.seeds), len(plan.entrants)), *_scatter_caveats(plan, results)]
+    caveats = [
+        describe_limits(len(plan.seeds), len(plan.entrants)),
+        *_seed_variance_caveats(plan, results),
+    ]
     caveats += _sweep_caveats(plan, steps)
-    for entrant in plan.entrants:
-        caveats += _entrant_caveats(plan, entrant, steps, results)
+    for contender in plan.entrants:
+        caveats += _contender_caveats(plan, contender, steps, results)
     caveats += _uneven_speeds(plan, results)
     for seed in plan.seeds:
         # All runs of a seed start from the same weights and the same first batch, so their first
@@ -246,18 +253,20 @@ def _caveats(plan: RacePlan, steps: int, lengths: dict[str, int], results: Resul
     return caveats
 
 
-def _scatter_caveats(plan: RacePlan, results: Results) -> list[str]:
+def _seed_variance_caveats(plan: RacePlan, results: Results) -> list[str]:
     """Return how much runs vary from seed to seed, and how that was estimated."""
-    scores = {entrant.name: scores_of(plan, entrant, "steps", results) for entrant in plan.entrants}
+    scores = {
+        contender.name: scores_of(plan, contender, "steps", results) for contender in plan.entrants
+    }
     usual = scores[plan.baseline.name]
-    noise, scatter = noise_between_seeds(usual), learn_scatter(scores)
+    noise, seed_variance = noise_between_seeds(usual), estimate_seed_variance(scores)
     if noise is None:
         return []
     name = plan.baseline.name
     told = [f"{name}'s final loss varies by {noise:.4f} between seeds (standard deviation)."]
-    if scatter is None or name not in scatter.variances:
+    if seed_variance is None or name not in seed_variance.variances:
         return told
-    deviations = sorted(math.sqrt(value) for value in scatter.variances.values())
+    deviations = sorted(math.sqrt(value) for value in seed_variance.variances.values())
     level = _mean(usual.values()) or math.nan
     share = 100 * median(deviations) / abs(level)
     return [
@@ -270,7 +279,7 @@ def _scatter_caveats(plan: RacePlan, results: Results) -> list[str]:
 
 def _sweep_caveats(plan: RacePlan, steps: int) -> list[str]:
     """Return what the sweeps leave open."""
-    if all(len(entrant.values) == 1 for entrant in plan.entrants):
+    if all(len(contender.values) == 1 for contender in plan.entrants):
         return []
     return [
         f"Rates were chosen by one run of {plan.sweep_steps_for(steps)} steps each; the best rate "
@@ -279,36 +288,41 @@ def _sweep_caveats(plan: RacePlan, steps: int) -> list[str]:
     ]
 
 
-def _entrant_caveats(plan: RacePlan, entrant: Entrant, steps: int, results: Results) -> list[str]:
+def _contender_caveats(
+    plan: RacePlan, contender: Contender, steps: int, results: Results
+) -> list[str]:
     caveats = []
     jobs = [job for job in known_jobs(plan, results) if job.name in results]
-    names = [job.name for job in jobs if job.entrant == entrant]
+    names = [job.name for job in jobs if job.entrant == contender]
     failed = [results[name].reason for name in names if results[name].state == "failed"]
     if failed:
-        caveats.append(f"{entrant.name} failed in {len(failed)} runs: {failed[0]}")
-    value = chosen_value(plan, entrant, results)
+        caveats.append(f"{contender.name} failed in {len(failed)} runs: {failed[0]}")
+    value = chosen_value(plan, contender, results)
     if value is None:
-        caveats.append(f"{entrant.name} has no runs: it diverged or failed at every rate tried.")
-    tried = sorted(job.value for job in sweep_jobs(plan, entrant, steps, results))
+        caveats.append(f"{contender.name} has no runs: it diverged or failed at every rate tried.")
+    tried = sorted(job.value for job in sweep_jobs(plan, contender, steps, results))
     # An extended sweep ends here only if it reached its limits or a run failed.
     if value is not None and tried and value in (tried[0], tried[-1]):
         caveats.append(
-            f"{entrant.name}'s best {entrant.knob}, {value:g}, is at an end of the range tried; a "
+            f"{contender.name}'s best {contender.knob}, {value:g}, is at an end of the range "
+            "tried; a "
             "better value may lie beyond."
         )
-    if len(entrant.values) == 1:
-        caveats.append(f"{entrant.name} ran with {entrant.knob} {entrant.values[0]:g}, not swept.")
+    if len(contender.values) == 1:
+        caveats.append(
+            f"{contender.name} ran with {contender.knob} {contender.values[0]:g}, not swept."
+        )
     return caveats
 
 
 def _uneven_speeds(plan: RacePlan, results: Results) -> list[str]:
     """Return a caveat about contenders whose step times varied between runs with the same work."""
     uneven = []
-    for entrant in plan.entrants:
-        names = [name for name in runs_of(plan, entrant, "steps") if name in results]
+    for contender in plan.entrants:
+        names = [name for name in runs_of(plan, contender, "steps") if name in results]
         spans = _known(results[name].s_per_step for name in names)
         if spans and not is_equally_fast(max(spans) / min(spans)):
-            uneven.append(f"{entrant.name} {min(spans):.3g} to {max(spans):.3g} s")
+            uneven.append(f"{contender.name} {min(spans):.3g} to {max(spans):.3g} s")
     if not uneven:
         return []
     return [
@@ -317,13 +331,13 @@ def _uneven_speeds(plan: RacePlan, results: Results) -> list[str]:
     ]
 
 
-def _diverged_everywhere(plan: RacePlan, entrant: Entrant, results: Results) -> bool:
-    sweep = sweep_jobs(plan, entrant, find_steps(plan, results), results)
+def _diverged_everywhere(plan: RacePlan, contender: Contender, results: Results) -> bool:
+    sweep = sweep_jobs(plan, contender, find_steps(plan, results), results)
     return bool(sweep) and all(results[job.name].state == "diverged" for job in sweep)
 
 
 def _of_seed(plan: RacePlan, seed: int) -> list[str]:
-    return [f"steps-{entrant.name}-seed{seed}" for entrant in plan.entrants]
+    return [f"steps-{contender.name}-seed{seed}" for contender in plan.entrants]
 
 
 def _mean(values: Any) -> float | None:
@@ -351,7 +365,7 @@ def finite(value: Any) -> Any:
 
 def budget(plan: RacePlan, results: Results) -> dict[str, float]:
     """Return the seconds that each part of a race took, including start-up and validation."""
-    jobs: list[Job] = known_jobs(plan, results)
+    jobs: list[RaceJob] = known_jobs(plan, results)
     spent: dict[str, float] = {}
     for job in jobs:
         if job.name in results:

@@ -17,7 +17,7 @@ import numpy as np
 Scores = Mapping[int, float]
 """Final validation loss by seed; NaN where the run diverged."""
 
-FEWEST_ENTRANTS = 3
+MIN_CONTENDERS = 3
 """With fewer contenders there is nothing to pool."""
 _SMALLEST = 1e-5
 """Variances are at least this share of the median before taking logarithms, because identical
@@ -25,7 +25,7 @@ contenders may have a variance of zero. limma, the author's code, uses the same 
 
 
 @dataclass(frozen=True)
-class Scatter:
+class SeedVariance:
     """The variance of a single run of every contender, and its degrees of freedom."""
 
     variances: Mapping[str, float]
@@ -36,7 +36,7 @@ class Scatter:
         return math.sqrt((self.variances[first] + self.variances[second]) / num_seeds)
 
 
-def learn_scatter(scores: Mapping[str, Scores]) -> Scatter | None:
+def estimate_seed_variance(scores: Mapping[str, Scores]) -> SeedVariance | None:
     """Return the scatter of all contenders that finished with every seed; None if too few did."""
     seeds = sorted({seed for losses in scores.values() for seed in losses})
     complete = {
@@ -44,7 +44,7 @@ def learn_scatter(scores: Mapping[str, Scores]) -> Scatter | None:
         for name, losses in scores.items()
         if all(math.isfinite(losses.get(seed, math.nan)) for seed in seeds)
     }
-    if len(complete) < FEWEST_ENTRANTS or len(seeds) < 2:
+    if len(complete) < MIN_CONTENDERS or len(seeds) < 2:
         return None
     own = _own_variances(np.array(list(complete.values())))
     usual, weight = _usual_variance(own, len(seeds) - 1)
@@ -58,7 +58,7 @@ def learn_scatter(scores: Mapping[str, Scores]) -> Scatter | None:
         found = min(weight + freedom, float(most))
     # Never below a contender's own variance, which protects against understated intervals.
     kept = [max(both) for both in zip(drawn, own, strict=True)]
-    return Scatter(dict(zip(complete, kept, strict=True)), found)
+    return SeedVariance(dict(zip(complete, kept, strict=True)), found)
 
 
 def _own_variances(losses: np.ndarray) -> list[float]:
@@ -68,9 +68,9 @@ def _own_variances(losses: np.ndarray) -> list[float]:
     """
     rest = losses - losses.mean(1, keepdims=True)
     rest = rest - rest.mean(0, keepdims=True)
-    num_entrants, num_seeds = losses.shape
+    num_contenders, num_seeds = losses.shape
     # Degrees of freedom: removing the seeds' means takes an equal share from every contender.
-    share = (num_entrants - 1) / num_entrants * (num_seeds - 1)
+    share = (num_contenders - 1) / num_contenders * (num_seeds - 1)
     return [float(value) for value in (rest**2).sum(1) / share]
 
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from trainer.race.seed_variance import FEWEST_ENTRANTS, Scatter, Scores
+from trainer.race.seed_variance import MIN_CONTENDERS, Scores, SeedVariance
 
 _DOUBT = 0.05  # the conventional 5 % error rate, shared by all comparisons of a race
 _NEGLIGIBLE = 0.005
@@ -45,7 +45,7 @@ def compare(
     usual: Scores,
     *,
     num_rivals: int = 1,
-    scatter: Scatter | None = None,
+    seed_variance: SeedVariance | None = None,
 ) -> Comparison:
     """Compare final losses seed by seed.
 
@@ -60,8 +60,8 @@ def compare(
     if len(seeds) >= 2:
         differences = [scores[seed] - usual[seed] for seed in seeds]
         error = None
-        if scatter is not None and {rival, baseline} <= set(scatter.variances):
-            error = scatter.error_of(rival, baseline, len(seeds)), scatter.freedom
+        if seed_variance is not None and {rival, baseline} <= set(seed_variance.variances):
+            error = seed_variance.error_of(rival, baseline, len(seeds)), seed_variance.freedom
         found = _interval(differences, 1 - _DOUBT / num_rivals, error)
     if lost or base_lost:
         outcome = _outcome_of_lost(len(lost), len(base_lost))
@@ -103,43 +103,46 @@ def headline(comparisons: list[Comparison], clock: str) -> str:
     return f"At equal {clock} {'; '.join(parts)}."
 
 
-def find_tellable(num_seeds: int, num_entrants: int) -> float:
+def min_detectable_difference(num_seeds: int, num_contenders: int) -> float:
     """Return the smallest difference that a race can detect, in units of a run's scatter.
 
     Scatter is the standard deviation of a contender's loss from seed to seed, without the effect
     that a seed has on all contenders alike. It is assumed to be the same for all.
     """
     freedom = num_seeds - 1
-    if num_entrants >= FEWEST_ENTRANTS:
-        freedom *= num_entrants - 1
-    confidence = 1 - _DOUBT / (num_entrants - 1)
+    if num_contenders >= MIN_CONTENDERS:
+        freedom *= num_contenders - 1
+    confidence = 1 - _DOUBT / (num_contenders - 1)
     return _quantile(confidence, freedom) * math.sqrt(2 / num_seeds)
 
 
-def advise_seeds(num_entrants: int) -> int:
+def advise_seeds(num_contenders: int) -> int:
     """Return the fewest seeds that can detect a difference of `_CLEAR` times the scatter."""
     counts = range(2, _MOST_SEEDS)
-    enough = (count for count in counts if find_tellable(count, num_entrants) <= _CLEAR)
+    enough = (
+        count for count in counts if min_detectable_difference(count, num_contenders) <= _CLEAR
+    )
     return next(enough, _MOST_SEEDS)
 
 
-def foretell(num_seeds: int, num_entrants: int) -> str:
+def describe_power(num_seeds: int, num_contenders: int) -> str:
     """Return a sentence, before a race, that says what it can detect."""
-    told = find_tellable(num_seeds, num_entrants)
+    told = min_detectable_difference(num_seeds, num_contenders)
     text = (
-        f"With {num_seeds} seeds and {num_entrants} optimizers, a difference can be distinguished "
+        f"With {num_seeds} seeds and {num_contenders} optimizers, a difference can be "
+        "distinguished "
         f"from chance if it is {told:.1f} times the variation of a run's loss from seed to seed."
     )
-    advised = advise_seeds(num_entrants)
+    advised = advise_seeds(num_contenders)
     if advised > num_seeds:
-        told = find_tellable(advised, num_entrants)
+        told = min_detectable_difference(advised, num_contenders)
         text += f" With {advised} seeds, {told:.1f} times is enough."
     return text
 
 
-def caution(num_seeds: int, num_entrants: int) -> str:
+def describe_limits(num_seeds: int, num_contenders: int) -> str:
     """Return a sentence on how far a verdict applies, and how to make it more precise."""
-    advised = advise_seeds(num_entrants)
+    advised = advise_seeds(num_contenders)
     more = f" Race again with {advised} before you believe a tie." if advised > num_seeds else ""
     return (
         f"{num_seeds} seeds on one dataset: the verdict applies to these clips, this model and "

@@ -6,14 +6,14 @@ from typing import Any
 from trainer.config.resolve import find_optimizer
 from trainer.core.errors import ConfigError
 from trainer.race.jobs import (
-    Job,
+    RaceJob,
     Results,
     chosen_value,
     find_steps,
     known_jobs,
     sweep_jobs,
 )
-from trainer.race.plan import Entrant, RacePlan
+from trainer.race.plan import Contender, RacePlan
 from trainer.race.queue import Race
 from trainer.race.report import CLOCKS, finite, make_report, runs_of
 from trainer.runs.metric_store import RunSeries
@@ -28,7 +28,7 @@ def view_race(race: Race) -> dict[str, Any]:
     values: dict[str, Any] = asdict(status) | {
         "name": race.name,
         "about": _about(plan),
-        "entrants": [_entrant(plan, entrant, results) for entrant in plan.entrants],
+        "entrants": [_contender(plan, contender, results) for contender in plan.entrants],
         "files": files_of(race),
         "report": None,
     }
@@ -61,7 +61,7 @@ def _steps(plan: RacePlan, results: Results) -> int | None:
         return None
 
 
-def _jobs(plan: RacePlan, results: Results) -> list[Job]:
+def _jobs(plan: RacePlan, results: Results) -> list[RaceJob]:
     try:
         return known_jobs(plan, results)
     except ConfigError:
@@ -83,16 +83,16 @@ def _about(plan: RacePlan) -> dict[str, Any]:
     }
 
 
-def _entrant(plan: RacePlan, entrant: Entrant, results: Results) -> dict[str, Any]:
+def _contender(plan: RacePlan, contender: Contender, results: Results) -> dict[str, Any]:
     steps = _steps(plan, results)
-    tried = sweep_jobs(plan, entrant, steps, results) if steps is not None else []
-    value = chosen_value(plan, entrant, results) if steps is not None else None
+    tried = sweep_jobs(plan, contender, steps, results) if steps is not None else []
+    value = chosen_value(plan, contender, results) if steps is not None else None
     # A sweep that is still running may change its best value, so it is not shown yet.
     is_swept = all(job.name in results for job in tried)
     return {
-        "name": entrant.name,
-        "label": find_optimizer(entrant.optimizer.name).label,
-        "knob": entrant.knob,
+        "name": contender.name,
+        "label": find_optimizer(contender.optimizer.name).label,
+        "knob": contender.knob,
         "value": value if is_swept else None,
         "sweep": [
             [job.value, results[job.name].score, results[job.name].state]
@@ -102,7 +102,7 @@ def _entrant(plan: RacePlan, entrant: Entrant, results: Results) -> dict[str, An
         "runs": [
             _curve(name, clock, results)
             for clock in CLOCKS
-            for name in runs_of(plan, entrant, clock)
+            for name in runs_of(plan, contender, clock)
             if name in results
         ],
     }
@@ -121,7 +121,7 @@ def _curve(name: str, clock: str, results: Results) -> dict[str, Any]:
     }
 
 
-def _running(race: Race, job: Job) -> dict[str, Any]:
+def _running(race: Race, job: RaceJob) -> dict[str, Any]:
     """Return the progress of the current run."""
     run = race.run_of(job)
     step = 0

@@ -10,7 +10,7 @@ from trainer.core.errors import RunError, TimbreError
 from trainer.core.registry import discover
 from trainer.core.run_config import RunConfig
 from trainer.core.specs import OptimizerSpec
-from trainer.race.choices import RaceChoices, plan_race, promise_of
+from trainer.race.choices import RaceChoices, plan_race, power_of
 from webui.actions import as_shown, event_detail, toasts
 from webui.forms.form import OptionsForm, Values
 from webui.forms.form_validation import FieldWatch, as_list, marks, problems_of
@@ -69,7 +69,7 @@ def build(watch: FieldWatch) -> RaceTab:
         form = OptionsForm(RaceChoices, "race", leave_out=("optimizers", "keep_weights"))
         form.widgets["minutes"].value = _USUAL_MINUTES  # type: ignore[attr-defined]
         promise = gr.Markdown(
-            promise_of(_USUAL, RaceChoices().seeds), elem_id="race-promise", elem_classes="quiet"
+            power_of(_USUAL, RaceChoices().seeds), elem_id="race-promise", elem_classes="quiet"
         )
         problem = gr.Markdown(visible=False, elem_id="race-refused", elem_classes="problem")
         start = gr.Button("Start race", variant="primary", size="lg", elem_id="start-race")
@@ -110,7 +110,7 @@ def wire(
         tab.watch.show_after(pressed)
     given: list[Any] = [tab.optimizers, tab.form.widgets["seeds"]]
     for field in given:
-        field.change(promise_of, given, tab.promise, show_progress="hidden", **quiet)
+        field.change(power_of, given, tab.promise, show_progress="hidden", **quiet)
     presses: dict[str, Any] = {"trigger_mode": "multiple", "show_progress": "hidden"}
     tab.panel.click(_answer(studio), None, None, **presses, **quiet)
 
