@@ -28,7 +28,7 @@ from assets.make_demo import ASSETS
 from trainer.core.run_config import RunConfig
 from trainer.core.specs import Speech
 from trainer.data.audio.audio_io import write_wav
-from trainer.inference.speech_metrics import Spoken, judge, mean_similarity
+from trainer.inference.speech_metrics import Spoken, mean_similarity, score_speech
 from trainer.inference.synthesis import open_export, open_voice
 from trainer.runs.run import Run
 
@@ -109,7 +109,7 @@ def measure(work: Path, preset: str, speakers: dict[str, Held]) -> dict[str, Any
 
 def verdict_of(spoken: Sequence[Spoken], held: Held) -> dict[str, Any]:
     """Return the judge's numbers as plain JSON."""
-    verdict = judge(spoken, held.texts, held.voice)
+    verdict = score_speech(spoken, held.texts, held.voice)
     assert verdict.similarity is not None
     return {
         "clips": len(spoken),

@@ -47,7 +47,7 @@ from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
 from trainer.core.train_state import Setup
 from trainer.models._layers.dropout import Dropout
 from trainer.runs.run import Run
-from trainer.runs.run_store import RunLibrary
+from trainer.runs.run_store import RunStore
 
 DEMO = Path(__file__).parent.parent / "assets" / "demo"
 STEPS, SAVE_EVERY, ACCUMULATE = 15, 3, 2
@@ -486,7 +486,7 @@ class Torture:
         run, trial = self.make(optimizer, "server"), Trial("server killed", optimizer, 1, 0)
         server = os.fork()
         if not server:
-            RunLibrary(run.folder.parent).resume(run.name)
+            RunStore(run.folder.parent).resume(run.name)
             time.sleep(_PATIENCE_S)
             os._exit(0)
         deadline = time.monotonic() + _PATIENCE_S

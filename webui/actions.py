@@ -82,7 +82,7 @@ def _list_deeds(studio: Studio, name: str) -> dict[str, Callable[[], str]]:
         return do
 
     def give_back() -> str:
-        return f"{library.give_back(name).name} was restored."
+        return f"{library.restore(name).name} was restored."
 
     return {
         "earlier": said(lambda: queue.move(name, -1), f"{name} moved up in the queue."),

@@ -9,7 +9,7 @@ from trainer.core.errors import RunError
 from trainer.runs.run import Run
 from webui.studio import Studio
 
-_PATIENCE_S = 20.0  # Chosen by hand: as long as a person watches a button; else use the queue.
+_STOP_TIMEOUT_S = 20.0  # Chosen by hand: as long as a person watches a button; else use the queue.
 
 
 def restart_with_adamw(studio: Studio, name: str) -> tuple[str, bool]:
@@ -65,7 +65,7 @@ def _has_stopped(run: Run) -> bool:
     if not run.status().is_active:
         return True
     run.request("stop")
-    ends_at = time.monotonic() + _PATIENCE_S
+    ends_at = time.monotonic() + _STOP_TIMEOUT_S
     while time.monotonic() < ends_at:
         if not run.status().is_active:
             return True

@@ -12,8 +12,8 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from trainer.core.errors import RunNotFound, TimbreError
-from trainer.data.lists.ledger import disarm
-from trainer.runs.metric_store import RunSeries
+from trainer.data.lists.ledger import escape_formula
+from trainer.runs.metric_store import MetricStore
 from webui.jobs import listening_test
 from webui.jobs.listening_test import read_clips
 from webui.jobs.speech_stream import Speeches
@@ -71,7 +71,7 @@ def page_file(request: Request) -> Response:
     return _json({"error": "File not found."}, 404)
 
 
-def metrics_table(series: RunSeries) -> pandas.DataFrame:
+def metrics_table(series: MetricStore) -> pandas.DataFrame:
     """Return one row per step with all metrics; missing values are empty."""
     steps, validations = (
         pandas.DataFrame({name: points.array(name) for name in points.columns})
@@ -129,7 +129,7 @@ class _Runs:
 
     def metrics(self, request: Request) -> Response:
         name = request.path_params["name"]
-        table = metrics_table(self._library.series(name)).rename(columns=disarm)
+        table = metrics_table(self._library.series(name)).rename(columns=escape_formula)
         text = table.to_csv(index=False, lineterminator="\n")
         return Response(text, media_type="text/csv", headers=_download(f"{name}.csv"))
 

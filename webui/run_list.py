@@ -10,16 +10,16 @@ from typing import Any
 from trainer.config.resolve import find_family
 from trainer.core.errors import RunNotFound, TimbreError
 from trainer.core.run_config import RunConfig
-from trainer.runs.metric_store import RunSeries
+from trainer.runs.metric_store import MetricStore
 from trainer.runs.run import Run, RunStatus
-from trainer.runs.run_store import RunLibrary
+from trainer.runs.run_store import RunStore
 from webui.status import describe
 
 
 class Overview:
     """The rows of the run table, cached by the size and modification time of each event log."""
 
-    def __init__(self, library: RunLibrary) -> None:
+    def __init__(self, library: RunStore) -> None:
         self._library = library
         self._rows: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {}
         self._lock = threading.Lock()
@@ -100,7 +100,7 @@ def _version(run: Run) -> tuple[int, int]:
     return facts.st_size, facts.st_mtime_ns + spawned_at
 
 
-def _row(status: RunStatus, series: RunSeries, config: RunConfig) -> dict[str, Any]:
+def _row(status: RunStatus, series: MetricStore, config: RunConfig) -> dict[str, Any]:
     return describe(status) | {
         "best_eval": _lowest(series, "val/loss"),
         "median_s_per_step": _median(series, "perf/s_per_step"),
@@ -118,19 +118,19 @@ def _unreadable(name: str, reason: str) -> dict[str, Any]:
     return state | {"reason": reason, "remedy": "", "step": 0, "total_steps": 0, "percent": 0}
 
 
-def _values(series: RunSeries, name: str) -> list[float]:
+def _values(series: MetricStore, name: str) -> list[float]:
     columns = series.validations.columns if name.startswith("val/") else series.steps.columns
     return [value for value in columns.get(name, ()) if math.isfinite(value)]
 
 
-def _lowest(series: RunSeries, name: str) -> float | None:
+def _lowest(series: MetricStore, name: str) -> float | None:
     return min(_values(series, name), default=None)
 
 
-def _highest(series: RunSeries, names: tuple[str, ...]) -> float | None:
+def _highest(series: MetricStore, names: tuple[str, ...]) -> float | None:
     return max((value for name in names for value in _values(series, name)), default=None)
 
 
-def _median(series: RunSeries, name: str) -> float | None:
+def _median(series: MetricStore, name: str) -> float | None:
     values = _values(series, name)
     return statistics.median(values) if values else None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from starlette.middleware import Middleware
 
-from trainer.runs.run_store import RunLibrary
+from trainer.runs.run_store import RunStore
 from webui.page import build_head, build_page
 from webui.routes import build_routes
 from webui.security.login import LoginPage
@@ -27,7 +27,7 @@ def serve(args: argparse.Namespace, scratch: Path, home: Path, port: int) -> Non
     runs = home / args.runs
     uploads = runs / ".page" / "uploads"
     uploads.mkdir(parents=True, exist_ok=True)
-    studio = Studio(RunLibrary(runs), scratch, uploads, home)
+    studio = Studio(RunStore(runs), scratch, uploads, home)
     studio.library.attach()
     studio.library.keep_queue()
     # Access is controlled by a password if there is one, else by the token in the printed address.

@@ -15,7 +15,7 @@ from trainer.core.run_config import DataConfig, RunConfig
 from trainer.data.lists.manifest import Manifest, Progress, no_progress, read_manifest
 from trainer.profiling.measurements import list_kept
 from trainer.runs.run import Run
-from trainer.runs.run_store import RunLibrary
+from trainer.runs.run_store import RunStore
 from webui.jobs.background_job import Errand
 from webui.jobs.races import Races
 from webui.run_list import Overview
@@ -35,7 +35,7 @@ class Studio:
     keeps uploaded lists and clips; relative paths that users type start at `home`.
     """
 
-    library: RunLibrary
+    library: RunStore
     scratch: Path
     uploads: Path
     home: Path

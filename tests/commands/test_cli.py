@@ -147,7 +147,7 @@ def test_check_counts_only_what_the_family_can_use(
         write_tone(tmp_path / f"{name}.wav")
     rows = [f"{name}.wav|Hello there {name}." for name in "abc"]
     path = write_list(tmp_path / "list.csv", *rows)
-    monkeypatch.setattr(cli, "_alphabet_for", lambda *_: {})
+    monkeypatch.setattr(cli, "_charset_for", lambda *_: {})
     monkeypatch.setattr(
         cli, "_judge_for", lambda *given: ({clip.id: "Too long." for clip in given[2][:2]}, [])
     )

@@ -217,7 +217,7 @@ def test_no_way_to_the_arrays_of_a_clip_leaves_damage_unnoticed(
 def test_features_are_mapped_and_not_held_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache_module, "_PACK_BYTES", 8 * 2**20)
+    monkeypatch.setattr(cache_module, "_FILE_BYTES", 8 * 2**20)
     clips = make_clips(tmp_path / "wavs", 20)
     tracemalloc.start()
 

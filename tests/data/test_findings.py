@@ -9,7 +9,7 @@ import soundfile
 from tests.helpers.clips import make_tone
 from trainer.core.types import Clip
 from trainer.data.audio.quality import Quality, measure_files, measure_wave
-from trainer.data.lists.findings import find_odd, leak_notes
+from trainer.data.lists.findings import find_outliers, leak_notes
 
 RATE = 16_000
 SILENCE = np.zeros(RATE // 2, np.float32)
@@ -30,7 +30,7 @@ def _kinds(wave: np.ndarray) -> list[str]:
     quality = measure_wave(wave, RATE)
     assert quality is not None
     clip = _clip(1, "Hello there.")
-    return [finding.kind for finding in find_odd([clip], {clip.audio_path: quality})]
+    return [finding.kind for finding in find_outliers([clip], {clip.audio_path: quality})]
 
 
 def test_an_ordinary_clip_has_no_findings() -> None:
@@ -78,7 +78,7 @@ def test_a_rate_far_from_the_usual_one_is_told() -> None:
     usual = [_clip(n, f"Twenty five letters or so {n}.") for n in range(30)]
     short = _clip(99, "Yes.")
 
-    found = find_odd([*usual, short], {})
+    found = find_outliers([*usual, short], {})
 
     assert [(finding.kind, finding.clip.line) for finding in found] == [("pace", 99)]
     assert "1.5 letters per second" in found[0].words
@@ -90,7 +90,7 @@ def test_repeated_and_leaked_texts_are_told() -> None:
         _clip(4, "Good day!", "val"),
     ]  # fmt: skip
 
-    found = find_odd(clips, {})
+    found = find_outliers(clips, {})
 
     assert [(finding.kind, finding.clip.line) for finding in found] == [
         ("repeated", 2), ("leaked_text", 3),

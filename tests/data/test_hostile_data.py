@@ -24,7 +24,7 @@ from trainer.core.events import StepDone
 from trainer.core.run_config import DataConfig
 from trainer.data.audio.audio_io import AudioError, load_audio
 from trainer.data.audio.headers import AudioFacts
-from trainer.data.audio.timeouts import read_patiently
+from trainer.data.audio.timeouts import read_with_timeout
 from trainer.data.lists import manifest as manifest_module
 from trainer.data.lists.dialect import is_header
 from trainer.data.lists.json_lines import read_json_lines
@@ -279,7 +279,7 @@ def test_a_file_that_never_answers_is_given_up_and_costs_no_other(
         return AudioFacts(1.0, 16_000, 1)
 
     monkeypatch.setattr(manifest_module, "audio_facts", facts)
-    monkeypatch.setattr(manifest_module, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(manifest_module, "_TIMEOUT_S", 0.05)
     names = [f"{number}.wav" for number in range(200)] + ["stuck.wav"]
     for name in names:
         (tmp_path / name).touch()
@@ -296,7 +296,7 @@ def test_a_reader_that_breaks_does_not_wait_for_ever(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
 
     with pytest.raises(RuntimeError, match="3 files were not read"):
-        list(read_patiently(lambda item: 1 // 0, [1, 2, 3], workers=1, patience_s=0.05))
+        list(read_with_timeout(lambda item: 1 // 0, [1, 2, 3], workers=1, timeout_s=0.05))
 
 
 # Runs of a stranger

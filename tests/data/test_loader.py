@@ -15,7 +15,13 @@ from trainer.core.train_state import StepBatches
 from trainer.core.types import Clip, Features
 from trainer.data.features.balance import count_repeats
 from trainer.data.features.loader import BatchPlan, ClipBatches
-from trainer.data.features.sampler import count_packed, cut_step, deal, pack_epoch, plan_epoch
+from trainer.data.features.sampler import (
+    assign_to_rank,
+    count_packed,
+    pack_epoch,
+    plan_epoch,
+    split_step,
+)
 
 
 def make_lengths(count: int) -> dict[str, float]:
@@ -215,8 +221,8 @@ def test_ranks_together_hold_a_step_once_and_share_the_load(
     lengths = make_lengths(count)
 
     ranks = [
-        deal(
-            cut_step(list(lengths), lengths, batch_size=batch_size, world_size=world_size),
+        assign_to_rank(
+            split_step(list(lengths), lengths, batch_size=batch_size, world_size=world_size),
             world_size=world_size,
             rank=rank,
         )
@@ -234,10 +240,10 @@ def test_ranks_together_hold_a_step_once_and_share_the_load(
 
 def test_loads_of_ranks_are_alike() -> None:
     lengths = make_lengths(64)
-    groups = cut_step(list(lengths), lengths, batch_size=4, world_size=2)
+    groups = split_step(list(lengths), lengths, batch_size=4, world_size=2)
 
     loads = [
-        sum(lengths[i] for batch in deal(groups, world_size=2, rank=rank) for i in batch)
+        sum(lengths[i] for batch in assign_to_rank(groups, world_size=2, rank=rank) for i in batch)
         for rank in range(2)
     ]
 

@@ -18,7 +18,7 @@ from trainer.core.errors import CheckpointError, DataError, MissingDependency, R
 from trainer.core.run_config import DataConfig
 from trainer.data.lists.manifest import read_manifest
 from trainer.data.recordings.segmentation import Recording, find_recordings, measure_levels
-from trainer.data.recordings.silence import FRAME_S, Cutting, find_clips, find_speech
+from trainer.data.recordings.silence import FRAME_S, SegmentationSettings, find_clips, find_speech
 from trainer.inference.transcription import open_transcriber
 
 RATE = 16_000
@@ -43,15 +43,15 @@ def _record(path: Path, *parts: tuple[float, float]) -> Path:
 def _cut(recordings: list[Recording], out: Path, **given: Any) -> tuple[Path, list[dict[str, Any]]]:
     told: list[dict[str, Any]] = []
     chosen = {"language": "en", "open_recogniser": None} | given
-    cutting = chosen.pop("cutting", Cutting())
-    return cut_recordings(recordings, out, cutting, tell=told.append, **chosen), told
+    cutting = chosen.pop("cutting", SegmentationSettings())
+    return cut_recordings(recordings, out, cutting, echo=told.append, **chosen), told
 
 
 def test_clips_end_in_pauses_and_the_longer_pause_is_taken() -> None:
     speech, short, long = (4.0, -20.0), (0.3, -70.0), (0.8, -70.0)
     levels = _levels((1.0, -70.0), speech, short, speech, long, speech, short, speech, (1.0, -70.0))
 
-    first, second = find_clips(levels, Cutting())
+    first, second = find_clips(levels, SegmentationSettings())
 
     assert first.start_s == pytest.approx(1.0 - 0.12)
     assert first.end_s == pytest.approx(9.3 + 0.12)
@@ -62,7 +62,7 @@ def test_clips_end_in_pauses_and_the_longer_pause_is_taken() -> None:
 def test_speech_without_a_pause_is_cut_where_it_is_faintest() -> None:
     levels = _levels((8.0, -20.0), (0.1, -26.0), (6.0, -20.0), (2.0, -70.0))
 
-    first, second = find_clips(levels, Cutting(longest_s=10.0))
+    first, second = find_clips(levels, SegmentationSettings(longest_s=10.0))
 
     assert 8.0 <= first.end_s <= 8.1
     assert second.start_s == first.end_s
@@ -71,7 +71,7 @@ def test_speech_without_a_pause_is_cut_where_it_is_faintest() -> None:
 def test_the_end_of_long_speech_is_not_torn_off_as_too_short() -> None:
     levels = _levels((10.7, -20.0), (0.1, -30.0), (0.1, -20.0), (2.0, -70.0))
 
-    clips = find_clips(levels, Cutting())
+    clips = find_clips(levels, SegmentationSettings())
 
     assert sum(clip.length_s for clip in clips) >= 10.9
     assert min(clip.length_s for clip in clips) >= 1.0
@@ -80,7 +80,7 @@ def test_the_end_of_long_speech_is_not_torn_off_as_too_short() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_no_clip_is_too_long_none_overlap_and_no_speech_is_lost(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    cutting = Cutting(shortest_s=0.1, longest_s=6.0)
+    cutting = SegmentationSettings(shortest_s=0.1, longest_s=6.0)
     parts = [(1.0, -80.0)]
     for _ in range(30):
         parts.append((float(rng.choice([0.2, 1.0, 4.0, 20.0])), -20.0))
@@ -97,9 +97,12 @@ def test_no_clip_is_too_long_none_overlap_and_no_speech_is_lost(seed: int) -> No
 
 
 def test_silence_has_no_clips_and_steady_sound_is_all_taken() -> None:
-    assert find_clips(np.zeros(0), Cutting()) == []
-    assert find_clips(_levels((5.0, -100.0)), Cutting()) == []
-    assert sum(clip.length_s for clip in find_clips(_levels((30.0, -20.0)), Cutting())) > 29
+    assert find_clips(np.zeros(0), SegmentationSettings()) == []
+    assert find_clips(_levels((5.0, -100.0)), SegmentationSettings()) == []
+    assert (
+        sum(clip.length_s for clip in find_clips(_levels((30.0, -20.0)), SegmentationSettings()))
+        > 29
+    )
 
 
 def test_channels_of_opposite_phase_are_no_silence(tmp_path: Path) -> None:
@@ -197,10 +200,14 @@ def test_what_lies_in_a_folder_is_never_cut_over(tape: list[Recording], tmp_path
     _cut(tape, tmp_path / "cut")
 
     with pytest.raises(RunExists, match="cut with other settings"):
-        _cut(tape, tmp_path / "cut", cutting=Cutting(longest_s=5.0))
+        _cut(tape, tmp_path / "cut", cutting=SegmentationSettings(longest_s=5.0))
     with pytest.raises(RunExists, match="holds other files"):
         _cut(tape, tmp_path / "raw")
-    for odd in (Cutting(shortest_s=8.0), Cutting(0.1, 0.2, 0.1), Cutting(pause_s=float("nan"))):
+    for odd in (
+        SegmentationSettings(shortest_s=8.0),
+        SegmentationSettings(0.1, 0.2, 0.1),
+        SegmentationSettings(pause_s=float("nan")),
+    ):
         with pytest.raises(DataError, match="are not possible"):
             _cut(tape, tmp_path / "new", cutting=odd)
     with pytest.raises(DataError, match=r"The recordings yielded no clips. torn\.wav"):

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import gradio as gr
 
-from trainer.runs.run_store import RunLibrary
+from trainer.runs.run_store import RunStore
 from webui.studio import Studio
 
 Built = TypeVar("Built")
@@ -30,4 +30,4 @@ def make_studio(folder: Path) -> Studio:
     """Return a studio whose runs, uploads and scratch files lie in a folder."""
     for name in ("uploads", "scratch"):
         (folder / name).mkdir(exist_ok=True)
-    return Studio(RunLibrary(folder / "runs"), folder / "scratch", folder / "uploads", folder)
+    return Studio(RunStore(folder / "runs"), folder / "scratch", folder / "uploads", folder)

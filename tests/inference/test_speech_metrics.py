@@ -195,7 +195,9 @@ def test_the_encoder_tells_the_demo_voices_apart():
 def test_a_verdict_holds_all_three_numbers():
     clip = CLIPS / "hana" / "eval_003.ogg"
 
-    verdict = speech_metrics.judge([clip], ["We could see the lighthouse from our room."], [clip])
+    verdict = speech_metrics.score_speech(
+        [clip], ["We could see the lighthouse from our room."], [clip]
+    )
 
     assert verdict.word_error_rate < 0.2
     assert verdict.character_error_rate < 0.1

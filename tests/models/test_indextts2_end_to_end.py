@@ -49,7 +49,7 @@ from trainer.race import Race
 from trainer.race.choices import RaceChoices, plan_race
 from trainer.race.report import make_report
 from trainer.runs.run import Run
-from trainer.safe_unpickle import Job
+from trainer.safe_unpickle import Conversion
 from trainer.safe_unpickle.child import convert
 from trainer.training.assemble import assemble
 from trainer.training.loop import train
@@ -77,7 +77,7 @@ def bpe_model() -> bytes:
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Convert pickles here; their process of its own, which one test tries, takes seconds."""
 
-    def convert_here(jobs: Sequence[Job]) -> None:
+    def convert_here(jobs: Sequence[Conversion]) -> None:
         for job in jobs:
             job.target.mkdir(parents=True, exist_ok=True)
             convert(job.source, job.target, job.routes, [])

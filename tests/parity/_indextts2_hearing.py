@@ -17,13 +17,13 @@ from trainer.models.indextts2.network.codec import load_codec
 from trainer.models.indextts2.network.sizes import Sizes
 from trainer.models.indextts2.training.filterbank import filterbank
 from trainer.models.indextts2.training.semantic import SemanticFeatures
-from trainer.safe_unpickle import Job, convert_pickles
+from trainer.safe_unpickle import Conversion, convert_pickles
 
 
 def main() -> None:
     """Turn both waves into features and codes."""
     folder = Path(sys.argv[1])
-    convert_pickles([Job(folder / "wav2vec2bert_stats.pt", folder, {"": ("stats", "")})])
+    convert_pickles([Conversion(folder / "wav2vec2bert_stats.pt", folder, {"": ("stats", "")})])
     sizes = replace(Sizes(), feature_width=inputs.HEARING["hidden_size"])
     base = Base(folder, folder, sizes, {}, b"", "", is_random=False)
     hear = SemanticFeatures(base, str(folder / "w2v-bert-2.0"))

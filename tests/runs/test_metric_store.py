@@ -16,7 +16,7 @@ from trainer.core.events import (
     StepDone,
     ValidationDone,
 )
-from trainer.runs.metric_store import RunSeries, thin
+from trainer.runs.metric_store import MetricStore, thin
 
 
 def _log(tmp_path: Path, *events: object) -> EventLog:
@@ -31,7 +31,7 @@ def _steps(first: int, last: int) -> list[StepDone]:
 
 
 def test_an_empty_cursor_returns_the_whole_run(tmp_path: Path) -> None:
-    series = RunSeries(_log(tmp_path, RunStarted(1, 9, 3), *_steps(1, 5)))
+    series = MetricStore(_log(tmp_path, RunStarted(1, 9, 3), *_steps(1, 5)))
     series.update()
 
     answer = series.after("")
@@ -42,7 +42,7 @@ def test_an_empty_cursor_returns_the_whole_run(tmp_path: Path) -> None:
 
 def test_a_cursor_returns_only_what_is_new(tmp_path: Path) -> None:
     log = _log(tmp_path, RunStarted(1, 9, 3), *_steps(1, 5))
-    series = RunSeries(log)
+    series = MetricStore(log)
     series.update()
     cursor = series.after("")["cursor"]
 
@@ -61,7 +61,7 @@ def test_a_cursor_returns_only_what_is_new(tmp_path: Path) -> None:
 @pytest.mark.fault("F3")
 def test_a_resume_from_an_earlier_step_voids_the_rows_after_it(tmp_path: Path) -> None:
     log = _log(tmp_path, RunStarted(1, 9, 3), *_steps(1, 5))
-    series = RunSeries(log)
+    series = MetricStore(log)
     series.update()
     cursor = series.after("")["cursor"]
 
@@ -76,7 +76,7 @@ def test_a_resume_from_an_earlier_step_voids_the_rows_after_it(tmp_path: Path) -
 
 
 def test_unreadable_cursors_start_afresh(tmp_path: Path) -> None:
-    series = RunSeries(_log(tmp_path, *_steps(1, 2)))
+    series = MetricStore(_log(tmp_path, *_steps(1, 2)))
     series.update()
 
     answers = [series.after(cursor) for cursor in ("x", "0.9.0.0", "1.2.3", "-1.0.0.0")]
@@ -86,7 +86,7 @@ def test_unreadable_cursors_start_afresh(tmp_path: Path) -> None:
 
 def test_a_metric_that_appears_late_is_absent_before(tmp_path: Path) -> None:
     late = StepDone(2, {"train/loss": 1.0, "train/extra": 3.0})
-    series = RunSeries(_log(tmp_path, StepDone(1, {"train/loss": 2.0}), late))
+    series = MetricStore(_log(tmp_path, StepDone(1, {"train/loss": 2.0}), late))
     series.update()
 
     table = series.after("")["steps"]
@@ -95,7 +95,7 @@ def test_a_metric_that_appears_late_is_absent_before(tmp_path: Path) -> None:
 
 
 def test_not_a_number_travels_as_null(tmp_path: Path) -> None:
-    series = RunSeries(_log(tmp_path, StepDone(1, {"train/loss": math.nan})))
+    series = MetricStore(_log(tmp_path, StepDone(1, {"train/loss": math.nan})))
     series.update()
 
     table = series.after("")["steps"]
@@ -124,7 +124,7 @@ def test_thinning_keeps_rows_that_are_not_numbers() -> None:
 
 
 def test_a_range_of_steps_comes_in_full_detail(tmp_path: Path) -> None:
-    series = RunSeries(_log(tmp_path, *_steps(1, 500)))
+    series = MetricStore(_log(tmp_path, *_steps(1, 500)))
     series.update()
 
     table = series.between(100, 110)["steps"]
@@ -134,7 +134,7 @@ def test_a_range_of_steps_comes_in_full_detail(tmp_path: Path) -> None:
 
 @pytest.mark.fault("F2")
 def test_a_hundred_thousand_points_answer_small_and_a_poll_smaller(tmp_path: Path) -> None:
-    series = RunSeries(EventLog(tmp_path / "none.jsonl"))
+    series = MetricStore(EventLog(tmp_path / "none.jsonl"))
     for step in range(1, 100_001):
         series.steps.add(
             {"step": step, "time": step, "train/loss": math.sin(step), "train/lr": 1e-3}
@@ -149,7 +149,7 @@ def test_a_hundred_thousand_points_answer_small_and_a_poll_smaller(tmp_path: Pat
 
 
 def test_notices_stand_at_the_step_they_concern(tmp_path: Path) -> None:
-    series = RunSeries(
+    series = MetricStore(
         _log(tmp_path, *_steps(1, 3), Notice("warning", "slow"), Notice("info", "x", "", 2))
     )
     series.update()
@@ -159,7 +159,7 @@ def test_notices_stand_at_the_step_they_concern(tmp_path: Path) -> None:
 
 @pytest.mark.fault("F2")
 def test_the_first_answer_of_a_long_run_of_many_metrics_is_small_and_keeps_every_spike() -> None:
-    series, random = RunSeries(EventLog(Path("none.jsonl"))), np.random.default_rng(0)
+    series, random = MetricStore(EventLog(Path("none.jsonl"))), np.random.default_rng(0)
     names = [*(f"train/{number}" for number in range(9)), *(f"perf/{n}" for n in range(9))]
     columns = {name: random.random(100_000) for name in names}
     columns["train/3"][54_321] = 9.0

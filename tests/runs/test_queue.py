@@ -13,7 +13,7 @@ from trainer.core.errors import RunError, RunOwned
 from trainer.core.events import RunStarted, StepDone
 from trainer.runs.locks import is_locked
 from trainer.runs.queue import RunQueue
-from trainer.runs.run_store import RunLibrary
+from trainer.runs.run_store import RunStore
 
 _TRAINER = """
 import fcntl, json, os, time
@@ -33,10 +33,10 @@ note("ends")
 
 
 @pytest.fixture
-def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunLibrary]:
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunStore]:
     """A library whose runs notes when they begin and end, and do nothing else."""
     monkeypatch.setattr(Run, "command", lambda run: [sys.executable, "-S", "-c", _TRAINER])
-    library = RunLibrary(tmp_path / "runs")
+    library = RunStore(tmp_path / "runs")
     yield library
     (library.folder / "wait").unlink(missing_ok=True)
     for thread in threading.enumerate():
@@ -51,7 +51,7 @@ def _wait(is_so: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def _words(library: RunLibrary) -> list[str]:
+def _words(library: RunStore) -> list[str]:
     path = library.folder / "order.txt"
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
@@ -60,7 +60,7 @@ def _names(queue: RunQueue) -> list[str]:
     return [entry.name for entry in queue.waiting()]
 
 
-def test_five_runs_queued_at_once_train_one_after_the_other(library: RunLibrary) -> None:
+def test_five_runs_queued_at_once_train_one_after_the_other(library: RunStore) -> None:
     threads = [
         threading.Thread(target=library.enqueue, args=("voice", RunConfig())) for _ in range(5)
     ]
@@ -79,7 +79,7 @@ def test_five_runs_queued_at_once_train_one_after_the_other(library: RunLibrary)
     assert library.queue.waiting() == []
 
 
-def test_the_queue_outlives_the_process_that_kept_it(library: RunLibrary) -> None:
+def test_the_queue_outlives_the_process_that_kept_it(library: RunStore) -> None:
     first = library.enqueue("first", RunConfig())
     second = library.enqueue("second", RunConfig())
     (library.folder / "wait").touch()
@@ -87,7 +87,7 @@ def test_the_queue_outlives_the_process_that_kept_it(library: RunLibrary) -> Non
     _wait(lambda: _words(library) == ["begins first"])
     keeper.end()
 
-    heir = RunLibrary(library.folder)
+    heir = RunStore(library.folder)
     heir.attach()
     waiting = _names(heir.queue)
     keeper = heir.keep_queue(poll_s=0.01)
@@ -100,7 +100,7 @@ def test_the_queue_outlives_the_process_that_kept_it(library: RunLibrary) -> Non
 
 
 def test_a_run_that_began_before_its_server_was_killed_is_not_begun_again(
-    library: RunLibrary,
+    library: RunStore,
 ) -> None:
     run = library.enqueue("voice", RunConfig())
     run.start().wait()
@@ -111,11 +111,11 @@ def test_a_run_that_began_before_its_server_was_killed_is_not_begun_again(
     assert library.queue.waiting() == []
 
 
-def test_only_one_of_two_servers_keeps_a_queue(library: RunLibrary) -> None:
+def test_only_one_of_two_servers_keeps_a_queue(library: RunStore) -> None:
     begun: list[str] = []
     keepers = [library.keep_queue(poll_s=0.01)]
     _wait(lambda: is_locked(library.folder / ".queue.keeper"))
-    other = RunLibrary(library.folder)
+    other = RunStore(library.folder)
     other.start_next = lambda: begun.append("other")  # type: ignore[method-assign]
     keepers.append(other.keep_queue(poll_s=0.01))
     library.enqueue("voice", RunConfig())
@@ -129,20 +129,20 @@ def test_only_one_of_two_servers_keeps_a_queue(library: RunLibrary) -> None:
     assert stood_by
 
 
-def test_a_paused_queue_starts_nothing_until_it_goes_on(library: RunLibrary) -> None:
+def test_a_paused_queue_starts_nothing_until_it_goes_on(library: RunStore) -> None:
     library.enqueue("voice", RunConfig())
     library.queue.pause(True)
 
     library.start_next()
     while_paused = _words(library)
-    RunLibrary(library.folder).queue.pause(False)
+    RunStore(library.folder).queue.pause(False)
     library.start_next()
     _wait(lambda: len(_words(library)) == 2)
 
     assert while_paused == []
 
 
-def test_nothing_starts_while_a_run_trains_that_did_not_wait(library: RunLibrary) -> None:
+def test_nothing_starts_while_a_run_trains_that_did_not_wait(library: RunStore) -> None:
     lock = library.create("by-hand", RunConfig()).take()
     library.enqueue("voice", RunConfig())
 
@@ -153,7 +153,7 @@ def test_nothing_starts_while_a_run_trains_that_did_not_wait(library: RunLibrary
 
 
 def test_a_run_that_cannot_start_says_so_and_lets_the_next_one_through(
-    library: RunLibrary, monkeypatch: pytest.MonkeyPatch
+    library: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     works = Run.command
     broken = library.enqueue("broken", RunConfig())
@@ -185,7 +185,7 @@ def test_the_queue_is_reordered_and_left(tmp_path: Path) -> None:
         queue.move("a", 1)
 
 
-def test_a_run_that_is_gone_is_passed_over(library: RunLibrary) -> None:
+def test_a_run_that_is_gone_is_passed_over(library: RunStore) -> None:
     library.queue.add("nobody")
 
     library.start_next()
@@ -193,7 +193,7 @@ def test_a_run_that_is_gone_is_passed_over(library: RunLibrary) -> None:
     assert library.queue.waiting() == []
 
 
-def test_a_run_that_trains_cannot_wait(library: RunLibrary) -> None:
+def test_a_run_that_trains_cannot_wait(library: RunStore) -> None:
     run = library.create("voice", RunConfig())
     lock = run.take()
 
@@ -205,7 +205,7 @@ def test_a_run_that_trains_cannot_wait(library: RunLibrary) -> None:
     assert _names(library.queue) == ["voice"]
 
 
-def test_more_steps_count_from_the_planned_end_or_from_an_early_one(library: RunLibrary) -> None:
+def test_more_steps_count_from_the_planned_end_or_from_an_early_one(library: RunStore) -> None:
     run = library.create("voice", RunConfig())
     run.events.append(RunStarted(1, 100, 10))
     run.events.append(StepDone(40, {"train/loss": 1.0}))
@@ -223,7 +223,7 @@ def test_more_steps_count_from_the_planned_end_or_from_an_early_one(library: Run
         library.add_steps("voice", 0)
 
 
-def test_steps_that_were_asked_for_too_late_start_the_run_again(library: RunLibrary) -> None:
+def test_steps_that_were_asked_for_too_late_start_the_run_again(library: RunStore) -> None:
     run = library.create("voice", RunConfig())
     (library.folder / "wait").touch()
     library.resume("voice")

@@ -19,7 +19,7 @@ from trainer.runs import locks, restart_policy
 from trainer.runs import run as runs
 from trainer.runs.locks import acquire_lock
 from trainer.runs.restart_policy import SUPERVISOR_LOCK, explain_exit
-from trainer.runs.run_store import RunLibrary, TrainerThread, free_name
+from trainer.runs.run_store import RunStore, TrainerThread, free_name
 
 _OWNER = """
 import sys, time
@@ -157,7 +157,7 @@ def test_checkpoints_without_a_manifest_are_not_listed(run: Run) -> None:
 
 
 def test_a_library_lists_the_newest_run_first_and_refuses_odd_names(tmp_path: Path) -> None:
-    library = RunLibrary(tmp_path / "runs")
+    library = RunStore(tmp_path / "runs")
     for age, name in enumerate(("old", "new")):
         folder = Run.create(library.folder / name, RunConfig()).folder
         (folder / "run.json").touch()

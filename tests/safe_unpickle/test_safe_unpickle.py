@@ -23,7 +23,7 @@ from trainer.safe_unpickle import (
     DROPPED,
     INERT_CLASSES,
     TENSOR,
-    Job,
+    Conversion,
     Routes,
     child,
     convert_pickle,
@@ -256,7 +256,9 @@ def test_a_child_converts_several_files_and_names_the_one_with_code(tmp_path: Pa
     _pickle(bad, SystemTrap(canary))
 
     with pytest.raises(CheckpointError) as caught:
-        convert_pickles([Job(good, tmp_path / "one", ALL), Job(bad, tmp_path / "two", ALL)])
+        convert_pickles(
+            [Conversion(good, tmp_path / "one", ALL), Conversion(bad, tmp_path / "two", ALL)]
+        )
 
     message = str(caught.value)
     assert not canary.exists()

@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.helpers.toy import make_setup
 from trainer.core.events import Event, EventLog, Notice, PreviewMade, RunAdapted
 from trainer.core.train_state import Cadence, Setup
-from trainer.runs.metric_store import RunSeries
+from trainer.runs.metric_store import MetricStore
 from trainer.training.loop import train, train_step
 from trainer.training.oom_recovery import (
     OomGuard,
@@ -104,7 +104,7 @@ def test_the_pieces_are_remembered_by_the_log_and_told_on_the_curve(tmp_path: Pa
     events = _train(setup)
     for event in events:
         log.append(event)
-    series = RunSeries(log)
+    series = MetricStore(log)
     series.update()
     resumed = make_setup(tmp_path / "again")
     tried = _limit(resumed, 4)

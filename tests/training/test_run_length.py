@@ -11,7 +11,7 @@ from trainer.config.schedules import SCHEDULES, CosineOptions, LinearOptions, No
 from trainer.core.events import Event, EventLog, PlanChanged, RunStarted, StepDone, ValidationDone
 from trainer.core.train_state import Setup
 from trainer.runs.control import pop_step_request, request_steps, requested_steps
-from trainer.runs.metric_store import RunSeries
+from trainer.runs.metric_store import MetricStore
 from trainer.training.loop import train
 from trainer.training.run_length import MIN_RATE_SHARE, extend_schedule, restore_run_length
 
@@ -111,7 +111,7 @@ def test_a_word_that_is_no_number_changes_nothing(tmp_path: Path) -> None:
 def test_the_series_knows_the_end_that_was_told_last(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl")
     log.path.touch()
-    series = RunSeries(log)
+    series = MetricStore(log)
     before = series.planned_steps
     log.append(RunStarted(1, 100, 10))
     series.update()

@@ -17,7 +17,7 @@ from tests.helpers.clips import write_list, write_tone
 from tests.helpers.page_server import DEMO_CLIPS, DEMO_STEPS, PageServer
 from trainer import Run, RunConfig
 from trainer.core.run_config import TrainingConfig
-from trainer.runs.run_store import RunLibrary
+from trainer.runs.run_store import RunStore
 
 pytestmark = needs_chromium
 TAP = """() => {
@@ -309,7 +309,7 @@ def test_real_training_survives_a_killed_server_stops_goes_on_and_speaks(
     # Gradio reloads a page whose server dies during an event; the estimate may take long.
     page.wait_for_selector("#estimate .notice b", state="attached")
     run = Run.open(server.runs / "real-demo")
-    RunLibrary(server.runs).enqueue("heir", RunConfig(training=TrainingConfig(steps=5)))
+    RunStore(server.runs).enqueue("heir", RunConfig(training=TrainingConfig(steps=5)))
 
     server.kill()
     page.wait_for_selector("#strip .notice:not([hidden])")

@@ -14,7 +14,7 @@ from tests.helpers.page_server import PageServer
 from trainer import Run, RunConfig
 from trainer.core.events import CheckpointSaved, RunFinished, RunStarted, StepDone, ValidationDone
 from trainer.core.run_config import Choice, DataConfig, TrainingConfig
-from trainer.runs.run_store import RunLibrary
+from trainer.runs.run_store import RunStore
 
 pytestmark = needs_chromium
 QUEUED = "[...document.querySelectorAll('#queue li')].map((item) => item.dataset.run).join()"
@@ -42,7 +42,7 @@ def _press(page: Page, run: str, label: str) -> None:
 def test_queued_runs_are_reordered_and_train_in_order(
     context: BrowserContext, server: PageServer
 ) -> None:
-    RunLibrary(server.runs).queue.pause(True)
+    RunStore(server.runs).queue.pause(True)
     page = open_page(context, server, "?tab=train")
     for name in ("first", "second", "third"):
         page.fill("#run-name input, #run-name textarea", name)

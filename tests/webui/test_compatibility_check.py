@@ -8,7 +8,7 @@ from trainer.config.resolve import find_family
 from trainer.core.errors import RunError
 from trainer.core.run_config import DataConfig
 from trainer.data.lists.manifest import read_manifest
-from trainer.data.text.charset_coverage import describe_alphabet
+from trainer.data.text.charset_coverage import describe_charset_coverage
 from webui.views.compatibility_check import describe_fitness, judge_for
 
 DEMO = Path(__file__).parent.parent.parent / "assets" / "demo"
@@ -67,7 +67,7 @@ def test_a_voice_with_a_base_tells_letters_new_to_it_and_how_it_reads(tmp_path: 
         )
     ).clips
 
-    found = describe_alphabet(family, base, family.options(), clips)
+    found = describe_charset_coverage(family, base, family.options(), clips)
 
     assert [letter["letter"] for letter in found["letters"]] == ["\u2603", "\u03b1"]
     assert found["letters"][1]["name"] == "greek small letter alpha"
@@ -79,7 +79,7 @@ def test_a_voice_with_a_base_tells_letters_new_to_it_and_how_it_reads(tmp_path: 
 def test_phonemes_are_shown_as_they_are_read() -> None:
     family = find_family("fastspeech2")
 
-    reading = family.reads(None, family.options(tokens="phonemes"), [("Hello.", "en")])[0]
+    reading = family.preview_texts(None, family.options(tokens="phonemes"), [("Hello.", "en")])[0]
 
     assert "".join(reading.pieces).startswith("h\u0259l")
     assert reading.unknown == ()
@@ -88,6 +88,6 @@ def test_phonemes_are_shown_as_they_are_read() -> None:
 def test_bytes_stand_for_letters_without_a_model_of_pieces() -> None:
     family = find_family("indextts2")
 
-    reading = family.reads(None, family.options(), [("a\u00e9", "fr")])[0]
+    reading = family.preview_texts(None, family.options(), [("a\u00e9", "fr")])[0]
 
     assert reading.pieces == ("41", "c3", "89")

@@ -21,7 +21,13 @@ from trainer.core.device import Device, DeviceUse
 from trainer.core.errors import CheckpointError, ConfigError, DataError, RunError
 from trainer.core.run_config import DataConfig
 from trainer.core.specs import Speech
-from trainer.inference.synthesis import choose_place, open_export, open_voice, speak, speak_takes
+from trainer.inference.synthesis import (
+    choose_inference_device,
+    open_export,
+    open_voice,
+    speak,
+    speak_takes,
+)
 from webui.jobs import listening_test, synthesis
 from webui.jobs.listening_test import make_takes, read_clips, read_takes, standings, take_path, vote
 from webui.routes import build_routes
@@ -197,7 +203,7 @@ def test_speech_takes_a_gpu_only_where_it_disturbs_nobody(
         lambda gpu: DeviceUse(used_gib[gpu.index], 24.0),
     )
 
-    assert choose_place("auto", 2.0) == place
+    assert choose_inference_device("auto", 2.0) == place
 
 
 def test_a_gpu_that_fills_up_while_one_listens_leaves_it_to_the_cpu(

@@ -8,12 +8,12 @@ import pytest
 
 from tests.helpers.clips import write_tone
 from trainer.core.run_config import DataConfig
-from trainer.data.lists.findings import find_odd
+from trainer.data.lists.findings import find_outliers
 from trainer.data.lists.manifest import Manifest, read_manifest
-from trainer.data.lists.preview import peek_at
+from trainer.data.lists.preview import preview_list
 from webui.actions import as_shown
 from webui.views.clip_table import describe_columns, report, what_to_look_at
-from webui.views.compatibility_check import describe_alphabet, describe_fitness, safe
+from webui.views.compatibility_check import describe_charset_coverage, describe_fitness, safe
 
 EVIL = "<img src=x onerror=alert(1)>${alert(2)}{{alert(3)}}`\"'&"
 _OURS = {
@@ -77,11 +77,11 @@ def _roads(manifest: Manifest) -> dict[str, str]:
     }  # fmt: skip
     return {
         "report": report(manifest),
-        "findings": what_to_look_at(manifest, find_odd(manifest.clips, {}), EVIL),
-        "columns": describe_columns(peek_at(path), path.name),
+        "findings": what_to_look_at(manifest, find_outliers(manifest.clips, {}), EVIL),
+        "columns": describe_columns(preview_list(path), path.name),
         "no columns": describe_columns(None, path.name),
         "fitness": describe_fitness(fitness, "A model"),
-        "alphabet": describe_alphabet(alphabet),
+        "alphabet": describe_charset_coverage(alphabet),
     }
 
 

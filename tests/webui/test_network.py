@@ -409,7 +409,7 @@ def test_a_body_without_a_length_is_counted_as_it_comes(tmp_path: Path) -> None:
 
 @pytest.mark.fault("F10")
 def test_an_upload_that_stands_still_is_ended(tmp_path: Path) -> None:
-    allowance = Allowance(99, tmp_path, patience_s=0.01)
+    allowance = Allowance(99, tmp_path, timeout_s=0.01)
 
     sent, heard = _exchange(allowance, "/gradio_api/upload", b"123")
 
@@ -425,7 +425,7 @@ def test_a_client_that_never_reads_is_dropped(tmp_path: Path) -> None:
     async def stuck(message: Any) -> None:
         await asyncio.Event().wait()
 
-    limits = Limits(answer, Allowance(99, tmp_path, patience_s=0.01))
+    limits = Limits(answer, Allowance(99, tmp_path, timeout_s=0.01))
     scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
 
     with pytest.raises(OSError, match="did not read"):

@@ -28,7 +28,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Starlette:
     monkeypatch.setattr(
         synthesis, "trainer_command", lambda words: [sys.executable, str(FAKE), *words]
     )
-    monkeypatch.setattr(speech_stream, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(speech_stream, "_BUSY_WAIT_S", 0.05)
     studio = make_studio(tmp_path)
     Run.create(studio.library.folder / "voice", RunConfig())
     return Starlette(routes=build_routes(studio))

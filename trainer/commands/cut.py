@@ -19,18 +19,18 @@ from trainer.core.errors import DataError, RunExists
 from trainer.data.audio.headers import AudioError, audio_facts
 from trainer.data.lists.rewrite import as_table
 from trainer.data.recordings.segmentation import Recording, cut_recording, find_recordings
-from trainer.data.recordings.silence import Cutting
+from trainer.data.recordings.silence import SegmentationSettings
 from trainer.inference.transcription import Transcriber, open_transcriber
 
 LIST_FILE = "list.csv"
 _NOTES_FILE = "cutting.jsonl"  # the journal; JSON lines, so that a torn last line harms no other
 _PHASES = {"cut": "Cutting", "text": "Writing the texts"}
 
-Tell = Callable[[dict[str, Any]], None]
+Echo = Callable[[dict[str, Any]], None]
 
 
 @dataclass
-class _Notes:
+class _CutProgress:
     """The journal of finished work: recordings that were cut completely, their clips and texts."""
 
     path: Path
@@ -64,10 +64,10 @@ class _Notes:
 
 
 def cut_command(
-    parser: argparse.ArgumentParser, argv: Sequence[str], tell: Callable[[str], None]
+    parser: argparse.ArgumentParser, argv: Sequence[str], echo: Callable[[str], None]
 ) -> int:
     """Split recordings, transcribe the clips if a recogniser is named, and write their list."""
-    usual = Cutting()
+    usual = SegmentationSettings()
     add = parser.add_argument
     add("--audio", required=True, metavar="PATH", help="a recording, or a folder of them")
     add("--out", required=True, metavar="FOLDER", help="a new folder, or one to continue in")
@@ -89,12 +89,12 @@ def cut_command(
         cut_recordings(
             find_recordings(Path(args.audio), args.speaker, leave_out=out),
             out,
-            Cutting(args.shortest, args.longest, args.pause),
+            SegmentationSettings(args.shortest, args.longest, args.pause),
             language=args.language,
             open_recogniser=(
                 partial(open_transcriber, args.whisper, args.language) if args.whisper else None
             ),
-            tell=lambda line: tell(json.dumps(line) if args.lines else _in_words(line)),
+            echo=lambda line: echo(json.dumps(line) if args.lines else _in_words(line)),
         )
     except (OSError, soundfile.LibsndfileError) as error:
         raise DataError(
@@ -107,11 +107,11 @@ def cut_command(
 def cut_recordings(
     recordings: Sequence[Recording],
     out: Path,
-    cutting: Cutting,
+    cutting: SegmentationSettings,
     *,
     language: str,
     open_recogniser: Callable[[], Transcriber] | None,
-    tell: Tell,
+    echo: Echo,
 ) -> Path:
     """Split recordings into clips in a folder and return the path of the clip list.
 
@@ -125,7 +125,7 @@ def cut_recordings(
     recognise = open_recogniser() if open_recogniser else None
     notes = _open_notes(out, cutting)
     for number, recording in enumerate(recordings):
-        tell({"phase": "cut", "done": number, "total": len(recordings)})
+        echo({"phase": "cut", "done": number, "total": len(recordings)})
         # A recording that changed since it was split is split again.
         known = notes.ended.get(str(recording.path), {})
         if known.get("state") != _state_of(recording.path):
@@ -140,15 +140,15 @@ def cut_recordings(
     if recognise is not None:
         missing = [name for name, _ in clips if name not in notes.texts]
         for number, name in enumerate(missing):
-            tell({"phase": "text", "done": number, "total": len(missing)})
+            echo({"phase": "text", "done": number, "total": len(missing)})
             notes.add(clip=name, text=recognise(out / name))
         _write_list(out / LIST_FILE, clips, notes.texts, language)
     empty = sum(not notes.texts.get(name) for name, _ in clips)
-    tell(told | {"without_text": empty})
+    echo(told | {"without_text": empty})
     return out / LIST_FILE
 
 
-def _cut(recording: Recording, out: Path, cutting: Cutting) -> dict[str, Any]:
+def _cut(recording: Recording, out: Path, cutting: SegmentationSettings) -> dict[str, Any]:
     """Split one recording and return its note; an unreadable one is noted instead of raised."""
     note: dict[str, Any] = {"recording": str(recording.path), "clips": [], "length_s": 0.0}
     # Read before the audio: if the file changes meanwhile, the next call splits it again.
@@ -171,9 +171,9 @@ def _state_of(path: Path) -> list[int]:
     return [found.st_size, found.st_mtime_ns]
 
 
-def _open_notes(out: Path, cutting: Cutting) -> _Notes:
+def _open_notes(out: Path, cutting: SegmentationSettings) -> _CutProgress:
     """Open a new folder, or one whose clips were cut with the same settings."""
-    notes = _Notes(out / _NOTES_FILE)
+    notes = _CutProgress(out / _NOTES_FILE)
     settings = asdict(cutting)
     if not notes.path.exists():
         if out.exists() and any(out.iterdir()):
@@ -195,7 +195,7 @@ def _open_notes(out: Path, cutting: Cutting) -> _Notes:
     return notes
 
 
-def _refuse_odd(cutting: Cutting) -> None:
+def _refuse_odd(cutting: SegmentationSettings) -> None:
     shortest_s, longest_s, pause_s = cutting.shortest_s, cutting.longest_s, cutting.pause_s
     # With room for two shortest clips in the longest one, any speech can be divided within both
     # limits. The 2 s are chosen by hand: shorter clips hold no sentence.
@@ -215,7 +215,7 @@ def _write_list(
     write_atomic(path, as_table(rows))
 
 
-def _sum_up(notes: _Notes, recordings: Sequence[Recording], path: Path) -> dict[str, Any]:
+def _sum_up(notes: _CutProgress, recordings: Sequence[Recording], path: Path) -> dict[str, Any]:
     own = [notes.ended[str(recording.path)] for recording in recordings]
     spans = [span for note in own for span in note["clips"]]
     return {

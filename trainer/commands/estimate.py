@@ -21,7 +21,7 @@ from trainer.profiling.memory_estimate import GIB, estimate
 from trainer.profiling.synthetic_batches import without_size
 from trainer.training.assemble import choose_device
 
-Tell = Callable[[str], None]
+Echo = Callable[[str], None]
 
 _CHECKPOINTING = "gradient_checkpointing"
 # Optimizations that save memory without changing what is trained, the cheapest in time first.
@@ -32,7 +32,7 @@ _SAVERS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-def estimate_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: Tell) -> int:
+def estimate_command(parser: argparse.ArgumentParser, argv: Sequence[str], echo: Echo) -> int:
     """Print the memory of the largest step of a configuration; return 1 if it does not fit."""
     add = parser.add_argument_group("the estimate").add_argument
     add("--gpu-memory", type=float, metavar="GIB", help="estimate for a GPU with this much memory")
@@ -50,15 +50,15 @@ def estimate_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell:
     config = with_absolute_paths(config)
     if args.levels:
         rows = estimate_levels(config, device, size=size)
-        tell(json.dumps({"levels": rows}) if args.json else "\n".join(map(_describe_level, rows)))
+        echo(json.dumps({"levels": rows}) if args.json else "\n".join(map(_describe_level, rows)))
         return 0
     found = estimate_fit(config, device, size=size)
     if args.fix:
         found["fix"] = None if found["fits"] else find_fix(config, device, size=size)
     if args.json:
-        tell(json.dumps(found))
+        echo(json.dumps(found))
     else:
-        _describe(found, tell)
+        _describe(found, echo)
     return 0 if found["fits"] else 1
 
 
@@ -173,20 +173,20 @@ def _describe_level(row: dict[str, Any]) -> str:
     return f"{row['level']:<7} {row['peak_gib']:6.2f} GiB  +{row['more']:.0%} compute  {verdict}"
 
 
-def _describe(found: dict[str, Any], tell: Tell) -> None:
+def _describe(found: dict[str, Any], echo: Echo) -> None:
     parts = ("weights", "optimizer", "average", "working")
     listed = ", ".join(f"{name} {found[name] / GIB:.2f}" for name in parts if found[name])
-    tell(f"Peak memory of a step: {found['peak_gib']:.2f} GiB ({listed}).")
+    echo(f"Peak memory of a step: {found['peak_gib']:.2f} GiB ({listed}).")
     verdict = "It fits" if found["fits"] else "It does not fit"
-    tell(f"{verdict}: {found['device']} has {found['usable_gib']:.1f} GiB usable for a run.")
+    echo(f"{verdict}: {found['device']} has {found['usable_gib']:.1f} GiB usable for a run.")
     if found.get("fix"):
         words = ", ".join(found["fix"]["words"])
-        tell(f"With {words} it needs {found['fix']['peak_gib']:.2f} GiB and fits.")
+        echo(f"With {words} it needs {found['fix']['peak_gib']:.2f} GiB and fits.")
     elif not found["fits"] and "fix" in found:
-        tell("No memory-saving option makes it fit, even with batch size 1.")
+        echo("No memory-saving option makes it fit, even with batch size 1.")
     if found["left_out"]:
-        tell(f"Not included (may reduce memory): {', '.join(found['left_out'])}.")
+        echo(f"Not included (may reduce memory): {', '.join(found['left_out'])}.")
     if found["s_per_step"] is None:
-        tell("Seconds per step are unknown; measure them here with: python -m trainer measure")
+        echo("Seconds per step are unknown; measure them here with: python -m trainer measure")
     else:
-        tell(f"{found['s_per_step']:.3f} s/step, from {found['s_per_step_from']}.")
+        echo(f"{found['s_per_step']:.3f} s/step, from {found['s_per_step_from']}.")

@@ -12,11 +12,11 @@ from trainer.launchers._launcher import Launcher, Resources, read_handle
 from trainer.runs.run import Run
 from trainer.training.assemble import check_before_start
 
-Tell = Callable[[str], None]
+Echo = Callable[[str], None]
 _LAUNCHERS = "trainer.launchers"
 
 
-def launch_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: Tell) -> int:
+def launch_command(parser: argparse.ArgumentParser, argv: Sequence[str], echo: Echo) -> int:
     """Submit a run to a launcher, or query one that was submitted.
 
     The run may be an existing folder, or a new one that the flags of `train` describe.
@@ -27,7 +27,7 @@ def launch_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: T
     _add_flags(first, is_first=True)
     known, rest = first.parse_known_args(argv)  # `rest` describes a run to be created
     if known.status or known.cancel or known.attach:
-        return _ask(Run.open(known.run), known, tell)
+        return _ask(Run.open(known.run), known, echo)
     if known.run and Path(known.run).exists():
         if rest:
             raise ConfigError(
@@ -47,12 +47,12 @@ def launch_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: T
     launcher = find(_LAUNCHERS, Launcher, known.on)
     handle = launcher.submit(run, resources)
     handle.save(run.folder)
-    tell(f"{run.name} was submitted to: {launcher.label}.")
-    tell(f"Show its progress with: python -m trainer status {run.folder}")
+    echo(f"{run.name} was submitted to: {launcher.label}.")
+    echo(f"Show its progress with: python -m trainer status {run.folder}")
     return 0
 
 
-def _ask(run: Run, known: argparse.Namespace, tell: Tell) -> int:
+def _ask(run: Run, known: argparse.Namespace, echo: Echo) -> int:
     handle = read_handle(run.folder)
     launcher = find(_LAUNCHERS, Launcher, handle.launcher)
     if known.cancel:
@@ -61,7 +61,7 @@ def _ask(run: Run, known: argparse.Namespace, tell: Tell) -> int:
         launcher.attach(run, handle)
     status = run.status()
     where = launcher.status(run, handle)
-    tell(f"{launcher.label}: {where}. {run.name}: {status.state}, step {status.step}.")
+    echo(f"{launcher.label}: {where}. {run.name}: {status.state}, step {status.step}.")
     return 0
 
 

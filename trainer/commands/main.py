@@ -17,7 +17,7 @@ from trainer.core.events import Event, PhaseChanged, StepDone
 from trainer.core.paths import SAFE_PATH, child_environment
 from trainer.core.run_config import absolute_path
 from trainer.core.types import Clip
-from trainer.data.lists.ledger import disarm
+from trainer.data.lists.ledger import escape_formula
 from trainer.runs.metric_store import merged_rows
 from trainer.runs.run import Run
 
@@ -89,7 +89,7 @@ def _check(argv: list[str]) -> int:  # imports inside commands: torch takes seco
     unusable, costs, alphabet = {}, [], {}
     if args.family:
         unusable, costs = _judge_for(args.family, args.base, manifest.clips)
-        alphabet = _alphabet_for(args.family, args.base, manifest.clips)
+        alphabet = _charset_for(args.family, args.base, manifest.clips)
     usable = [clip for clip in manifest.train if clip.id not in unusable]
     if args.json:
         values = manifest.summary() | {
@@ -172,14 +172,14 @@ def _judge_for(
     return unusable | corpus.unusable, corpus.facts.get("language_costs", [])
 
 
-def _alphabet_for(family_name: str, base_name: str, clips: Sequence[Clip]) -> dict[str, Any]:
-    """Return the characters that a family does not know; see `describe_alphabet`."""
+def _charset_for(family_name: str, base_name: str, clips: Sequence[Clip]) -> dict[str, Any]:
+    """Return the characters that a family does not know; see `describe_charset_coverage`."""
     from trainer.config.resolve import find_family
-    from trainer.data.text.charset_coverage import describe_alphabet
+    from trainer.data.text.charset_coverage import describe_charset_coverage
 
     family = find_family(family_name)
     base = Path(absolute_path(base_name)) if base_name else None
-    return describe_alphabet(family, base, family.options(), clips)
+    return describe_charset_coverage(family, base, family.options(), clips)
 
 
 def _train(argv: list[str]) -> int:
@@ -321,7 +321,7 @@ def _metrics(argv: list[str]) -> int:
     names = list(series.steps.columns)
     names += [name for name in series.validations.columns if name not in names]
     writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
-    writer.writerow({name: disarm(name) for name in names})  # no name may act as a formula
+    writer.writerow({name: escape_formula(name) for name in names})  # no name may act as a formula
     for row in merged_rows(series.steps.columns, series.validations.columns):
         writer.writerow(row)
     return 0
@@ -381,10 +381,10 @@ def _speak_takes(args: argparse.Namespace) -> int:
 def _stream(args: argparse.Namespace, started: float) -> int:
     """Write speech as it is generated, and report on stderr how soon it started."""
     from trainer.data.audio.live_wav import write_live
-    from trainer.inference.synthesis import find_voice, open_voice, place_voice, speak_pieces
+    from trainer.inference.synthesis import find_voice, move_to_device, open_voice, speak_pieces
 
     family, model, facts, _ = open_voice(find_voice(args.run), args.checkpoint)
-    place_voice(model, args.device)
+    move_to_device(model, args.device)
     loaded = time.monotonic()
     pieces = speak_pieces(family, model, facts, args.text, args.speaker)
     waves = ((speech.wave, speech.sample_rate) for speech in pieces)
@@ -420,40 +420,40 @@ def _export(argv: list[str]) -> int:
 def _launch(argv: list[str]) -> int:
     from trainer.commands.launch import launch_command
 
-    return launch_command(_parser("launch"), argv, _say)
+    return launch_command(_parser("launch"), argv, _echo)
 
 
 def _race(argv: list[str]) -> int:
     from trainer.commands.race import race_command
 
-    return race_command(_parser("race"), argv, _say)
+    return race_command(_parser("race"), argv, _echo)
 
 
 def _cut(argv: list[str]) -> int:
     from trainer.commands.cut import cut_command
 
-    return cut_command(_parser("cut"), argv, _say)
+    return cut_command(_parser("cut"), argv, _echo)
 
 
 def _estimate(argv: list[str]) -> int:
     from trainer.commands.estimate import estimate_command
 
-    return estimate_command(_parser("estimate"), argv, _say)
+    return estimate_command(_parser("estimate"), argv, _echo)
 
 
 def _measure(argv: list[str]) -> int:
     from trainer.commands.measure import measure_command
 
-    return measure_command(_parser("measure"), argv, _say)
+    return measure_command(_parser("measure"), argv, _echo)
 
 
 def _find_lr(argv: list[str]) -> int:
     from trainer.profiling.lr_finder import find_lr_command
 
-    return find_lr_command(_parser("find-lr"), argv, _say)
+    return find_lr_command(_parser("find-lr"), argv, _echo)
 
 
-def _say(text: str) -> None:
+def _echo(text: str) -> None:
     print(text, flush=True)
 
 

@@ -26,10 +26,10 @@ _USUAL_STEPS = 1000
 """Length of run for which an optimization such as `compile` decides whether it pays off (chosen by
 hand)."""
 
-Tell = Callable[[str], None]
+Echo = Callable[[str], None]
 
 
-def measure_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: Tell) -> int:
+def measure_command(parser: argparse.ArgumentParser, argv: Sequence[str], echo: Echo) -> int:
     """Run a benchmark or show stored ones; return the exit code."""
     # A trial's child process: it needs none of the flags below.
     known, rest = _own_parser(add_help=False).parse_known_args(argv)
@@ -38,7 +38,7 @@ def measure_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: 
 
         return run_trial(Path(known.row), Path(known.row_out))
     if known.show is not None:
-        return _show(known.show, tell)
+        return _show(known.show, echo)
     _add_flags(parser.add_argument_group("the measurement"))
     parser.epilog = (
         "Without --base and clips, --size chooses a model with random weights: tiny, medium or "
@@ -49,29 +49,29 @@ def measure_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: 
     path = new_path(plan.config.family.name)
     before = _cancel_on_signals(benchmark)
     try:
-        _carry_out(benchmark, path, args, tell)
+        _carry_out(benchmark, path, args, echo)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     return FINISHED if benchmark.measurement.state == "finished" else STOPPED
 
 
-def _carry_out(benchmark: Benchmark, path: Path, args: argparse.Namespace, tell: Tell) -> None:
+def _carry_out(benchmark: Benchmark, path: Path, args: argparse.Namespace, echo: Echo) -> None:
     measurement = benchmark.measurement
     if not args.lines:
         machine, model = measurement.machine, measurement.model
-        tell(
+        echo(
             f"{model['family']}, {model['size']}, batch {model['batch_size']}, {machine['device']}"
         )
     for row in benchmark.trials():
         keep(measurement, path)  # after every trial, so that a crash loses only the current one
         first = measurement.trial(FIRST)
-        tell(json.dumps(asdict(row)) if args.lines else format_trial(row, first))
+        echo(json.dumps(asdict(row)) if args.lines else format_trial(row, first))
     keep(measurement, path)
     if args.json:
         keep(measurement, Path(args.json))
     if not args.lines:
-        tell(f"Saved as {path}: {measurement.state} after {measurement.seconds:.0f} s.")
+        echo(f"Saved as {path}: {measurement.state} after {measurement.seconds:.0f} s.")
 
 
 def _own_parser(*, add_help: bool) -> argparse.ArgumentParser:
@@ -151,17 +151,17 @@ def _choose_size(family: ModelFamily, known: argparse.Namespace) -> str:
     return size
 
 
-def _show(name: str, tell: Tell) -> int:
+def _show(name: str, echo: Echo) -> int:
     if name:
         found = read_kept(Path(name))
-        tell(f"{found.command}\n{found.machine['device']}, {found.made_at}, {found.state}\n")
-        tell(to_markdown(found))
+        echo(f"{found.command}\n{found.machine['device']}, {found.made_at}, {found.state}\n")
+        echo(to_markdown(found))
         return FINISHED
     kept = list_kept()
     for path, measurement in kept:
-        tell(f"{path}: {_title(measurement)}")
+        echo(f"{path}: {_title(measurement)}")
     if not kept:
-        tell("There are no measurements yet. Make one with: python -m trainer measure")
+        echo("There are no measurements yet. Make one with: python -m trainer measure")
     return FINISHED
 
 

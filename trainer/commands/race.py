@@ -13,7 +13,7 @@ from trainer.core.run_config import RunConfig
 from trainer.race.choices import RaceChoices, plan_race
 from trainer.race.plan import RacePlan
 from trainer.race.plots import draw_race
-from trainer.race.queue import Race, Tell, machine_of
+from trainer.race.queue import Echo, Race, machine_of
 from trainer.race.report import budget, make_report, to_csv, to_json, to_markdown
 from trainer.race.verdict import describe_power
 from trainer.training.assemble import check_before_start
@@ -22,7 +22,7 @@ FINISHED, STOPPED = 0, 10
 """Exit codes; the same as those of `train`."""
 
 
-def race_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: Tell) -> int:
+def race_command(parser: argparse.ArgumentParser, argv: Sequence[str], echo: Echo) -> int:
     """Start, continue or stop a race, and return the exit code."""
     _add_flags(parser)
     # Parsed twice: whether the full set of flags applies depends on what the folder has.
@@ -30,7 +30,7 @@ def race_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: Tel
     wants_help = not {"-h", "--help"}.isdisjoint(argv)
     if known.stop and not wants_help:
         Race.open(known.race).request_stop()
-        tell(f"Asked {known.race} to save and stop.")
+        echo(f"Asked {known.race} to save and stop.")
         return FINISHED
     if wants_help or not Race(known.race).exists():
         # Absolute paths below, because the race may be continued from another working folder.
@@ -38,32 +38,32 @@ def race_command(parser: argparse.ArgumentParser, argv: Sequence[str], tell: Tel
         refuse_missing_data(config)
         plan = _make_plan(config.with_absolute_paths(), args)
         race = Race.create(args.race, plan)
-        tell(describe_power(len(plan.seeds), len(plan.entrants)))
-        return carry_out(race, tell)
+        echo(describe_power(len(plan.seeds), len(plan.entrants)))
+        return carry_out(race, echo)
     if rest:
         raise ConfigError(
             f"{known.race} already contains a race, and its plan never changes. Continue it with "
             f"--race {known.race} alone, or choose another folder for: {' '.join(rest)}"
         )
-    return carry_out(Race(known.race), tell)
+    return carry_out(Race(known.race), echo)
 
 
-def carry_out(race: Race, tell: Tell) -> int:
+def carry_out(race: Race, echo: Echo) -> int:
     """Run a race in this process, write its report files, and return the exit code."""
     before = _stop_on_signals(race)
     try:
-        state = race.carry_out(tell)
+        state = race.carry_out(echo)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     if state == "stopped":
-        tell(f"Stopped. Continue with: python -m trainer race --race {race.folder}")
+        echo(f"Stopped. Continue with: python -m trainer race --race {race.folder}")
         return STOPPED
-    publish(race, tell)
+    publish(race, echo)
     return FINISHED
 
 
-def publish(race: Race, tell: Tell) -> None:
+def publish(race: Race, echo: Echo) -> None:
     """Write `race.md`, `race.csv`, `results.json` and `race.png` to the folder of a race."""
     plan, results = race.plan, race.results()
     report = make_report(plan, results)
@@ -75,12 +75,12 @@ def publish(race: Race, tell: Tell) -> None:
     try:
         draw_race(plan, results, report, race.folder / "race.png")
     except MissingDependency as error:
-        tell(f"The picture was not drawn: {error}")
-    tell(markdown)
+        echo(f"The picture was not drawn: {error}")
+    echo(markdown)
     spent = ", ".join(
         f"{clock} {seconds:.0f} s" for clock, seconds in budget(plan, results).items()
     )
-    tell(f"Time spent, including start-up and validation: {spent}.")
+    echo(f"Time spent, including start-up and validation: {spent}.")
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:

@@ -87,7 +87,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Reading:
+class TextPreview:
     """A text as the model sees it: `cleaned`, as token `pieces`, and its `unknown` characters.
 
     Unknown characters are those the base never learned; a family may leave such a clip out or learn
@@ -178,7 +178,9 @@ class ModelFamily:
     stream: "Callable[[nn.Module, dict[str, Any], str, str], Iterator[Speech]] | None" = None
     silent: "Callable[[nn.Module], str] | None" = None
     illustrate: "Callable[[nn.Module, Iterable[Batch]], Picture] | None" = None
-    reads: Callable[[Path | None, Any, Sequence[tuple[str, str]]], list[Reading]] | None = None
+    preview_texts: (
+        Callable[[Path | None, Any, Sequence[tuple[str, str]]], list[TextPreview]] | None
+    ) = None
     synthetic: SyntheticSpec | None = None
 
 

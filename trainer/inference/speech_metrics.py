@@ -60,7 +60,7 @@ Spoken = Speech | Path | str
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SpeechScores:
     """The measures of some clips; `similarity` is None if no reference voice was given."""
 
     word_error_rate: float
@@ -69,9 +69,9 @@ class Verdict:
     transcripts: list[str]
 
 
-def judge(
+def score_speech(
     spoken: Sequence[Spoken], texts: Sequence[str], voice: Sequence[Spoken] | None = None
-) -> Verdict:
+) -> SpeechScores:
     """Compare clips with the texts they should say and, if given, with recordings of a voice.
 
     Raises:
@@ -79,7 +79,7 @@ def judge(
         DataError: there is nothing to compare.
     """
     transcripts = transcribe(spoken)
-    return Verdict(
+    return SpeechScores(
         word_error_rate=word_error_rate(texts, transcripts),
         character_error_rate=character_error_rate(texts, transcripts),
         similarity=None if voice is None else mean_similarity(spoken, voice),

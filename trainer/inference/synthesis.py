@@ -110,7 +110,7 @@ def find_checkpoint(run: Run, which: str) -> Path:
     return chosen[-1].folder
 
 
-def choose_place(device: str, weights_gib: float) -> str:
+def choose_inference_device(device: str, weights_gib: float) -> str:
     """Return the torch device to speak on; `auto` is a GPU with enough free memory, or the CPU.
 
     Listening must not make a training run out of memory, so the driver is queried before torch
@@ -133,14 +133,14 @@ def choose_place(device: str, weights_gib: float) -> str:
     return "cpu"
 
 
-def place_voice(model: nn.Module, device: str) -> None:
-    """Move a model to the device that `choose_place` returns.
+def move_to_device(model: nn.Module, device: str) -> None:
+    """Move a model to the device that `choose_inference_device` returns.
 
     Raises:
         ConfigError: the device does not exist.
     """
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-    model.to(choose_place(device, size / 2**30))
+    model.to(choose_inference_device(device, size / 2**30))
 
 
 @torch.inference_mode()
@@ -176,14 +176,14 @@ def speak_takes(
     """
     for which in checkpoints:
         family, model, facts, _ = open_voice(run, which)
-        place_voice(model, device)
+        move_to_device(model, device)
         voice = speaker or facts["speakers"][0]["name"]
         for number, text in enumerate(texts):
             say = partial(family.synthesize, model, facts, text, voice)
-            yield which, number, _or_on_cpu(model, say)
+            yield which, number, _retry_on_cpu(model, say)
 
 
-def _or_on_cpu(model: nn.Module, say: Callable[[], Said]) -> Said:
+def _retry_on_cpu(model: nn.Module, say: Callable[[], Said]) -> Said:
     """Run the synthesis, and again on the CPU if the GPU runs out of memory."""
     try:
         return say()

@@ -26,10 +26,10 @@ def open_transcriber(model: str, language: str) -> Transcriber:
     except ImportError:
         raise MissingDependency("faster-whisper", "Transcribing with Whisper") from None
     # Imported here because it loads torch, which cutting recordings does not need.
-    from trainer.inference.synthesis import choose_place
+    from trainer.inference.synthesis import choose_inference_device
 
     try:
-        kind, _, index = choose_place("auto", _WEIGHTS_GIB).partition(":")
+        kind, _, index = choose_inference_device("auto", _WEIGHTS_GIB).partition(":")
         whisper = package.WhisperModel(
             model, device=kind, device_index=int(index or 0), compute_type="auto"
         )

@@ -84,7 +84,7 @@ def shapes_of(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in state.items()}
 
 
-def describe_misfit(
+def describe_mismatch(
     found: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]
 ) -> str:
     """Describe how names and shapes of weights differ from a network's; "" if they match."""

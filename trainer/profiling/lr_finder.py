@@ -183,7 +183,7 @@ def draw_rates(finding: RateFinding, path: Path) -> None:
 
 
 def find_lr_command(
-    parser: argparse.ArgumentParser, argv: Sequence[str], tell: Callable[[str], None]
+    parser: argparse.ArgumentParser, argv: Sequence[str], echo: Callable[[str], None]
 ) -> int:
     """Run `python -m trainer find-lr`: parse its arguments, test, and write the result."""
     add = parser.add_argument_group("the range test").add_argument
@@ -197,19 +197,19 @@ def find_lr_command(
 
     def say(done: int, total: int) -> None:
         if args.lines:
-            tell(json.dumps({"done": done, "total": total}))
+            echo(json.dumps({"done": done, "total": total}))
 
     check_before_start(config)
     if out.exists():
         raise RunExists(f"{out} exists already and will not be overwritten. Use another folder.")
     finding = find_rate(config, lowest=args.lowest, highest=args.highest, progress=say)
-    write_finding(finding, config, out, tell)
-    tell(finding.text)
+    write_finding(finding, config, out, echo)
+    echo(finding.text)
     return 0
 
 
 def write_finding(
-    finding: RateFinding, config: RunConfig, out: Path, tell: Callable[[str], None]
+    finding: RateFinding, config: RunConfig, out: Path, echo: Callable[[str], None]
 ) -> None:
     """Write `find-lr.json` and `find-lr.png` into a new folder."""
     out.mkdir(parents=True)
@@ -218,7 +218,7 @@ def write_finding(
     try:
         draw_rates(finding, out / "find-lr.png")
     except MissingDependency as error:
-        tell(f"No chart was drawn: {error}")
+        echo(f"No chart was drawn: {error}")
 
 
 def _usual_rate(config: RunConfig) -> float:

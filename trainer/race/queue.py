@@ -21,7 +21,7 @@ _MOST_STARTS = 3
 """Starts of a run whose process dies without an event; chosen by hand: one crash may be chance."""
 _POLL_S = 0.1
 
-Tell = Callable[[str], None]
+Echo = Callable[[str], None]
 Stopped = Callable[[], bool]
 Train = Callable[[Run, Stopped], str]
 """Trains a run until it ends or a stop is requested; returns its final state."""
@@ -163,7 +163,7 @@ class Race:
             state = "stopped" if (self.folder / "owner.lock").exists() else "created"
         return RaceStatus(state, len(jobs) - len(left), len(jobs), current, problem)
 
-    def carry_out(self, tell: Tell, train: Train | None = None) -> str:
+    def carry_out(self, echo: Echo, train: Train | None = None) -> str:
         """Run what is left, one run after another, and return `finished` or `stopped`.
 
         Finished runs are not repeated. A run that was killed resumes from its checkpoint. A run
@@ -178,7 +178,7 @@ class Race:
         try:
             self._stop_file.unlink(missing_ok=True)
             self._forget_failures()
-            return self._carry_out(tell, train or train_in_child)
+            return self._carry_out(echo, train or train_in_child)
         finally:
             lock.release()
 
@@ -186,7 +186,7 @@ class Race:
     def _stop_file(self) -> Path:
         return self.folder / "control" / "stop"
 
-    def _carry_out(self, tell: Tell, train: Train) -> str:
+    def _carry_out(self, echo: Echo, train: Train) -> str:
         plan = self.plan
         while True:
             results = self.results()
@@ -196,12 +196,12 @@ class Race:
                 return "finished"
             if self._stop_file.exists():
                 return "stopped"
-            tell(f"{job.name} ({len(results) + 1} of {len(jobs)} known): {job.steps} steps")
+            echo(f"{job.name} ({len(results) + 1} of {len(jobs)} known): {job.steps} steps")
             run = self._prepare(job, plan)
             state = train(run, self._stop_file.exists)
             if state == "stopped":
                 return "stopped"
-            tell(self._describe(job, run, plan))
+            echo(self._describe(job, run, plan))
 
     def _prepare(self, job: RaceJob, plan: RacePlan) -> Run:
         run = self.run_of(job)

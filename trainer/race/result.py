@@ -8,7 +8,7 @@ import numpy as np
 
 from trainer.callbacks.instability import has_risen
 from trainer.core.events import RunFinished
-from trainer.runs.metric_store import RunSeries
+from trainer.runs.metric_store import MetricStore
 from trainer.runs.run import Run
 
 _WARM_UP_STEPS = 5
@@ -81,16 +81,16 @@ def read_result(run: Run) -> Result | None:
     )
 
 
-def _column(series: RunSeries, name: str) -> np.ndarray:
+def _column(series: MetricStore, name: str) -> np.ndarray:
     return series.steps.array(name) if name in series.steps.columns else np.zeros(0)
 
 
-def _val_losses(series: RunSeries) -> np.ndarray:
+def _val_losses(series: MetricStore) -> np.ndarray:
     points = series.validations
     return points.array("val/loss") if points.count else np.zeros(0)
 
 
-def _end_of(series: RunSeries, losses: np.ndarray) -> tuple[str, str]:
+def _end_of(series: MetricStore, losses: np.ndarray) -> tuple[str, str]:
     assert series.finished is not None
     if losses.size and not math.isfinite(losses[-1]):
         return "diverged", f"The loss was NaN or infinite at step {series.last_step}."
@@ -110,7 +110,7 @@ def _end_of(series: RunSeries, losses: np.ndarray) -> tuple[str, str]:
     return "finished", ""
 
 
-def _training_seconds(series: RunSeries) -> tuple[np.ndarray, tuple[float, float], float]:
+def _training_seconds(series: MetricStore) -> tuple[np.ndarray, tuple[float, float], float]:
     """Return seconds trained after each step, quartile and median per step, and warm-up seconds."""
     measured = _step_seconds(series)
     if not measured.size:
@@ -125,7 +125,7 @@ def _training_seconds(series: RunSeries) -> tuple[np.ndarray, tuple[float, float
     return np.cumsum(counted), (float(fast), float(usual)), float((measured - counted).sum())
 
 
-def _step_seconds(series: RunSeries) -> np.ndarray:
+def _step_seconds(series: MetricStore) -> np.ndarray:
     """Return the seconds of every step, (steps,)."""
     # fmin ignores NaN, so a step without CPU time counts its wall time.
     by_clock, by_processor = (
@@ -134,7 +134,7 @@ def _step_seconds(series: RunSeries) -> np.ndarray:
     return np.fmin(by_clock, by_processor) if by_processor.size else by_clock
 
 
-def _optimizer_s(series: RunSeries, s_per_step: float) -> float | None:
+def _optimizer_s(series: MetricStore, s_per_step: float) -> float | None:
     """Return the optimizer's part of `s_per_step`, by its share of the wall time of a step."""
     spent, whole = (_column(series, name) for name in ("perf/optimizer_s", "perf/s_per_step"))
     if not spent.size or not np.isfinite(spent).any():
@@ -142,7 +142,7 @@ def _optimizer_s(series: RunSeries, s_per_step: float) -> float | None:
     return s_per_step * float(np.nanmedian(spent / np.maximum(whole, 1e-9)))
 
 
-def _validation_s(series: RunSeries) -> float:
+def _validation_s(series: MetricStore) -> float:
     """Return the median seconds of a validation, from the end of its step to its own end."""
     if not series.validations.count or not series.steps.count:
         return 0.0

@@ -16,7 +16,7 @@ from trainer.race.jobs import (
 from trainer.race.plan import Contender, RacePlan
 from trainer.race.queue import Race
 from trainer.race.report import CLOCKS, finite, make_report, runs_of
-from trainer.runs.metric_store import RunSeries
+from trainer.runs.metric_store import MetricStore
 
 FILES = ("race.md", "race.csv", "results.json", "race.png")
 """The files of a finished race that can be downloaded."""
@@ -126,7 +126,7 @@ def _running(race: Race, job: RaceJob) -> dict[str, Any]:
     run = race.run_of(job)
     step = 0
     if (run.folder / "events.jsonl").is_file():
-        series = RunSeries(run.events)
+        series = MetricStore(run.events)
         series.update()
         step = series.last_step
     words = {"pace": "timing", "sweep": "trying a rate", "steps": "equal steps"}

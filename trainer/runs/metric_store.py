@@ -71,7 +71,7 @@ class Points:
         return np.array(self.columns[name], dtype=np.float64)
 
 
-class RunSeries:
+class MetricStore:
     """The columns, marks and latest facts of one run, shared by all pages; thread-safe."""
 
     def __init__(self, log: EventLog) -> None:

@@ -14,11 +14,11 @@ from trainer.core.errors import RunError
 from trainer.runs.locks import acquire_lock
 
 _LOG = logging.getLogger("timbre")
-_PATIENCE_S = 10.0  # changing the queue takes milliseconds; longer means a hanging disk
+_TIMEOUT_S = 10.0  # changing the queue takes milliseconds; longer means a hanging disk
 
 
 @dataclass(frozen=True)
-class Waiting:
+class QueuedRun:
     """A queued run and when it was queued (seconds since 1970)."""
 
     name: str
@@ -32,7 +32,7 @@ class RunQueue:
         self._path = folder / ".queue.json"
         self._lock_path = folder / ".queue.lock"
 
-    def waiting(self) -> list[Waiting]:
+    def waiting(self) -> list[QueuedRun]:
         """List the queued runs, next one first."""
         return self._read()[0]
 
@@ -45,7 +45,7 @@ class RunQueue:
         """Append a run to the queue; a run that is queued already keeps its place."""
         with self._changing() as (waiting, _):
             if all(entry.name != name for entry in waiting):
-                waiting.append(Waiting(name, time.time()))
+                waiting.append(QueuedRun(name, time.time()))
 
     def remove(self, name: str) -> None:
         """Remove a run from the queue; its folder stays."""
@@ -73,8 +73,8 @@ class RunQueue:
             state["paused"] = paused
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[tuple[list[Waiting], dict[str, Any]]]:
-        lock = acquire_lock(self._lock_path, timeout_s=_PATIENCE_S)
+    def _changing(self) -> Iterator[tuple[list[QueuedRun], dict[str, Any]]]:
+        lock = acquire_lock(self._lock_path, timeout_s=_TIMEOUT_S)
         if lock is None:
             raise RunError("Another process has locked the queue. Try again in a moment.")
         try:
@@ -89,11 +89,11 @@ class RunQueue:
         finally:
             lock.release()
 
-    def _read(self) -> tuple[list[Waiting], bool]:
+    def _read(self) -> tuple[list[QueuedRun], bool]:
         try:
             values = json.loads(self._path.read_text(encoding="utf-8"))
             waiting = [
-                Waiting(str(entry["name"]), float(entry["queued_at"])) for entry in values["runs"]
+                QueuedRun(str(entry["name"]), float(entry["queued_at"])) for entry in values["runs"]
             ]
             return waiting, bool(values["paused"])
         except (OSError, ValueError, KeyError, TypeError):

@@ -74,11 +74,11 @@ def is_supervised(folder: Path) -> bool:
     return is_locked(folder / "control" / SUPERVISOR_LOCK)
 
 
-def stays_supervised(folder: Path, patience_s: float) -> bool:
+def stays_supervised(folder: Path, timeout_s: float) -> bool:
     """Return whether a supervisor remains after `patience_s`, which ignores one that is ending."""
     if not is_supervised(folder):
         return False
-    lock = acquire_lock(folder / "control" / SUPERVISOR_LOCK, timeout_s=patience_s)
+    lock = acquire_lock(folder / "control" / SUPERVISOR_LOCK, timeout_s=timeout_s)
     if lock is not None:
         lock.release()
     return lock is None

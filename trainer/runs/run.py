@@ -23,7 +23,7 @@ from trainer.core.version import __version__
 from trainer.runs.control import choose_processes, chosen_processes, request_steps, requested_steps
 from trainer.runs.heartbeat import read_pulses
 from trainer.runs.locks import ProcessIdentity, acquire_lock, is_locked, kill_tree
-from trainer.runs.metric_store import RunSeries
+from trainer.runs.metric_store import MetricStore
 from trainer.runs.restart_policy import RESUME, is_supervised, stays_supervised
 
 REQUESTS = ("stop", "kill", "save", "preview", "discard")
@@ -299,13 +299,13 @@ class Run:
             return ""
         return "\n".join(text.splitlines()[-lines:])
 
-    def series(self) -> RunSeries:
+    def series(self) -> MetricStore:
         """Read all metric columns from the event log."""
-        series = RunSeries(self.events)
+        series = MetricStore(self.events)
         series.update()
         return series
 
-    def status(self, series: RunSeries | None = None) -> RunStatus:
+    def status(self, series: MetricStore | None = None) -> RunStatus:
         """Derive the state and the latest facts from the folder."""
         series = series or self.series()
         state, reason, remedy = self._state(series)
@@ -406,7 +406,7 @@ class Run:
                 return
             time.sleep(poll_s)
 
-    def _state(self, series: RunSeries) -> tuple[str, str, str]:
+    def _state(self, series: MetricStore) -> tuple[str, str, str]:
         if self.is_owned():
             if {"stop", "kill"} & self.requests():
                 return "stopping", "", ""
@@ -447,7 +447,7 @@ class Run:
                 )
         return ""
 
-    def _was_just_spawned(self, series: RunSeries) -> bool:
+    def _was_just_spawned(self, series: MetricStore) -> bool:
         values = _read_json(self.folder / "control" / "spawned.json")
         spawned_at = values.get("started_at", 0.0)
         if not values or series.updated_at > spawned_at:
@@ -480,7 +480,7 @@ def _holds_anything(path: Path) -> bool:
     return path.name != "run.json.part" and path.stat().st_size > 0
 
 
-def _eta(series: RunSeries, total: int) -> float | None:
+def _eta(series: MetricStore, total: int) -> float | None:
     # The first steps are slow; the median of the last 200 ignores pauses. Both chosen by hand.
     if series.steps.count < 10 or "perf/s_per_step" not in series.steps.columns:
         return None

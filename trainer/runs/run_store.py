@@ -12,8 +12,8 @@ from pathlib import Path
 from trainer.core.errors import RunExists, RunNotFound, RunOwned, TimbreError
 from trainer.core.events import RunFinished
 from trainer.core.run_config import RunConfig
-from trainer.runs.metric_store import RunSeries
-from trainer.runs.queue import QueueKeeper, RunQueue, Waiting
+from trainer.runs.metric_store import MetricStore
+from trainer.runs.queue import QueuedRun, QueueKeeper, RunQueue
 from trainer.runs.restart_policy import explain_exit
 from trainer.runs.run import Run, RunStatus
 from trainer.runs.trash import Trash
@@ -33,7 +33,7 @@ class TrainerThread(threading.Thread):
     def __init__(
         self,
         run: Run,
-        series: RunSeries,
+        series: MetricStore,
         *,
         start_process: bool,
         then: Callable[[Run], None] | None = None,
@@ -77,13 +77,13 @@ class TrainerThread(threading.Thread):
         lock.release()
 
 
-class RunLibrary:
+class RunStore:
     """All runs in one folder, with the metrics of open runs and their trainer threads."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._series: dict[str, RunSeries] = {}
+        self._series: dict[str, MetricStore] = {}
         self._threads: dict[str, TrainerThread] = {}
         self.queue = RunQueue(self.folder)
         self.trash = Trash(self.folder)
@@ -111,11 +111,11 @@ class RunLibrary:
             )
         return Run.open(self.folder / name)
 
-    def series(self, name: str) -> RunSeries:
+    def series(self, name: str) -> MetricStore:
         """Return the up-to-date metrics of a run; those of the last eight runs stay in memory."""
         with self._lock:
             run = self.get(name)
-            series = self._series.pop(name, None) or RunSeries(run.events)
+            series = self._series.pop(name, None) or MetricStore(run.events)
             self._series[name] = series  # last in the dict: the most recently used
             # Eight open runs, chosen by hand; runs with a thread stay in any case.
             for stale in list(self._series)[:-8]:
@@ -185,7 +185,7 @@ class RunLibrary:
         run = self.get(name)
         self.queue.remove(name)
         if not self.status(name).is_active:
-            self._throw_away(run)
+            self._move_to_trash(run)
             return True
         run.request("discard")
         run.request("stop")
@@ -195,10 +195,10 @@ class RunLibrary:
             self._follow(run, start_process=False)
         return False
 
-    def give_back(self, key: str) -> Run:
+    def restore(self, key: str) -> Run:
         """Restore a run from the trash under its old name or, if that is in use, a similar one."""
         names = [entry.name for entry in self.trash.contents() if entry.key == key]
-        return self.trash.give_back(key, free_name(self.folder, names[0] if names else ""))
+        return self.trash.restore(key, free_name(self.folder, names[0] if names else ""))
 
     def attach(self) -> list[str]:
         """Follow every run that is training right now; called when a server starts."""
@@ -236,7 +236,7 @@ class RunLibrary:
         # the next server sees that it was started.
         self.queue.remove(run.name)
 
-    def _needs_no_start(self, entry: Waiting) -> bool:
+    def _needs_no_start(self, entry: QueuedRun) -> bool:
         if entry.name not in self.names():
             return True
         run = self.get(entry.name)
@@ -264,14 +264,14 @@ class RunLibrary:
         """Carry out what was requested for after the end of a run: discard it or add steps."""
         try:
             if "discard" in run.requests() and not run.status().is_active:
-                self._throw_away(run)
+                self._move_to_trash(run)
             elif run.requested_steps() and run.status().state == "finished":
                 self._follow(run, start_process=True)
         except (TimbreError, OSError) as error:
             _LOG.warning("The run %s was not changed: %s", run.name, error)
 
-    def _throw_away(self, run: Run) -> None:
-        self.trash.take(run)
+    def _move_to_trash(self, run: Run) -> None:
+        self.trash.move_in(run)
         with self._lock:
             # A new run may get this name and must not be shown with the old metrics.
             self._series.pop(run.name, None)

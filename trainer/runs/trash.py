@@ -31,7 +31,7 @@ class Trash:
         self._library = library
         self._folder = library / ".trash"
 
-    def take(self, run: Run) -> str:
+    def move_in(self, run: Run) -> str:
         """Move a run to the trash and return its key.
 
         Raises:
@@ -65,7 +65,7 @@ class Trash:
         """Count the discarded runs without reading their folders."""
         return sum(1 for folder in self._folder.glob("*") if _KEY.fullmatch(folder.name))
 
-    def give_back(self, key: str, name: str) -> Run:
+    def restore(self, key: str, name: str) -> Run:
         """Move a run back to the library under `name`, which must be free.
 
         Raises:

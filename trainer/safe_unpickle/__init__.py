@@ -32,7 +32,7 @@ __all__ = [
     "DROPPED",
     "INERT_CLASSES",
     "TENSOR",
-    "Job",
+    "Conversion",
     "Refused",
     "Routes",
     "convert_pickle",
@@ -72,7 +72,7 @@ _GIB = 2**30
 
 
 @dataclass(frozen=True)
-class Job:
+class Conversion:
     """One pickle, the target folder for its tensors and values.json, and the tensors' routes."""
 
     source: Path
@@ -89,12 +89,12 @@ def convert_pickle(
     timeout_s: float | None = None,
 ) -> Any:
     """Convert one file written by torch.save or pickle; see `convert_pickles`."""
-    job = Job(source, target, ALL if routes is None else routes)
+    job = Conversion(source, target, ALL if routes is None else routes)
     return convert_pickles([job], classes=classes, timeout_s=timeout_s)[0]
 
 
 def convert_pickles(
-    jobs: Sequence[Job],
+    jobs: Sequence[Conversion],
     *,
     classes: Sequence[str] = INERT_CLASSES,
     timeout_s: float | None = None,
@@ -199,7 +199,7 @@ def _run_child(task_file: Path, timeout_s: float) -> str:
     return f"it is damaged or not a file of weights ({lines[-1][:200]})" if lines else ""
 
 
-def _require_success(jobs: Sequence[Job], task_file: Path, ending: str) -> None:
+def _require_success(jobs: Sequence[Conversion], task_file: Path, ending: str) -> None:
     # A child that died at once leaves no outcome; then the first file is to blame.
     try:
         outcome = json.loads((task_file.parent / "outcome.json").read_text(encoding="utf-8"))
@@ -221,5 +221,5 @@ def _require_success(jobs: Sequence[Job], task_file: Path, ending: str) -> None:
     )
 
 
-def _read_values(job: Job) -> Any:
+def _read_values(job: Conversion) -> Any:
     return json.loads((job.target / "values.json").read_text(encoding="utf-8"))

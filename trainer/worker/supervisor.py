@@ -52,19 +52,19 @@ _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 _OUTCOMES = {"finished": FINISHED, "stopped": STOPPED, "failed": FAILED}
 
 
-def needs_supervisor(words: Sequence[str]) -> bool:
+def needs_supervisor(argv: Sequence[str]) -> bool:
     """Return whether a command line trains and has no supervisor yet."""
-    if not words or words[0] not in ("train", "resume") or {"-h", "--help"} & set(words):
+    if not argv or argv[0] not in ("train", "resume") or {"-h", "--help"} & set(argv):
         return False
     # torchrun and Slurm supervise their own processes; Windows lacks the signals used here.
     return REPORT not in os.environ and "WORLD_SIZE" not in os.environ and os.name != "nt"
 
 
-def supervise(words: Sequence[str]) -> int:
+def supervise(argv: Sequence[str]) -> int:
     """Run `train` or `resume` in a child, restart it if necessary, and return its exit code."""
     most = os.environ.get("TIMBRE_RESTARTS", "")
     policy = RestartPolicy(most=int(most)) if most.isdigit() else RestartPolicy()
-    return Supervisor(trainer_command(*words), policy).run()
+    return Supervisor(trainer_command(*argv), policy).run()
 
 
 def report(folder: Path, processes: int) -> None:

@@ -21,7 +21,7 @@ from trainer.core.events import Event, RunFinished
 from trainer.core.train_state import Setup, World
 from trainer.runs.heartbeat import Heartbeat, end_orphans
 from trainer.runs.locks import ProcessIdentity
-from trainer.runs.metric_store import RunSeries
+from trainer.runs.metric_store import MetricStore
 from trainer.runs.restart_policy import (
     FAILED,
     FINISHED,
@@ -73,7 +73,7 @@ def continue_run(run: Run, listen: Callable[[Event], None] | None = None) -> int
     heartbeat = set_up_process(run, world)
     # Every event counts as a sign of life, so the heartbeat sees all of them.
     emit = heartbeat.watch(EventWriter(run, world, listen))
-    known: RunSeries | None = run.series()
+    known: MetricStore | None = run.series()
     try:
         while (ending := _train_and_report(run, world, emit, known)) is None:
             known = None
@@ -95,7 +95,7 @@ def _code_of(ending: Ending, run: Run, world: World) -> int:
 
 
 def _train_and_report(
-    run: Run, world: World, emit: Callable[[Event], None], known: RunSeries | None
+    run: Run, world: World, emit: Callable[[Event], None], known: MetricStore | None
 ) -> Ending | None:
     """Train a run to its end; return how it ended, or None to restart from its last checkpoint.
 

@@ -11,13 +11,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from trainer.core.errors import DataError
-from trainer.runs.run_store import RunLibrary
+from trainer.runs.run_store import RunStore
 from webui.jobs.synthesis import LiveSpeech, check_name
 
 MOST_LETTERS = 1000  # Chosen by hand: about a minute of speech; longer texts go to a file.
 _LONGEST_NAME = 200
 _TIMEOUT_S = 300.0
-_PATIENCE_S = 2.0  # Long enough for the child of the previous sentence to be killed.
+_BUSY_WAIT_S = 2.0  # Long enough for the child of the previous sentence to be killed.
 _BUSY = (
     "Another sentence is being spoken, and this server speaks one at a time. Wait until it ends, "
     "or press Stop there."
@@ -32,7 +32,7 @@ _HEADERS = {
 class Speeches:
     """The speech route; the whole server speaks one sentence at a time."""
 
-    def __init__(self, library: RunLibrary) -> None:
+    def __init__(self, library: RunStore) -> None:
         self._library = library
         self._speaking = threading.Lock()
 
@@ -56,7 +56,7 @@ class Speeches:
 
     async def take(self) -> bool:
         """Acquire the speaking slot; wait briefly, as the previous sentence may be ending."""
-        with anyio.move_on_after(_PATIENCE_S):
+        with anyio.move_on_after(_BUSY_WAIT_S):
             while not self._speaking.acquire(blocking=False):
                 await anyio.sleep(0.05)
             return True

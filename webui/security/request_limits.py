@@ -24,7 +24,7 @@ class Allowance:
 
     max_upload_bytes: int
     folder: Path
-    patience_s: float = 60.0
+    timeout_s: float = 60.0
 
     def free_bytes(self) -> int:
         """Return how many bytes an upload may use, with a reserve for running checkpoints."""
@@ -45,7 +45,7 @@ class Limits:
             return
         is_upload = scope["method"] == "POST" and scope["path"].endswith("/upload")
         most, refusal = self._most(is_upload)
-        exchange = _Exchange(receive, send, most, self._allowance.patience_s)
+        exchange = _Exchange(receive, send, most, self._allowance.timeout_s)
         declared = Headers(scope=scope).get("content-length", "0")
         if not declared.isdigit() or int(declared) > most:
             await PlainTextResponse(refusal, status_code=413)(scope, receive, send)
@@ -81,7 +81,7 @@ class _Exchange:
 
     def __init__(self, receive: Receive, send: Send, most: int, patience_s: float) -> None:
         self._receive, self._send = receive, send
-        self._left, self._patience_s = most, patience_s
+        self._left, self._timeout_s = most, patience_s
         self._has_body = True
         self.status = 0
         self.has_begun = False
@@ -91,7 +91,7 @@ class _Exchange:
         if not self._has_body:
             return await self._receive()
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(self._timeout_s):
                 message = await self._receive()
         except TimeoutError:
             self.status = 408
@@ -113,7 +113,7 @@ class _Exchange:
             return
         self.has_begun = True
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(self._timeout_s):
                 await self._send(message)
         except TimeoutError:
             raise OSError("The client did not read for too long.") from None

@@ -12,9 +12,9 @@ import soundfile
 
 from trainer.core.errors import ConfigError, DataError, TimbreError
 from trainer.data.lists.audio_paths import AudioFinder, Missing
-from trainer.data.lists.findings import Finding, find_odd
+from trainer.data.lists.findings import Finding, find_outliers
 from trainer.data.lists.manifest import Manifest
-from trainer.data.lists.preview import Peek, peek_at
+from trainer.data.lists.preview import ListPreview, preview_list
 from webui.actions import as_shown, event_detail, toasts
 from webui.forms.field_updates import asking, fill_fields
 from webui.forms.form import Values, as_text
@@ -442,13 +442,16 @@ class LedgerWiring:
         return self.studio.read_manifest(self.form.config(values))
 
     def _findings(self, manifest: Manifest) -> Sequence[Finding]:
-        return find_odd(manifest.clips, self.ear.known(manifest.clips))
+        return find_outliers(manifest.clips, self.ear.known(manifest.clips))
 
     def _show_columns(self, manifest: Manifest, values: Values) -> list[Any]:
         """Return updates of the column preview and of the choices for each role."""
         data, source = self.form.config(values), manifest.sources[0]
-        peek = peek_at(Path(source.path), data.language, data.columns)
-        return [describe_columns(peek, source.name), *(_choices(peek, role) for role in _ROLES)]
+        list_preview = preview_list(Path(source.path), data.language, data.columns)
+        return [
+            describe_columns(list_preview, source.name),
+            *(_choices(list_preview, role) for role in _ROLES),
+        ]
 
 
 def _no_clip(draft: Draft) -> list[Any]:
@@ -458,10 +461,10 @@ def _no_clip(draft: Draft) -> list[Any]:
     return [None, text, "", *buttons, draft.as_text(), gr.Group(visible=bool(draft))]
 
 
-def _choices(peek: Peek | None, role: str) -> gr.Dropdown:
-    headings = peek.headings if peek is not None else ()
+def _choices(list_preview: ListPreview | None, role: str) -> gr.Dropdown:
+    headings = list_preview.headings if list_preview is not None else ()
     choices = [(f"{number}. {name}", str(number)) for number, name in enumerate(headings, start=1)]
-    chosen = peek.roles.get(role) if peek is not None else None
+    chosen = list_preview.roles.get(role) if list_preview is not None else None
     none = [] if role in ("audio", "text") else [("none", "")]
     return gr.Dropdown(none + choices, value="" if chosen is None else str(chosen + 1))
 

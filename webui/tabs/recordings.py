@@ -10,7 +10,7 @@ import gradio as gr
 
 from trainer.core.errors import DataError, RunError
 from trainer.data.recordings.segmentation import AUDIO
-from trainer.data.recordings.silence import Cutting
+from trainer.data.recordings.silence import SegmentationSettings
 from webui.actions import event_detail, toasts
 from webui.forms.form import as_text
 from webui.scripts import mount
@@ -70,7 +70,7 @@ def build() -> TapesPart:
                     elem_id="tapes-speaker",
                 )
                 longest = gr.Number(
-                    Cutting().longest_s,
+                    SegmentationSettings().longest_s,
                     label="Longest clip (s)",
                     minimum=_LONGEST[0],
                     maximum=_LONGEST[1],
@@ -136,7 +136,7 @@ def start_cut(
     if not low <= longest_s <= high:
         raise DataError(f"The longest clip must be between {low:g} and {high:g} s.")
     # One folder per length: cutting again with the same length continues where it stopped.
-    ending = "clips" if longest_s == Cutting().longest_s else f"clips-{longest_s:g}s"
+    ending = "clips" if longest_s == SegmentationSettings().longest_s else f"clips-{longest_s:g}s"
     source, out = _places(studio, files, as_text(path).strip(), ending)
     words = ["cut", "--lines", f"--audio={source}", f"--out={out}", f"--longest={longest_s:g}"]
     given = {"speaker": speaker, "whisper": whisper, "language": language}

@@ -7,7 +7,7 @@ import pandas
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from trainer.runs.metric_store import Points, RunSeries, thin
+from trainer.runs.metric_store import MetricStore, Points, thin
 
 DRAWN = {
     "train/loss": "Train loss",
@@ -25,7 +25,7 @@ _MOST = 2000  # Points per curve; more than an image of 11 inches at 130 dpi can
 _SMOOTHING = 0.9  # The default of the smoothing slider on the page.
 
 
-def draw_curves(name: str, series: RunSeries, kind: str) -> bytes:
+def draw_curves(name: str, series: MetricStore, kind: str) -> bytes:
     """Plot loss, learning rate, seconds per step and memory; `kind` is `png` or `svg`."""
     figure = Figure(figsize=(11, 7.5), layout="constrained")
     figure.suptitle(name, parse_math=False)
@@ -48,7 +48,7 @@ def draw_curves(name: str, series: RunSeries, kind: str) -> bytes:
     return _save(figure, kind)
 
 
-def draw_comparison(runs: Mapping[str, RunSeries], metric: str, kind: str) -> bytes:
+def draw_comparison(runs: Mapping[str, MetricStore], metric: str, kind: str) -> bytes:
     """Plot one of the `DRAWN` metrics for several runs; `kind` is `png` or `svg`."""
     figure = Figure(figsize=(11, 5.5), layout="constrained")
     axes = figure.add_subplot()

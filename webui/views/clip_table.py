@@ -10,7 +10,7 @@ from typing import Any
 from trainer.core.types import Problem
 from trainer.data.lists.findings import KINDS, Finding, leak_notes
 from trainer.data.lists.manifest import Manifest
-from trainer.data.lists.preview import Peek
+from trainer.data.lists.preview import ListPreview
 from webui.views.compatibility_check import safe
 from webui.views.text_edits import Draft
 
@@ -145,19 +145,19 @@ def limit_for(manifest: Manifest, kind: str) -> float | None:
     return max(0.05, math.floor(min(lengths) * 20) / 20)
 
 
-def describe_columns(peek: Peek | None, name: str) -> str:
+def describe_columns(list_preview: ListPreview | None, name: str) -> str:
     """Render the first rows of a list as HTML, with the role of each column."""
-    if peek is None:
+    if list_preview is None:
         return f"<p>{safe(name)} has no columns to assign.</p>"
-    role_of = {column: role for role, column in peek.roles.items()}
+    role_of = {column: role for role, column in list_preview.roles.items()}
     heads = "".join(
         f"<th>{number + 1}. {safe(heading)}"
         f'<br><span class="quiet">{role_of.get(number, "not used")}</span></th>'
-        for number, heading in enumerate(peek.headings)
+        for number, heading in enumerate(list_preview.headings)
     )
     rows = "".join(
         "<tr>" + "".join(f"<td dir='auto'>{safe(cell)}</td>" for cell in row) + "</tr>"
-        for row in peek.rows
+        for row in list_preview.rows
     )
     return (
         f'<div class="scroll findings"><b>{safe(name)}</b><table><thead><tr>{heads}</tr></thead>'

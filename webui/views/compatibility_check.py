@@ -47,14 +47,14 @@ def describe_fitness(found: dict[str, Any], label: str) -> str:
     more = f"<p>and {len(left_out) - _SHOWN} more</p>" if len(left_out) > _SHOWN else ""
     heads = "<tr><th>Line</th><th>Text</th><th>Reason skipped</th></tr>"
     table = f"<table>{heads}{rows}</table>{more}" if rows else ""
-    read = describe_alphabet(found.get("alphabet") or {})
+    read = describe_charset_coverage(found.get("alphabet") or {})
     return (
         f'<div class="states"><div>{chips}</div></div>{costs}'
         f'<div class="findings">{table}{read}</div>'
     )
 
 
-def describe_alphabet(alphabet: dict[str, Any]) -> str:
+def describe_charset_coverage(alphabet: dict[str, Any]) -> str:
     """Render the unknown letters and some example texts as HTML; empty without a report."""
     if not alphabet:
         return ""

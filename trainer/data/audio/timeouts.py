@@ -63,20 +63,20 @@ class _Reader(threading.Thread, Generic[Item, Found]):
                 self._found.put((item, found))
         return True
 
-    def give_up(self, patience_s: float) -> tuple[Item, list[Item]] | None:
+    def abandon(self, timeout_s: float) -> tuple[Item, list[Item]] | None:
         """Abandon the thread if its item takes too long; return the item and the rest, or None."""
         with self._lock:
             if self._is_abandoned or self._current is None:
                 return None
             since, item = self._current
-            if time.monotonic() - since < patience_s:
+            if time.monotonic() - since < timeout_s:
                 return None
             self._is_abandoned = True
             return item, self._chunk
 
 
-def read_patiently(
-    read: Callable[[Item], Found], items: Sequence[Item], *, workers: int, patience_s: float
+def read_with_timeout(
+    read: Callable[[Item], Found], items: Sequence[Item], *, workers: int, timeout_s: float
 ) -> Iterator[tuple[Item, Found | None]]:
     """Yield each item with the result of `read`, in any order; None means it timed out.
 
@@ -90,12 +90,12 @@ def read_patiently(
     left = len(items)
     while left:
         try:
-            yield found.get(timeout=min(_LOOK_EVERY_S, patience_s))
+            yield found.get(timeout=min(_LOOK_EVERY_S, timeout_s))
             left -= 1
         except Empty:
             if any(reader.is_broken for reader in readers):
                 raise RuntimeError(f"{left} files were not read; see the error above.") from None
-            for slow in [given for reader in readers if (given := reader.give_up(patience_s))]:
+            for slow in [given for reader in readers if (given := reader.abandon(timeout_s))]:
                 waiting.put(slow[1])
                 readers.append(_start(read, waiting, found))
                 yield slow[0], None

@@ -40,7 +40,7 @@ class DamagedFeatures(DataError):
 
 
 @dataclass(frozen=True)
-class Place:
+class ArrayLocation:
     """The location and type of an array; an empty `pack` means the same file."""
 
     pack: str
@@ -50,7 +50,7 @@ class Place:
     crc: int
 
 
-class Pack:
+class ArrayFile:
     """A memory-mapped file of read-only arrays, by group and name."""
 
     def __init__(self, path: Path) -> None:
@@ -74,30 +74,30 @@ class Pack:
             raise DamagedFile(f"{path} is damaged: {error}.") from None
         self.address = np.frombuffer(self._map, np.uint8).ctypes.data
         self.size = len(self._map)
-        self._by_offset: dict[int, Place] = {}
+        self._by_offset: dict[int, ArrayLocation] = {}
 
     @property
     def groups(self) -> list[str]:
         """The names of the groups, in the order they were written."""
         return list(self._groups)
 
-    def places(self, group: str) -> dict[str, Place]:
+    def locations(self, group: str) -> dict[str, ArrayLocation]:
         """Return the locations of a group's arrays, by name."""
         return {
-            name: Place(pack, offset, dtype, tuple(shape), crc)
+            name: ArrayLocation(pack, offset, dtype, tuple(shape), crc)
             for name, (pack, offset, dtype, shape, crc) in self._groups[group].items()
         }
 
-    def view(self, place: Place) -> np.ndarray:
+    def view(self, place: ArrayLocation) -> np.ndarray:
         """Return a view of an array in this file, without reading its data."""
         count = int(np.prod(place.shape, dtype=np.int64))
         flat = np.frombuffer(self._map, np.dtype(place.dtype), count, place.offset)
         return flat.reshape(place.shape)
 
-    def place_of(self, array: np.ndarray) -> Place | None:
+    def location_of(self, array: np.ndarray) -> ArrayLocation | None:
         """Return the location of an array if it is exactly one of this file's arrays, else None."""
         if not self._by_offset:
-            every = [place for group in self._groups for place in self.places(group).values()]
+            every = [place for group in self._groups for place in self.locations(group).values()]
             self._by_offset = {place.offset: place for place in every if not place.pack}
         place = self._by_offset.get(array.ctypes.data - self.address)
         is_same = place is not None and (place.dtype, place.shape) == (
@@ -115,7 +115,7 @@ class Pack:
 class CheckedArrays(dict[str, np.ndarray]):
     """The arrays of a clip; each array's checksum is verified on first access."""
 
-    def __init__(self, group: str, found: Mapping[str, tuple[Pack, Place]]) -> None:
+    def __init__(self, group: str, found: Mapping[str, tuple[ArrayFile, ArrayLocation]]) -> None:
         super().__init__({name: pack.view(place) for name, (pack, place) in found.items()})
         self._group = group
         self._unchecked = dict(found)
@@ -151,13 +151,13 @@ class CheckedArrays(dict[str, np.ndarray]):
         return {name: self[name] for name in self}.values()
 
 
-class PackWriter:
+class ArrayFileWriter:
     """Writes a pack, array by array; the file appears under its name only when complete.
 
     An array that is already stored in a pack of `lenders` is referenced instead of copied.
     """
 
-    def __init__(self, path: Path, lenders: "Lenders | None" = None) -> None:
+    def __init__(self, path: Path, mapped_files: "MappedFiles | None" = None) -> None:
         """Open a temporary file.
 
         Raises:
@@ -165,7 +165,7 @@ class PackWriter:
         """
         self.path = path
         self.size = _HEAD.size
-        self._lenders = lenders
+        self._mapped_files = mapped_files
         self._groups: dict[str, dict[str, list[Any]]] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False)  # noqa: SIM115
@@ -192,7 +192,7 @@ class PackWriter:
         Path(self._file.name).unlink(missing_ok=True)
 
     def _write(self, array: np.ndarray) -> list[Any]:
-        lent = self._lenders.place_of(array) if self._lenders is not None else None
+        lent = self._mapped_files.location_of(array) if self._mapped_files is not None else None
         if lent is not None:
             return [lent.pack, lent.offset, lent.dtype, list(lent.shape), lent.crc]
         data = np.ascontiguousarray(array).tobytes()
@@ -203,16 +203,16 @@ class PackWriter:
         return place
 
 
-class Lenders:
+class MappedFiles:
     """Open packs whose arrays other packs can refer to, found by memory address."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._packs: dict[str, Pack] = {}
+        self._packs: dict[str, ArrayFile] = {}
         self._starts: list[int] = []
         self._by_start: dict[int, str] = {}
 
-    def open(self, path: Path) -> Pack:
+    def open(self, path: Path) -> ArrayFile:
         """Return a pack in the folder, mapped once.
 
         Raises:
@@ -220,32 +220,36 @@ class Lenders:
         """
         name = str(path.relative_to(self._folder))
         if name not in self._packs:
-            pack = Pack(path)
+            pack = ArrayFile(path)
             self._packs[name] = pack
             self._by_start[pack.address] = name
             bisect.insort(self._starts, pack.address)
         return self._packs[name]
 
-    def place_of(self, array: np.ndarray) -> Place | None:
+    def location_of(self, array: np.ndarray) -> ArrayLocation | None:
         """Return the location of an array if it is stored in one of the packs, else None."""
         at = bisect.bisect_right(self._starts, array.ctypes.data) - 1
         if at < 0:
             return None
         name = self._by_start[self._starts[at]]
-        place = self._packs[name].place_of(array)
-        return Place(name, place.offset, place.dtype, place.shape, place.crc) if place else None
+        place = self._packs[name].location_of(array)
+        return (
+            ArrayLocation(name, place.offset, place.dtype, place.shape, place.crc)
+            if place
+            else None
+        )
 
-    def arrays(self, pack: Pack, group: str) -> CheckedArrays:
+    def arrays(self, pack: ArrayFile, group: str) -> CheckedArrays:
         """Return the arrays of a group, including those that are stored in other packs.
 
         Raises:
             DamagedFile: another pack is missing or corrupt.
         """
-        places = pack.places(group)
-        lent = {name: self._lender(place, pack) for name, place in places.items()}
+        places = pack.locations(group)
+        lent = {name: self._file_of(place, pack) for name, place in places.items()}
         return CheckedArrays(group, {name: (lent[name], places[name]) for name in places})
 
-    def _lender(self, place: Place, pack: Pack) -> Pack:
+    def _file_of(self, place: ArrayLocation, pack: ArrayFile) -> ArrayFile:
         if not place.pack:
             return pack
         lender = self.open(self._folder / place.pack)

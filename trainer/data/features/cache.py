@@ -16,12 +16,12 @@ from uuid import uuid4
 from trainer.core.errors import DataError
 from trainer.core.specs import Corpus, Featurizer, Progress
 from trainer.core.types import Clip, Features
-from trainer.data.features.array_file import DamagedFile, Lenders, Pack, PackWriter
+from trainer.data.features.array_file import ArrayFile, ArrayFileWriter, DamagedFile, MappedFiles
 from trainer.data.features.workers import compute_in_workers
 
 _FEW = 32  # Fewer clips are computed in this process: starting workers takes seconds.
 _FORMAT = "2"
-_PACK_BYTES = 64 * 2**20
+_FILE_BYTES = 64 * 2**20
 """Size of a pack of features, and so the most that a crash or a damaged file can lose."""
 
 
@@ -53,7 +53,7 @@ class FeatureCache:
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
-        self._lenders = Lenders(self.folder)
+        self._mapped_files = MappedFiles(self.folder)
         self._hashes: dict[Clip, tuple[str, str]] = {}
 
     def collect(
@@ -69,14 +69,14 @@ class FeatureCache:
         packs = self.folder / "packs" / _hash(_FORMAT, featurizer.fingerprint)
         known = self._entries(packs)
         found: dict[str, Features] = {
-            clip_id: self._lenders.arrays(known[name], name)
+            clip_id: self._mapped_files.arrays(known[name], name)
             for clip_id, name in names.items()
             if name in known
         }
         missing = [clip for clip in clips if clip.id in names and clip.id not in found]
         done = len(clips) - len(missing)
         progress("Computing features", done, len(clips))
-        recorder = _Recorder(packs, self._lenders)
+        recorder = _Recorder(packs, self._mapped_files)
         try:
             for clip, result in _compute(missing, featurizer, workers):
                 if isinstance(result, str):
@@ -124,23 +124,25 @@ class FeatureCache:
         # Round-trip through JSON, so that the first call returns the same as later calls.
         corpus.facts = json.loads(json.dumps(corpus.facts))
         about = {"facts": corpus.facts, "unusable": corpus.unusable}
-        _write_pack(path, corpus.features, about, self._lenders)
+        _write_array_file(path, corpus.features, about, self._mapped_files)
         return self._read_corpus(path) or corpus
 
     def _read_corpus(self, path: Path) -> Corpus | None:
         try:
-            pack = Pack(path)
-            features = {clip_id: self._lenders.arrays(pack, clip_id) for clip_id in pack.groups}
+            pack = ArrayFile(path)
+            features = {
+                clip_id: self._mapped_files.arrays(pack, clip_id) for clip_id in pack.groups
+            }
             return Corpus(pack.facts["facts"], dict(features), pack.facts["unusable"])
         except DamagedFile:
             return None
 
-    def _entries(self, folder: Path) -> dict[str, Pack]:
+    def _entries(self, folder: Path) -> dict[str, ArrayFile]:
         """Return the pack of each entry; damaged packs are skipped and their entries recomputed."""
-        entries: dict[str, Pack] = {}
+        entries: dict[str, ArrayFile] = {}
         for path in sorted(folder.glob("*.pack")):
             try:
-                pack = self._lenders.open(path)
+                pack = self._mapped_files.open(path)
             except DamagedFile:
                 continue
             entries |= dict.fromkeys(pack.groups, pack)
@@ -150,9 +152,9 @@ class FeatureCache:
 class _Recorder:
     """Writes features to packs as they arrive; returns them memory-mapped when a pack is full."""
 
-    def __init__(self, folder: Path, lenders: Lenders) -> None:
+    def __init__(self, folder: Path, mapped_files: MappedFiles) -> None:
         self._folder = folder
-        self._lenders = lenders
+        self._mapped_files = mapped_files
         self._waiting: dict[str, tuple[str, Features]] = {}
         self._size = 0
 
@@ -160,27 +162,29 @@ class _Recorder:
         """Add the features of a clip; if that fills a pack, return its features by clip id."""
         self._waiting[clip_id] = (name, features)
         self._size += sum(array.nbytes for array in features.values())
-        return self.finish() if self._size >= _PACK_BYTES else {}
+        return self.finish() if self._size >= _FILE_BYTES else {}
 
     def finish(self) -> dict[str, Features]:
         """Write the pending features; return them memory-mapped, or nothing if writing fails."""
         waiting, self._waiting, self._size = self._waiting, {}, 0
         path = self._folder / f"{uuid4().hex}.pack"
-        if not waiting or not _write_pack(path, dict(waiting.values()), None, None):
+        if not waiting or not _write_array_file(path, dict(waiting.values()), None, None):
             return {}
         try:
-            pack = self._lenders.open(path)
+            pack = self._mapped_files.open(path)
         except DamagedFile:
             return {}
-        return {clip_id: self._lenders.arrays(pack, name) for clip_id, (name, _) in waiting.items()}
+        return {
+            clip_id: self._mapped_files.arrays(pack, name) for clip_id, (name, _) in waiting.items()
+        }
 
 
-def _write_pack(
-    path: Path, features: Mapping[str, Features], facts: object, lenders: Lenders | None
+def _write_array_file(
+    path: Path, features: Mapping[str, Features], facts: object, mapped_files: MappedFiles | None
 ) -> bool:
     """Write a pack; return whether it succeeded."""
     try:
-        writer = PackWriter(path, lenders)
+        writer = ArrayFileWriter(path, mapped_files)
         try:
             for group, arrays in features.items():
                 writer.add(group, arrays)

@@ -14,12 +14,12 @@ from trainer.core.errors import DataError
 from trainer.core.types import Batch, Features
 from trainer.data.features.sampler import (
     Groups,
-    cut_group,
-    cut_step,
-    deal,
-    fill,
+    assign_to_rank,
+    fill_micro_batches,
     pack_epoch,
     plan_epoch,
+    split_group,
+    split_step,
 )
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class ClipBatches:
             (len(piece) * max(self._lengths[clip_id] for clip_id in piece), step, piece)
             for step, groups in enumerate(self._epoch(0), start=1)
             for group in groups
-            for piece in cut_group(group, self._parts)
+            for piece in split_group(group, self._parts)
         ]
         _, step, piece = max(found)
         return self._batch(piece, self._totals(self.clip_ids(step)), step)
@@ -167,7 +167,7 @@ class ClipBatches:
                 turns, step_size=size, seed=plan.seed, epoch=epoch, shuffle=plan.shuffle
             )
             return [
-                cut_step(
+                split_step(
                     [_clip_id(turn) for turn in step],
                     self._lengths,
                     batch_size=plan.batch_size,
@@ -177,7 +177,7 @@ class ClipBatches:
             ]
         if not plan.shuffle:
             order = sorted(turns, key=lambda turn: (-turns[turn], turn))
-            return [fill(order, turns, plan.max_positions)]
+            return [fill_micro_batches(order, turns, plan.max_positions)]
         packed = pack_epoch(
             turns,
             max_positions=plan.max_positions,
@@ -190,8 +190,8 @@ class ClipBatches:
     def _make(self, step: int) -> list[Batch]:
         groups = self._groups(step)
         totals = self._totals([clip_id for group in groups for clip_id in group])
-        mine = deal(groups, world_size=self._plan.world_size, rank=self._plan.rank)
-        pieces = [piece for group in mine for piece in cut_group(group, self._parts)]
+        mine = assign_to_rank(groups, world_size=self._plan.world_size, rank=self._plan.rank)
+        pieces = [piece for group in mine for piece in split_group(group, self._parts)]
         return [self._batch(piece, totals, step) for piece in pieces]
 
     def _totals(self, ids: Sequence[str]) -> dict[str, float]:

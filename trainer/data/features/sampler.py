@@ -28,7 +28,7 @@ def plan_epoch(
         order = sorted(lengths, key=lambda clip_id: (-lengths[clip_id], clip_id))
         return [order[start : start + step_size] for start in range(0, len(order), step_size)]
     places = {clip_id: _places(clip_id, seed, epoch) for clip_id in lengths}
-    order = sorted(lengths, key=_blurred(lengths, places, _JITTER))
+    order = sorted(lengths, key=_jittered(lengths, places, _JITTER))
     # The remainder is a run of neighbors at a random place, so that it too needs little padding.
     left = len(order) % step_size
     first = int(_places("", seed, epoch)[0] * (len(order) - left + 1))
@@ -49,11 +49,13 @@ def pack_epoch(
     places = {clip_id: _places(clip_id, seed, epoch) for clip_id in lengths}
     wanted = count_packed(lengths, max_positions=max_positions, group_count=group_count)
     jitter = _JITTER
-    groups = fill(sorted(lengths, key=_blurred(lengths, places, jitter)), lengths, max_positions)
+    groups = fill_micro_batches(
+        sorted(lengths, key=_jittered(lengths, places, jitter)), lengths, max_positions
+    )
     while len(groups) > wanted:
         jitter = jitter / 2 if jitter > 0.01 else 0.0
-        order = sorted(lengths, key=_blurred(lengths, places, jitter))
-        groups = fill(order, lengths, max_positions)
+        order = sorted(lengths, key=_jittered(lengths, places, jitter))
+        groups = fill_micro_batches(order, lengths, max_positions)
     while len(groups) < wanted:
         groups = _halve_largest(groups, wanted - len(groups))
     steps = [groups[start : start + group_count] for start in range(0, wanted, group_count)]
@@ -62,12 +64,16 @@ def pack_epoch(
 
 def count_packed(lengths: Mapping[str, float], *, max_positions: int, group_count: int) -> int:
     """Return the number of micro-batches in every epoch of `pack_epoch`."""
-    needed = len(fill(sorted(lengths, key=lambda i: (lengths[i], i)), lengths, max_positions))
+    needed = len(
+        fill_micro_batches(sorted(lengths, key=lambda i: (lengths[i], i)), lengths, max_positions)
+    )
     whole_steps = math.ceil(needed * _SLACK / group_count)
     return min(whole_steps * group_count, len(lengths))
 
 
-def fill(order: Sequence[str], lengths: Mapping[str, float], max_positions: int) -> Groups:
+def fill_micro_batches(
+    order: Sequence[str], lengths: Mapping[str, float], max_positions: int
+) -> Groups:
     """Split an order into groups of as many clips as fit when padded to the longest."""
     groups: Groups = []
     longest = 0.0
@@ -92,7 +98,7 @@ def _halve_largest(groups: Groups, count: int) -> Groups:
     return halved
 
 
-def cut_step(
+def split_step(
     ids: Sequence[str], lengths: Mapping[str, float], *, batch_size: int, world_size: int
 ) -> Groups:
     """Split a step into micro-batches of similar length, whose sizes differ by at most one."""
@@ -103,14 +109,14 @@ def cut_step(
     return [ordered[start:end] for start, end in zip(edges, edges[1:], strict=False)]
 
 
-def cut_group(group: Sequence[str], parts: int) -> Groups:
+def split_group(group: Sequence[str], parts: int) -> Groups:
     """Split a micro-batch into non-empty parts whose sizes differ by at most one."""
     count = min(parts, len(group))
     edges = [len(group) * part // count for part in range(count + 1)]
     return [list(group[start:end]) for start, end in zip(edges, edges[1:], strict=False)]
 
 
-def deal(groups: Groups, *, world_size: int, rank: int) -> Groups:
+def assign_to_rank(groups: Groups, *, world_size: int, rank: int) -> Groups:
     """Return the micro-batches of a rank, so that the ranks have similar loads.
 
     Every micro-batch goes to exactly one rank. A rank gets none only if there are fewer
@@ -126,7 +132,7 @@ def deal(groups: Groups, *, world_size: int, rank: int) -> Groups:
     return mine
 
 
-def _blurred(
+def _jittered(
     lengths: Mapping[str, float], places: Mapping[str, tuple[float, float]], jitter: float
 ) -> Callable[[str], tuple[float, str]]:
     """Return a sort key: the clip's length, varied at random by up to half of `jitter`."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trainer.core.errors import DataError
-from trainer.data.lists.rows import Row, Rows, looks_like_audio
+from trainer.data.lists.rows import ListRow, ListRows, looks_like_audio
 
 _SYNONYMS = {
     "audio": (
@@ -70,7 +70,7 @@ def is_header(cells: Sequence[str]) -> bool:
     return "audio" in roles and "text" in roles
 
 
-def find_dialect(rows: Rows, file_name: str, columns: str = "") -> Dialect:
+def find_dialect(rows: ListRows, file_name: str, columns: str = "") -> Dialect:
     """Detect the layout: from `columns` if given, else from the header, else from the cells.
 
     `columns` assigns roles, as in `audio=1, text=3, speaker=name`, by number from 1 or heading.
@@ -80,7 +80,7 @@ def find_dialect(rows: Rows, file_name: str, columns: str = "") -> Dialect:
     """
     first = rows.rows[0]
     if columns.strip():
-        return _as_told(rows, parse_columns(columns))
+        return _from_columns(rows, parse_columns(columns))
     if is_header(first.cells):
         return _by_header(first.cells, rows.separator)
     body = [row.cells for row in rows.rows[:_SAMPLE] if len(row.cells) == rows.width]
@@ -137,7 +137,7 @@ def _header_roles(cells: Sequence[str]) -> dict[str, int]:
     return roles
 
 
-def _as_told(rows: Rows, told: dict[str, str]) -> Dialect:
+def _from_columns(rows: ListRows, told: dict[str, str]) -> Dialect:
     first = [cell.strip().strip('"') for cell in rows.rows[0].cells]
     roles = {}
     for role, column in told.items():
@@ -178,7 +178,7 @@ def _by_header(cells: Sequence[str], separator: str) -> Dialect:
     )
 
 
-def _is_unknown_header(first: Row, body: list[tuple[str, ...]]) -> bool:
+def _is_unknown_header(first: ListRow, body: list[tuple[str, ...]]) -> bool:
     if len(body) < 2 or body[0] != first.cells:
         return False
     audio = _audio_column(body[1:])

@@ -42,13 +42,13 @@ class Finding:
     words: str
 
 
-def find_odd(clips: Sequence[Clip], qualities: Mapping[str, Quality]) -> list[Finding]:
+def find_outliers(clips: Sequence[Clip], qualities: Mapping[str, Quality]) -> list[Finding]:
     """Return the findings about clips, from their audio (quality by path) and their texts."""
     found = [
         Finding(kind, clip, words)
         for clip in clips
         if (quality := qualities.get(clip.audio_path)) is not None
-        for kind, words in _hear(quality)
+        for kind, words in _audio_findings(quality)
     ]
     return [*found, *_odd_paces(clips), *_repeated(clips), *_leaked_texts(clips)]
 
@@ -81,7 +81,7 @@ def letters_per_second(clip: Clip) -> float:
     return sum(letter.isalnum() for letter in clip.text) / max(clip.duration_s, 1e-3)
 
 
-def _hear(quality: Quality) -> list[tuple[str, str]]:
+def _audio_findings(quality: Quality) -> list[tuple[str, str]]:
     """Return the kinds and descriptions of audio problems; thresholds are chosen by hand."""
     found = []
     if quality.clipped_s > 0.002:

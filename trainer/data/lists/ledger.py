@@ -75,7 +75,7 @@ def write_table(table: "pandas.DataFrame", path: Path) -> None:
     safe = table.copy()
     for column in safe.columns:
         if safe[column].dtype == object:
-            safe[column] = [disarm(cell) for cell in safe[column]]
+            safe[column] = [escape_formula(cell) for cell in safe[column]]
     partial = path.with_name(path.name + ".part")
     safe.to_csv(partial, index=False, encoding="utf-8-sig", errors="replace", lineterminator="\n")
     os.replace(partial, path)
@@ -98,7 +98,7 @@ def mark_unusable(path: Path, reasons: Mapping[str, str]) -> None:
     write_table(table, path)
 
 
-def disarm(cell: Any) -> Any:
+def escape_formula(cell: Any) -> Any:
     """Return a cell that is safe in a spreadsheet: text that looks like a formula gets a quote."""
     if not isinstance(cell, str):
         return cell

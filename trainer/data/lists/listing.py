@@ -11,7 +11,7 @@ from trainer.core.types import Problem
 from trainer.data.lists.audio_paths import AudioFinder, Missing
 from trainer.data.lists.dialect import Dialect, find_dialect, is_header, to_language_code
 from trainer.data.lists.encoding import is_damaged, read_text
-from trainer.data.lists.rows import Row, split_rows
+from trainer.data.lists.rows import ListRow, split_rows
 
 DEFAULT_SPEAKER = "speaker"
 Progress = Callable[[str, int, int], None]
@@ -141,7 +141,7 @@ def read_listing(
 
 
 def _read_row(
-    row: Row, dialect: Dialect, finder: AudioFinder, about: tuple[str, str, str]
+    row: ListRow, dialect: Dialect, finder: AudioFinder, about: tuple[str, str, str]
 ) -> Entry | Problem:
     name, split, language = about
     audio_file = _cell(row, dialect.audio).strip()
@@ -162,11 +162,11 @@ def _read_row(
     return Entry(found, audio_file, text, speaker, code, name, row.line, split)
 
 
-def _cell(row: Row, column: int | None) -> str:
+def _cell(row: ListRow, column: int | None) -> str:
     return row.cells[column] if column is not None and column < len(row.cells) else ""
 
 
-def _text(row: Row, dialect: Dialect) -> str:
+def _text(row: ListRow, dialect: Dialect) -> str:
     text = _cell(row, dialect.text)
     if not text.strip():
         text = _cell(row, dialect.fallback_text)
@@ -174,7 +174,7 @@ def _text(row: Row, dialect: Dialect) -> str:
     return text if _CONTROL.search(text) else " ".join(text.split())
 
 
-def _shape_fault(row: Row, dialect: Dialect) -> tuple[str, str, str] | None:
+def _shape_fault(row: ListRow, dialect: Dialect) -> tuple[str, str, str] | None:
     if row.fault:
         remedy = "Close the quote, double quotes inside the text, or use | as separator."
         return "broken_row", f"The row cannot be parsed: {row.fault}.", remedy

@@ -16,7 +16,7 @@ from trainer.core.errors import DataError
 from trainer.core.run_config import DataConfig
 from trainer.core.types import Clip, Problem
 from trainer.data.audio.headers import AudioError, AudioFacts, audio_facts
-from trainer.data.audio.timeouts import read_patiently
+from trainer.data.audio.timeouts import read_with_timeout
 from trainer.data.lists.folder import find_lists
 from trainer.data.lists.json_lines import ENDINGS, ArrayError, array_duration_s, read_json_lines
 from trainer.data.lists.ledger import clips_table, summarize, write_table
@@ -38,7 +38,7 @@ Facts = dict[str, AudioFacts | AudioError | ArrayError]
 """The header facts of each row's files, or the error, by the key of the row."""
 
 _CHUNK = 64
-_PATIENCE_S = 60.0  # A slow network share may take seconds per file; a dead one never answers.
+_TIMEOUT_S = 60.0  # A slow network share may take seconds per file; a dead one never answers.
 __all__ = ["DEFAULT_SPEAKER", "Manifest", "Source", "read_manifest"]
 
 
@@ -109,7 +109,7 @@ def read_manifest(
     entries = [entry for listing in listings for entry in listing.entries]
     problems = [problem for listing in listings for problem in listing.problems]
     facts = _read_headers(entries, progress)
-    unique, doubles = _drop_doubles(entries, facts)
+    unique, doubles = _drop_duplicates(entries, facts)
     clips, unusable = _check_audio(unique, facts, data)
     problems += doubles + unusable
     folders = {name: path.parent for (path, _), name in zip(lists, names, strict=True)}
@@ -154,7 +154,9 @@ def _read_headers(entries: Sequence[Entry], progress: Progress) -> Facts:
     unique = list({entry.key: entry for entry in entries}.values())
     workers = min(16, 4 * (os.cpu_count() or 1))
     facts: Facts = {}
-    for entry, found in read_patiently(_header_of, unique, workers=workers, patience_s=_PATIENCE_S):
+    for entry, found in read_with_timeout(
+        _header_of, unique, workers=workers, timeout_s=_TIMEOUT_S
+    ):
         facts[entry.key] = _too_slow(entry) if found is None else found
         if len(facts) % _CHUNK == 0 or len(facts) == len(unique):
             progress("Reading audio headers", len(facts), len(unique))
@@ -173,12 +175,12 @@ def _header_of(entry: Entry) -> AudioFacts | AudioError | ArrayError:
 def _too_slow(entry: Entry) -> AudioError:
     return AudioError(
         "unreadable_audio",
-        f"{entry.audio_file} could not be read within {_PATIENCE_S:.0f} s.",
+        f"{entry.audio_file} could not be read within {_TIMEOUT_S:.0f} s.",
         "Check that its network share is reachable, or copy it to this computer.",
     )
 
 
-def _drop_doubles(entries: Sequence[Entry], facts: Facts) -> tuple[list[Entry], list[Problem]]:
+def _drop_duplicates(entries: Sequence[Entry], facts: Facts) -> tuple[list[Entry], list[Problem]]:
     """Keep the first row of each clip; if both splits contain it, keep the eval row."""
     identity = _find_copies(entries)
     kept: dict[str, Entry] = {}
@@ -190,12 +192,12 @@ def _drop_doubles(entries: Sequence[Entry], facts: Facts) -> tuple[list[Entry], 
             continue
         found = facts[entry.key]
         duration_s = found.duration_s if isinstance(found, AudioFacts) else None
-        problems.append(_double_problem(entry, first, duration_s))
+        problems.append(_duplicate_problem(entry, first, duration_s))
     chosen = {id(entry) for entry in kept.values()}
     return [entry for entry in entries if id(entry) in chosen], problems
 
 
-def _double_problem(entry: Entry, first: Entry, duration_s: float | None) -> Problem:
+def _duplicate_problem(entry: Entry, first: Entry, duration_s: float | None) -> Problem:
     where = f"line {first.line} of {first.source}"
     if first.split != entry.split:
         reason = f"{entry.audio_file} is also in the eval list, on {where}."

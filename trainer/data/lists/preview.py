@@ -13,7 +13,7 @@ _LONGEST = 120  # Characters of a cell that are shown.
 
 
 @dataclass(frozen=True)
-class Peek:
+class ListPreview:
     """The first rows of a list.
 
     headings: one per column; "column N" if the list has no header. roles: role (audio, text,
@@ -25,7 +25,9 @@ class Peek:
     roles: dict[str, int]
 
 
-def peek_at(path: Path, language: str = "", columns: str = "", *, count: int = 5) -> Peek | None:
+def preview_list(
+    path: Path, language: str = "", columns: str = "", *, count: int = 5
+) -> ListPreview | None:
     """Return the first rows of a table; None for lists without columns, such as JSON lines.
 
     Raises:
@@ -47,7 +49,7 @@ def peek_at(path: Path, language: str = "", columns: str = "", *, count: int = 5
         if (column := getattr(dialect, role)) is not None
     }
     rows = [tuple(_short(cell) for cell in row.cells[: table.width]) for row in body[:count]]
-    return Peek(headings, tuple(rows), roles)
+    return ListPreview(headings, tuple(rows), roles)
 
 
 def _short(cell: str) -> str:

@@ -14,7 +14,7 @@ from trainer.data.lists.dialect import find_dialect, is_header
 from trainer.data.lists.encoding import is_damaged, read_text
 from trainer.data.lists.json_lines import ENDINGS
 from trainer.data.lists.listing import Source, read_listing
-from trainer.data.lists.rows import Row, split_rows
+from trainer.data.lists.rows import ListRow, split_rows
 
 _COLUMNS = ("audio_file", "text", "speaker_name", "language")
 
@@ -88,7 +88,7 @@ def _read_rows(
     return rows, lost
 
 
-def _cell(row: Row, column: int | None) -> str:
+def _cell(row: ListRow, column: int | None) -> str:
     return row.cells[column] if column is not None and column < len(row.cells) else ""
 
 

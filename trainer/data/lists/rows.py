@@ -19,7 +19,7 @@ _SAMPLE = 1000  # Rows to choose the separator by.
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ListRow:
     """One record and the line it starts on; `fault` is the reason if it cannot be parsed."""
 
     line: int
@@ -28,16 +28,16 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Rows:
+class ListRows:
     """All records of a file, including the header."""
 
     separator: str
     width: int
-    rows: list[Row]
+    rows: list[ListRow]
     blank_lines: int
 
 
-def split_rows(text: str, is_header: Callable[[Sequence[str]], bool]) -> Rows | None:
+def split_rows(text: str, is_header: Callable[[Sequence[str]], bool]) -> ListRows | None:
     """Split text into rows by the best separator; return None if there is only one column."""
     lines = re.split(r"\r\n|\n|\r", text)
     if lines and not lines[-1]:
@@ -53,8 +53,8 @@ def split_rows(text: str, is_header: Callable[[Sequence[str]], bool]) -> Rows | 
         width = len(records[0].cells)
     else:
         width = Counter(len(record.cells) for record in records).most_common(1)[0][0]
-    rows = [_mend(record, separator, width) for record in records]
-    return Rows(separator, width, rows, len(lines) - len(numbered))
+    rows = [_repair(record, separator, width) for record in records]
+    return ListRows(separator, width, rows, len(lines) - len(numbered))
 
 
 def looks_like_audio(cell: str) -> bool:
@@ -78,9 +78,9 @@ def _choose_separator(
     return max(scores, key=lambda separator: scores[separator]) if scores else None
 
 
-def _records(numbered: list[tuple[int, str]], separator: str) -> list[Row]:
+def _records(numbered: list[tuple[int, str]], separator: str) -> list[ListRow]:
     if separator in "|\t":
-        return [Row(number, _literal_cells(line, separator)) for number, line in numbered]
+        return [ListRow(number, _literal_cells(line, separator)) for number, line in numbered]
     records = []
     index = 0
     while index < len(numbered):
@@ -90,10 +90,10 @@ def _records(numbered: list[tuple[int, str]], separator: str) -> list[Row]:
         if cells is None:
             cells, used = _join_lines(numbered, index, separator)
         if cells is None:
-            records.append(Row(number, tuple(line.split(separator)), "a quote is not closed"))
+            records.append(ListRow(number, tuple(line.split(separator)), "a quote is not closed"))
             used = 1
         else:
-            records.append(Row(number, tuple(cells)))
+            records.append(ListRow(number, tuple(cells)))
         index += used
     return records
 
@@ -175,15 +175,15 @@ def _quoted_cell(line: str, start: int, separator: str) -> tuple[str | None, int
     return line[start:end], end
 
 
-def _mend(record: Row, separator: str, width: int) -> Row:
+def _repair(record: ListRow, separator: str, width: int) -> ListRow:
     if record.fault:
         return record
     if max(map(len, record.cells)) > MAX_CELL:
         short = tuple(cell[:100] for cell in record.cells)
-        return Row(record.line, short, f"a cell is longer than {MAX_CELL} characters")
+        return ListRow(record.line, short, f"a cell is longer than {MAX_CELL} characters")
     if separator in "|\t" and len(record.cells) > width:
         line = separator.join(record.cells)
         cells = quoted_cells(line, separator) if f'{separator}"' in line else None
         if cells is not None and len(cells) == width:
-            return Row(record.line, tuple(cells))
+            return ListRow(record.line, tuple(cells))
     return record

@@ -13,7 +13,7 @@ import soundfile
 from trainer.core.errors import DataError
 from trainer.data.audio.audio_io import to_mono, write_wav
 from trainer.data.audio.headers import CONVERT, AudioError, audio_facts
-from trainer.data.recordings.silence import FRAME_S, Cutting, Span, find_clips
+from trainer.data.recordings.silence import FRAME_S, SegmentationSettings, Span, find_clips
 
 AUDIO = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".aif")
 _BLOCK_FRAMES = 6000  # A minute of 10 ms frames, so that memory does not grow with the length.
@@ -68,7 +68,7 @@ def find_recordings(
 
 
 def cut_recording(
-    recording: Recording, folder: Path, cutting: Cutting
+    recording: Recording, folder: Path, cutting: SegmentationSettings
 ) -> Iterator[tuple[str, Span]]:
     """Write the clips of a recording as 16-bit WAV at its own rate; yield their names and spans.
 

@@ -18,7 +18,7 @@ _BLIP_S = 0.06  # Shorter sounds are clicks, not speech.
 
 
 @dataclass(frozen=True)
-class Cutting:
+class SegmentationSettings:
     """Settings of the cutter, in seconds; `pause_s` is the shortest pause to cut at."""
 
     shortest_s: float = 1.0
@@ -43,7 +43,7 @@ class Span:
         return self.end_s - self.start_s
 
 
-def find_clips(levels: np.ndarray, cutting: Cutting) -> list[Span]:
+def find_clips(levels: np.ndarray, cutting: SegmentationSettings) -> list[Span]:
     """Return the clips of a recording, in order, none longer than `cutting.longest_s`.
 
     Cuts are placed in pauses, preferably long ones; speech without pauses is cut at its quietest
@@ -88,7 +88,7 @@ def find_speech(levels: np.ndarray, pause_s: float) -> list[Span]:
     return [Span(start, end) for start, end in joined if end - start >= _BLIP_S]
 
 
-def _split_run(run: Span, levels: np.ndarray, cutting: Cutting) -> list[Span]:
+def _split_run(run: Span, levels: np.ndarray, cutting: SegmentationSettings) -> list[Span]:
     """Split speech that is too long for a clip at its quietest points."""
     parts = []
     start_s, room_s = run.start_s, cutting.longest_s - 2 * cutting.margin_s
@@ -103,7 +103,7 @@ def _split_run(run: Span, levels: np.ndarray, cutting: Cutting) -> list[Span]:
     return [*parts, Span(start_s, run.end_s)]
 
 
-def _group(runs: Sequence[Span], cutting: Cutting) -> list[tuple[int, int]]:
+def _group(runs: Sequence[Span], cutting: SegmentationSettings) -> list[tuple[int, int]]:
     """Group runs into clips (first, last) at the least total cost, by dynamic programming."""
     room_s = cutting.longest_s - 2 * cutting.margin_s
     best: list[tuple[float, int]] = [(0.0, 0)]  # of the first n runs: cost, first of the last clip
@@ -123,7 +123,9 @@ def _group(runs: Sequence[Span], cutting: Cutting) -> list[tuple[int, int]]:
     return groups[::-1]
 
 
-def _cost(runs: Sequence[Span], first: int, length_s: float, cutting: Cutting) -> float:
+def _cost(
+    runs: Sequence[Span], first: int, length_s: float, cutting: SegmentationSettings
+) -> float:
     """Return the cost of a clip: deviation from the middle length, and a cut in a short pause."""
     wanted_s = (cutting.shortest_s + cutting.longest_s) / 2
     oddness = (length_s - wanted_s) / wanted_s

@@ -15,7 +15,7 @@ _EXAMPLES = 8
 _LETTERS = 200
 
 
-def describe_alphabet(
+def describe_charset_coverage(
     family: ModelFamily, base: Path | None, options: Any, clips: Sequence[Clip]
 ) -> dict[str, Any]:
     """Return unknown characters with the clips and minutes that contain them, and example texts.
@@ -23,9 +23,9 @@ def describe_alphabet(
     JSON values: `letters` (most minutes first), `examples` (texts with unknown characters first),
     `minutes` (of clips with any unknown character). Empty if the family has no `reads`.
     """
-    if family.reads is None or not clips:
+    if family.preview_texts is None or not clips:
         return {}
-    readings = family.reads(base, options, [(clip.text, clip.language) for clip in clips])
+    readings = family.preview_texts(base, options, [(clip.text, clip.language) for clip in clips])
     count: Counter[str] = Counter()
     minutes: defaultdict[str, float] = defaultdict(float)
     touched = 0.0

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 
-class Rows:
+class SequenceLayout:
     """Positions of prompt, text and audio in a batch of contiguous rows."""
 
     def __init__(self, num_prompt: int, num_texts: list[int], num_audios: list[int]) -> None:

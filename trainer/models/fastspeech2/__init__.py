@@ -6,7 +6,7 @@ from trainer.core.specs import Featurizer, ModelFamily
 from trainer.models._layers.mel import MelSettings
 from trainer.models.fastspeech2.checkpoint.weights import export, load
 from trainer.models.fastspeech2.inference.synthesis import stream, synthesize
-from trainer.models.fastspeech2.inference.text_preview import read_texts
+from trainer.models.fastspeech2.inference.text_preview import preview_texts
 from trainer.models.fastspeech2.options import Options
 from trainer.models.fastspeech2.training.batches import collate, counts
 from trainer.models.fastspeech2.training.featurizer import SpeechFeaturizer
@@ -37,7 +37,7 @@ FAMILY = ModelFamily(
     synthesize=synthesize,
     export=export,
     stream=stream,
-    reads=read_texts,
+    preview_texts=preview_texts,
     synthetic=SYNTHETIC,
     # The best rates of the sweeps in benchmarks/results/race_all.json (small size, bundled base, 37
     # steps). Kron is the exception: its best rate diverged over 150 steps, a tenth of it did well.

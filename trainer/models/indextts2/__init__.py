@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from trainer.core.specs import Featurizer, ModelFamily
-from trainer.models.indextts2.checkpoint.base_model import open_start
+from trainer.models.indextts2.checkpoint.base_model import open_base_model
 from trainer.models.indextts2.checkpoint.weights import export, load, publish, terms
 from trainer.models.indextts2.inference.code_plot import illustrate
 from trainer.models.indextts2.inference.synthesis import silence, synthesize
-from trainer.models.indextts2.inference.text_preview import read_texts
+from trainer.models.indextts2.inference.text_preview import preview_texts
 from trainer.models.indextts2.options import Options
 from trainer.models.indextts2.training.batches import collate, counts
 from trainer.models.indextts2.training.featurizer import IndexFeaturizer
@@ -19,7 +19,7 @@ from trainer.models.indextts2.training.synthetic import SYNTHETIC
 
 def make_featurizer(base: Path | None, options: Options) -> Featurizer:
     """Return the featurizer for a base."""
-    return IndexFeaturizer(open_start(base), options)
+    return IndexFeaturizer(open_base_model(base), options)
 
 
 FAMILY = ModelFamily(
@@ -47,6 +47,6 @@ FAMILY = ModelFamily(
     terms=terms,
     silent=silence,
     illustrate=illustrate,
-    reads=read_texts,
+    preview_texts=preview_texts,
     synthetic=SYNTHETIC,
 )

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from trainer.core.specs import Featurizer, ModelFamily
 from trainer.core.types import Features
-from trainer.models.xtts.checkpoint.base_model import open_start
+from trainer.models.xtts.checkpoint.base_model import open_base_model
 from trainer.models.xtts.inference.synthesis import checks, stream, synthesize
-from trainer.models.xtts.inference.text_preview import read_texts
+from trainer.models.xtts.inference.text_preview import preview_texts
 from trainer.models.xtts.network.sizes import GptSizes
 from trainer.models.xtts.options import Options
 from trainer.models.xtts.training.batches import Collate, counts, make_collate
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def make_featurizer(base: Path | None, options: Options) -> Featurizer:
     """Return the featurizer for a base, whose DVAE it uses."""
-    return XttsFeaturizer(open_start(base))
+    return XttsFeaturizer(open_base_model(base))
 
 
 def collate(clips: "Sequence[Features]") -> "dict[str, Tensor]":
@@ -75,6 +75,6 @@ FAMILY = ModelFamily(
     publish=publish,
     terms=terms,
     stream=stream,
-    reads=read_texts,
+    preview_texts=preview_texts,
     synthetic=SYNTHETIC,
 )

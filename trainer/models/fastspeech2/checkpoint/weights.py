@@ -19,7 +19,7 @@ from trainer.core.errors import CheckpointError
 from trainer.models._weights import (
     FACTS_FILE,
     WEIGHTS_FILE,
-    describe_misfit,
+    describe_mismatch,
     require_format,
     shapes_of,
     write_own,
@@ -49,7 +49,7 @@ def load(base: Path | None, options: Options, facts: dict[str, Any]) -> FastSpee
     base_facts, state = read_base(base)
     require_same_shape(base_facts, sizes, base)
     state = _map_rows(state, model, base_facts, facts)
-    if misfit := describe_misfit(shapes_of(state), shapes_of(model.state_dict())):
+    if misfit := describe_mismatch(shapes_of(state), shapes_of(model.state_dict())):
         raise CheckpointError(
             f"{base} does not match this network; {misfit}. Choose a checkpoint of the same size."
         )

@@ -4,23 +4,23 @@ import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.core.specs import Reading
+from trainer.core.specs import TextPreview
 from trainer.data.text.normalization import clean_text
 from trainer.models.fastspeech2.checkpoint.weights import read_base
 from trainer.models.fastspeech2.options import Options
 from trainer.models.fastspeech2.tokens import is_speakable, split_symbols
 
 
-def read_texts(
+def preview_texts(
     base: Path | None, options: Options, texts: Sequence[tuple[str, str]]
-) -> list[Reading]:
+) -> list[TextPreview]:
     """Return how each (text, language) is read; without a base, no symbol is unknown."""
     known = set(read_base(base)[0]["symbols"]) if base is not None else None
     words = [text for text, _ in texts]
     languages = [language for _, language in texts]
     spelled = split_symbols(words, languages, options.tokens)
     return [
-        Reading(clean_text(text, language), tuple(symbols), _unknown(symbols, known))
+        TextPreview(clean_text(text, language), tuple(symbols), _unknown(symbols, known))
         for (text, language), symbols in zip(texts, spelled, strict=True)
     ]
 

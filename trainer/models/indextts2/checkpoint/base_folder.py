@@ -29,7 +29,7 @@ from trainer.models.indextts2.network.codec import CodecEncoder, CodecSizes
 from trainer.models.indextts2.network.gpt import CONDITIONING, UnifiedVoice
 from trainer.models.indextts2.network.sizes import TINY, Sizes
 from trainer.models.indextts2.text.tokenizer import ByteTokenizer
-from trainer.safe_unpickle import Job, Routes, convert_pickles, write_tensors
+from trainer.safe_unpickle import Conversion, Routes, convert_pickles, write_tensors
 
 FORMAT = 1
 GPT_FILE, CONDITIONING_FILE = "gpt.safetensors", "conditioning.safetensors"
@@ -164,9 +164,9 @@ def _convert(gpt: Path, partial: Path) -> None:
             f"{gpt.parent} has no bpe.model, which is needed to turn text into tokens. Copy the "
             f"bpe.model that belongs to {gpt.name} into that folder."
         )
-    jobs = [Job(gpt, partial / "model", _routes())]
+    jobs = [Conversion(gpt, partial / "model", _routes())]
     if stats_path.is_file():
-        jobs.append(Job(stats_path, partial / "stats", {"": ("stats", "")}))
+        jobs.append(Conversion(stats_path, partial / "stats", {"": ("stats", "")}))
     convert_pickles(jobs)
     for path in partial.glob("*/*.safetensors"):
         path.rename(partial / path.name)

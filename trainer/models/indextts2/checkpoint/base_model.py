@@ -39,7 +39,7 @@ class OwnCheckpoint(Base):
         return trained or super().conditioning_state()
 
 
-def open_start(base: Path | None) -> Base:
+def open_base_model(base: Path | None) -> Base:
     """Open the base of a run; without one, a random base.
 
     Raises:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from trainer.core.errors import CheckpointError
-from trainer.models._weights import describe_misfit, shapes_of
+from trainer.models._weights import describe_mismatch, shapes_of
 from trainer.models.indextts2.network.gpt import CONDITIONING, UnifiedVoice
 from trainer.models.indextts2.network.sizes import ConformerSizes, Sizes
 
@@ -94,7 +94,7 @@ def check_state(shapes: dict[str, tuple[int, ...]], sizes: Sizes) -> None:
         )
     with torch.device("meta"):
         model = UnifiedVoice(sizes, with_conditioning=True)
-    if misfit := describe_misfit(shapes, shapes_of(model.state_dict())):
+    if misfit := describe_mismatch(shapes, shapes_of(model.state_dict())):
         raise CheckpointError(
             f"The weights do not match IndexTTS-2 ({misfit}). Download gpt.pth again, or choose "
             "the published one."

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from trainer.core.errors import CheckpointError
-from trainer.models._weights import describe_misfit, link, on_host, shapes_of, write_own
+from trainer.models._weights import describe_mismatch, link, on_host, shapes_of, write_own
 from trainer.models.indextts2.checkpoint.base_folder import Base
-from trainer.models.indextts2.checkpoint.base_model import LINKED_FILES, open_start
+from trainer.models.indextts2.checkpoint.base_model import LINKED_FILES, open_base_model
 from trainer.models.indextts2.checkpoint.export import DISCLAIMER, write_published
 from trainer.models.indextts2.network.codec import CODEC_LICENCE
 from trainer.models.indextts2.network.gpt import UnifiedVoice
@@ -41,7 +41,7 @@ def load(base: Path | None, options: Options, facts: dict[str, Any]) -> FineTune
     Raises:
         CheckpointError: the base is missing, damaged or of another shape.
     """
-    start = open_start(base)
+    start = open_base_model(base)
     # On the meta device, no time is spent on initial weights that are replaced below.
     with torch.device("meta"):
         model = network(options, facts)
@@ -51,7 +51,7 @@ def load(base: Path | None, options: Options, facts: dict[str, Any]) -> FineTune
     # A run with another bpe.model maps the text tables once; its own checkpoints already have it.
     if base64.b64decode(facts["bpe_model"]) != start.bpe_model and facts["text_rows"]:
         state |= {name: map_rows(state[name], facts["text_rows"]) for name in _TEXT_TABLES}
-    if misfit := describe_misfit(shapes_of(state), shapes_of(model.state_dict())):
+    if misfit := describe_mismatch(shapes_of(state), shapes_of(model.state_dict())):
         raise CheckpointError(
             f"The weights in {base} do not match this run ({misfit}). Choose the base that the run "
             "was started with."
@@ -109,7 +109,7 @@ def publish(model: nn.Module, facts: dict[str, Any], folder: Path, bf16: bool) -
 
 def terms(base: Path | None, options: Options) -> str:
     """Return sentences with the licences of all weights that are used."""
-    found = [open_start(base).licence]
+    found = [open_base_model(base).licence]
     if options.w2v_bert:
         found.append(W2V_BERT_LICENCE)
     if options.codec:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trainer.core.errors import DataError
 from trainer.core.types import Features
-from trainer.models._layers.packing import Rows, join_ids, pad_ids
+from trainer.models._layers.packing import SequenceLayout, join_ids, pad_ids
 from trainer.models.indextts2.network.sizes import Sizes
 
 OWN_EMOTION = 7
@@ -61,7 +61,9 @@ def collate(clips: Sequence[Features]) -> dict[str, Tensor]:
         _check_length(clip)
     texts = [join_ids(start_text, clip["tokens"], [stop_text]) for clip in clips]
     audios = [join_ids(start_audio, clip["codes"], []) for clip in clips]
-    rows = Rows(num_prompt, [len(text) for text in texts], [len(audio) for audio in audios])
+    rows = SequenceLayout(
+        num_prompt, [len(text) for text in texts], [len(audio) for audio in audios]
+    )
     targets = [np.append(audio[1:], stop_audio) for audio in audios]
     # The stop of the text predicts nothing: the audio after it starts with a fixed token.
     text_places = [range(num_prompt, num_prompt + len(text) - 1) for text in texts]

@@ -12,7 +12,7 @@ from trainer.core.specs import Corpus, Progress
 from trainer.core.types import Clip, Features
 from trainer.models._survey import number_speakers, read_clips
 from trainer.models.indextts2.checkpoint.base_folder import Base
-from trainer.models.indextts2.checkpoint.base_model import FORMAT, open_start
+from trainer.models.indextts2.checkpoint.base_model import FORMAT, open_base_model
 from trainer.models.indextts2.network.codec import CODEC_LICENCE
 from trainer.models.indextts2.network.sizes import OUTPUT_RATE, Sizes
 from trainer.models.indextts2.options import Options
@@ -34,7 +34,7 @@ def survey(
         CheckpointError: the base or the bpe.model cannot be used.
         MissingDependency: text has to be tokenized, but sentencepiece is not installed.
     """
-    start = open_start(base)
+    start = open_base_model(base)
     bpe_model = read_bpe(start, options)
     is_new = bpe_model != start.bpe_model
     # Upstream's text tables have one row more than the tokenizer has tokens.

@@ -13,7 +13,7 @@ import numpy as np
 from trainer.core.specs import Corpus, SyntheticSpec
 from trainer.core.types import Clip, Features
 from trainer.models.indextts2.checkpoint.base_folder import RANDOM_LICENCE, config_of
-from trainer.models.indextts2.checkpoint.base_model import FORMAT, open_start
+from trainer.models.indextts2.checkpoint.base_model import FORMAT, open_base_model
 from trainer.models.indextts2.checkpoint.weights import network
 from trainer.models.indextts2.network.sizes import (
     CODES_A_SECOND,
@@ -48,7 +48,7 @@ def make_synthetic(base: Path | None, options: Options, clips: Sequence[Clip], s
     With a base, texts are tokenized as in a run, otherwise as bytes; an empty text counts as
     fluent speech.
     """
-    start = None if size else open_start(base)
+    start = None if size else open_base_model(base)
     sizes = _SIZES[size] if start is None else start.sizes
     bpe_model = b"" if start is None else start.bpe_model
     rng = np.random.default_rng(0)

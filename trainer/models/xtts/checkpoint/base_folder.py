@@ -31,7 +31,7 @@ from trainer.models.xtts.checkpoint.shapes import check_vocabulary, read_sizes, 
 from trainer.models.xtts.network.sizes import TINY, Sizes
 from trainer.safe_unpickle import (
     TENSOR,
-    Job,
+    Conversion,
     Refused,
     Routes,
     convert_pickles,
@@ -305,13 +305,15 @@ def _convert(files: _Files, partial: Path) -> None:
 def _convert_tensors(files: _Files, partial: Path) -> dict[str, list[str]]:
     """Write the tensors of all files; return the names of each speaker's two tensors."""
     is_pickle = files.model.suffix != ".safetensors"
-    jobs = [Job(files.model, partial / "model", _model_routes(files.dvae is None))] * is_pickle
+    jobs = [
+        Conversion(files.model, partial / "model", _model_routes(files.dvae is None))
+    ] * is_pickle
     if files.dvae:
-        jobs.append(Job(files.dvae, partial / "dvae", {"": ("dvae", "")}))
+        jobs.append(Conversion(files.dvae, partial / "dvae", {"": ("dvae", "")}))
     if files.mel_stats:
-        jobs.append(Job(files.mel_stats, partial / "stats", {"": ("stats", MEL_STATS)}))
+        jobs.append(Conversion(files.mel_stats, partial / "stats", {"": ("stats", MEL_STATS)}))
     if files.speakers:
-        jobs.append(Job(files.speakers, partial / "speakers", {"": ("speakers", "")}))
+        jobs.append(Conversion(files.speakers, partial / "speakers", {"": ("speakers", "")}))
     if not is_pickle:
         _split_safetensors(files.model, partial)
     values = convert_pickles(jobs) if jobs else []

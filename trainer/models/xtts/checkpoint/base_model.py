@@ -22,7 +22,7 @@ class OwnCheckpoint(Base):
         return load_file(self.folder / WEIGHTS_FILE)
 
 
-def open_start(base: Path | None) -> Base:
+def open_base_model(base: Path | None) -> Base:
     """Open the base of a run; without one, a random base.
 
     Raises:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trainer.core.errors import CheckpointError
 from trainer.models._layers.perceiver import HEAD_WIDTH
-from trainer.models._weights import describe_misfit, shapes_of
+from trainer.models._weights import describe_mismatch, shapes_of
 from trainer.models.xtts.network.dvae import dvae_sizes, load_dvae
 from trainer.models.xtts.network.gpt import XttsGpt
 from trainer.models.xtts.network.sizes import DvaeSizes, GptSizes, Sizes
@@ -106,7 +106,7 @@ def check_gpt(state: State, sizes: GptSizes) -> None:
         )
     with torch.device("meta"):
         expected = shapes_of(XttsGpt(sizes).state_dict())
-    if misfit := describe_misfit(shapes_of(state), expected):
+    if misfit := describe_mismatch(shapes_of(state), expected):
         raise CheckpointError(
             f"The GPT does not match XTTS v2 ({misfit}). Download the file again, or choose the "
             "published one."

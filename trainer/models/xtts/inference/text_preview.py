@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.core.specs import Reading
-from trainer.models.xtts.checkpoint.base_model import open_start
+from trainer.core.specs import TextPreview
+from trainer.models.xtts.checkpoint.base_model import open_base_model
 from trainer.models.xtts.options import Options
 from trainer.models.xtts.text.tokenizer import UNKNOWN, XttsTokenizer
 
 
-def read_texts(
+def preview_texts(
     base: Path | None, options: Options, texts: Sequence[tuple[str, str]]
-) -> list[Reading]:
+) -> list[TextPreview]:
     """Return how each (text, language) is read with the vocabulary of the base."""
-    tokenizer = XttsTokenizer(open_start(base).vocab_json, amharic_g2p=options.amharic_g2p)
+    tokenizer = XttsTokenizer(open_base_model(base).vocab_json, amharic_g2p=options.amharic_g2p)
     found = []
     for text, language in texts:
         cleaned = tokenizer.clean(text, language)
@@ -24,5 +24,5 @@ def read_texts(
             next(in_order, piece) if piece == UNKNOWN else piece
             for piece in tokenizer.split(cleaned)
         ]
-        found.append(Reading(cleaned, tuple(pieces), tuple(dict.fromkeys(letters))))
+        found.append(TextPreview(cleaned, tuple(pieces), tuple(dict.fromkeys(letters))))
     return found

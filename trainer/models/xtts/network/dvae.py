@@ -7,7 +7,7 @@ from trainer.models.xtts.network.sizes import DvaeSizes
 from trainer.models.xtts.network.strict_loading import (
     count_modules,
     draw_weight,
-    load_frozen,
+    load_strict,
     shape_of,
 )
 
@@ -98,7 +98,7 @@ def load_dvae(state: dict[str, Tensor], sizes: DvaeSizes) -> DvaeEncoder:
         CheckpointError: weights are missing, unexpected or of another shape.
     """
     needed = {name: value for name, value in state.items() if not name.startswith(_UNUSED)}
-    return load_frozen(lambda: DvaeEncoder(sizes), needed, _WHAT)
+    return load_strict(lambda: DvaeEncoder(sizes), needed, _WHAT)
 
 
 def random_dvae_state(sizes: DvaeSizes, generator: torch.Generator) -> dict[str, Tensor]:

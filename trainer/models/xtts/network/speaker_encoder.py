@@ -14,7 +14,7 @@ from trainer.models.xtts.network.strict_loading import (
     below,
     count_modules,
     draw_weight,
-    load_frozen,
+    load_strict,
     shape_of,
 )
 
@@ -185,7 +185,7 @@ def load_speaker_encoder(state: dict[str, Tensor], sizes: SpeakerSizes) -> Speak
     Raises:
         CheckpointError: weights are missing, unexpected or of another shape.
     """
-    return load_frozen(lambda: SpeakerEncoder(sizes), below(state, _PREFIX), _WHAT)
+    return load_strict(lambda: SpeakerEncoder(sizes), below(state, _PREFIX), _WHAT)
 
 
 def random_speaker_state(sizes: SpeakerSizes, generator: torch.Generator) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.core.errors import CheckpointError
-from trainer.models._weights import describe_misfit, shapes_of
+from trainer.models._weights import describe_mismatch, shapes_of
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -46,7 +46,7 @@ def count_modules(state: dict[str, Tensor], pattern: str, first: int = 0) -> int
     return count
 
 
-def load_frozen(make: Callable[[], Network], state: dict[str, Tensor], what: str) -> Network:
+def load_strict(make: Callable[[], Network], state: dict[str, Tensor], what: str) -> Network:
     """Make a network in eval mode without gradients from its weights; loading is strict.
 
     Raises:
@@ -57,7 +57,7 @@ def load_frozen(make: Callable[[], Network], state: dict[str, Tensor], what: str
     with torch.device("meta"):
         network = make()
     expected = network.state_dict()
-    if misfit := describe_misfit(shapes_of(state), shapes_of(expected)):
+    if misfit := describe_mismatch(shapes_of(state), shapes_of(expected)):
         raise CheckpointError(
             f"{what} does not match XTTS v2 ({misfit}). Choose the weights of a published XTTS v2 "
             "folder, or of a checkpoint that was trained from one."

@@ -16,7 +16,7 @@ from trainer.models.xtts.network.strict_loading import (
     below,
     count_modules,
     draw_weight,
-    load_frozen,
+    load_strict,
     shape_of,
 )
 
@@ -95,7 +95,7 @@ def load_vocoder(state: dict[str, Tensor], sizes: VocoderSizes) -> XttsVocoder:
     """
     folded = fold_weight_norm(below(state, _PREFIX))
     needed = {_PREFIX + name: value for name, value in folded.items()}
-    return load_frozen(lambda: XttsVocoder(sizes), needed, _WHAT)
+    return load_strict(lambda: XttsVocoder(sizes), needed, _WHAT)
 
 
 def random_vocoder_state(sizes: VocoderSizes, generator: torch.Generator) -> dict[str, Tensor]:

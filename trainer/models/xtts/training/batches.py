@@ -19,7 +19,7 @@ from torch import Tensor
 
 from trainer.core.errors import DataError
 from trainer.core.types import Features
-from trainer.models._layers.packing import Rows, join_ids, pad_ids
+from trainer.models._layers.packing import SequenceLayout, join_ids, pad_ids
 from trainer.models.xtts.network.sizes import CODE_STRIDE, HOP_LENGTH, GptSizes
 
 IGNORED = -100
@@ -61,7 +61,7 @@ def make_collate(sizes: GptSizes, upstream: bool = False) -> Collate:
         audios = [join_ids(sizes.start_audio, clip["codes"], stops) for clip in clips]
         # Upstream's masking hides the text's STOP, so the row leaves it out.
         num_texts = [len(text) - upstream for text in texts]
-        rows = Rows(sizes.num_latents, num_texts, [len(audio) for audio in audios])
+        rows = SequenceLayout(sizes.num_latents, num_texts, [len(audio) for audio in audios])
         targets = _audio_targets(clips, sizes, upstream)
         return {
             "text_ids": pad_ids(texts),

@@ -13,7 +13,7 @@ from trainer.core.specs import Corpus, Progress
 from trainer.core.types import Clip, Features
 from trainer.models._survey import number_speakers, read_clips
 from trainer.models.xtts.checkpoint.base_folder import Base
-from trainer.models.xtts.checkpoint.base_model import FORMAT, open_start
+from trainer.models.xtts.checkpoint.base_model import FORMAT, open_base_model
 from trainer.models.xtts.network.sizes import CODE_STRIDE, OUTPUT_RATE, SAMPLE_RATE, Sizes
 from trainer.models.xtts.options import LAYERS, Options
 from trainer.models.xtts.text.cleaning import plain_language
@@ -40,7 +40,7 @@ def survey(
         DataError: no train clip is usable.
         CheckpointError: the base checkpoint cannot be used.
     """
-    start = open_start(base)
+    start = open_base_model(base)
     progress("Reading the text", 0, len(clips))
     extension = _extend(start.vocab_json, clips, options)
     _require_trainable(extension, options)

@@ -14,7 +14,7 @@ from torch import nn
 from trainer.core.errors import DataError
 from trainer.core.specs import Corpus, SyntheticSpec
 from trainer.core.types import Clip, Features
-from trainer.models.xtts.checkpoint.base_model import FORMAT, open_start
+from trainer.models.xtts.checkpoint.base_model import FORMAT, open_base_model
 from trainer.models.xtts.checkpoint.random_base import blank_vocab, complete_sizes, config_of
 from trainer.models.xtts.inference.voice import SpeakingGpt
 from trainer.models.xtts.network.sizes import (
@@ -44,7 +44,7 @@ def make_synthetic(base: Path | None, options: Options, clips: Sequence[Clip], s
 
     A text is tokenized as in a run; an empty one counts as fluent speech.
     """
-    vocab = open_start(base).vocab_json if base or not size else blank_vocab()
+    vocab = open_base_model(base).vocab_json if base or not size else blank_vocab()
     sizes = _sizes_of(base, options, vocab, size)
     tokenizer = XttsTokenizer(vocab, amharic_g2p=options.amharic_g2p)
     gpt = sizes.gpt
@@ -79,7 +79,7 @@ def _sizes_of(base: Path | None, options: Options, vocab: str, size: str) -> Siz
     if size:
         sizes = replace(TINY, gpt=_SIZES[size])
         return sizes if sizes.gpt.num_text_tokens else complete_sizes(sizes, vocab)
-    sizes = open_start(base).sizes
+    sizes = open_base_model(base).sizes
     layers = LAYERS.get(options.size, sizes.gpt.layers)
     return replace(sizes, gpt=replace(sizes.gpt, layers=layers))
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from trainer.core.errors import CheckpointError
 from trainer.data.audio.audio_io import write_wav
-from trainer.models._weights import describe_misfit, link, on_host, shapes_of, write_own
-from trainer.models.xtts.checkpoint.base_model import FROZEN_FILES, open_start
+from trainer.models._weights import describe_mismatch, link, on_host, shapes_of, write_own
+from trainer.models.xtts.checkpoint.base_model import FROZEN_FILES, open_base_model
 from trainer.models.xtts.checkpoint.export import publish_folder
 from trainer.models.xtts.inference.generation import Sampling
 from trainer.models.xtts.inference.voice import VOICES_FILE, SpeakingGpt, Voice, own_model
@@ -27,7 +27,7 @@ def load(base: Path | None, options: Options, facts: dict[str, Any]) -> Speaking
         CheckpointError: the base is missing, damaged or of another shape.
     """
     sizes = Sizes.from_json(facts["sizes"])
-    start = open_start(base)
+    start = open_base_model(base)
     if start.sizes.gpt.layers == sizes.gpt.layers:
         # On the meta device, no time is spent on initial weights that are replaced below.
         with torch.device("meta"):
@@ -35,7 +35,7 @@ def load(base: Path | None, options: Options, facts: dict[str, Any]) -> Speaking
         # Training needs fp32 weights, but a folder may have been exported in bf16.
         state = {name: value.float() for name, value in start.gpt_state().items()}
         state = _map_text(state, start.vocab_json, facts)
-        if misfit := describe_misfit(shapes_of(state), shapes_of(model.state_dict())):
+        if misfit := describe_mismatch(shapes_of(state), shapes_of(model.state_dict())):
             raise CheckpointError(
                 f"The GPT in {base} does not match XTTS v2 ({misfit}). Choose an unmodified XTTS "
                 "v2 folder, with the vocab.json that belongs to its model."
@@ -112,7 +112,7 @@ def publish(model: nn.Module, facts: dict[str, Any], folder: Path, bf16: bool) -
 
 def terms(base: Path | None, options: Options) -> str:
     """Return a sentence with the licence of a base's weights."""
-    return open_start(base).licence
+    return open_base_model(base).licence
 
 
 def _map_text(state: dict[str, Tensor], old_vocab: str, facts: dict[str, Any]) -> dict[str, Tensor]:
