@@ -29,13 +29,13 @@ def perform(studio: Studio, action: str, name: str, count: str = "") -> str:
             raise RunError(f"{name} is not training.")
         studio.library.get(name).request(action)
         return _REQUESTS[action]
-    deeds = _run_deeds(studio, name, count) | _list_deeds(studio, name)
-    if action not in deeds:
+    actions = _run_actions(studio, name, count) | _list_actions(studio, name)
+    if action not in actions:
         raise RunError(f"Unknown action '{action}'.")
-    return deeds[action]()
+    return actions[action]()
 
 
-def _run_deeds(studio: Studio, name: str, count: str) -> dict[str, Callable[[], str]]:
+def _run_actions(studio: Studio, name: str, count: str) -> dict[str, Callable[[], str]]:
     library = studio.library
 
     def resume() -> str:
@@ -67,16 +67,16 @@ def _run_deeds(studio: Studio, name: str, count: str) -> dict[str, Callable[[], 
         library.get(name).kill()
         return f"{name} was stopped immediately. Resume continues from its last checkpoint."
 
-    deeds = {"resume": resume, "more": add_steps, "queue": queue, "discard": discard}
-    return deeds | {"rescue": start_again, "kill": kill}
+    actions = {"resume": resume, "more": add_steps, "queue": queue, "discard": discard}
+    return actions | {"rescue": start_again, "kill": kill}
 
 
-def _list_deeds(studio: Studio, name: str) -> dict[str, Callable[[], str]]:
+def _list_actions(studio: Studio, name: str) -> dict[str, Callable[[], str]]:
     library, queue = studio.library, studio.library.queue
 
-    def said(deed: Callable[[], Any], words: str) -> Callable[[], str]:
+    def said(fn: Callable[[], Any], words: str) -> Callable[[], str]:
         def do() -> str:
-            deed()
+            fn()
             return words
 
         return do

@@ -34,7 +34,7 @@ def add_endpoints(studio: Studio) -> None:
 
     def list_runs() -> dict[str, Any]:
         """Return all runs with their states, newest first."""
-        return {"runs": studio.overview.rows()}
+        return {"runs": studio.run_list.rows()}
 
     def check_dataset(train_csv: str, eval_csv: str = "", language: str = "en") -> dict[str, Any]:
         """Read lists on the server and return a summary of their clips and problems."""

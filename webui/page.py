@@ -6,7 +6,7 @@ import gradio as gr
 
 from trainer.core.device import list_devices
 from webui.api import add_endpoints
-from webui.forms.form_validation import FieldWatch
+from webui.forms.form_validation import FieldValidator
 from webui.scripts import mount, queued
 from webui.studio import Studio
 from webui.tabs import data, listen, live, race, runs, start, train
@@ -20,7 +20,7 @@ def build_page(studio: Studio) -> gr.Blocks:
         gr.HTML(_header(), js_on_load=mount("mountHeader"), elem_id="header")
         gr.HTML(apply_default_css=False, js_on_load=mount("mountStrip"), elem_id="strip")
         shown = gr.Textbox(visible=False, elem_id="shown-run")
-        watch = FieldWatch()
+        watch = FieldValidator()
         with gr.Tabs(selected="start", elem_id="tabs") as tabs:
             start_tab = start.build(studio)
             data_form = data.build(studio, watch)

@@ -21,7 +21,7 @@ from webui.scripts import STATIC, bundle
 from webui.security.login import is_logged_in
 from webui.status import describe
 from webui.studio import Studio
-from webui.views.trial_results import Trials
+from webui.views.trial_results import JobViews
 
 View = Callable[[Request], Response]
 _NEWEST_ONLY = frozenset({
@@ -53,7 +53,7 @@ def build_routes(studio: Studio) -> list[Route]:
         "/studio/runs/{name}/takes": runs.takes,
         "/studio/runs/{name}/takes/{take}.wav": runs.take,
         "/studio/speech": speeches.speech,
-    } | Trials(studio).views()
+    } | JobViews(studio).views()
     routes = [Route(path, _answering(view), methods=["GET"]) for path, view in views.items()]
     return [*routes, Route("/studio/page/{file}", page_file, methods=["GET"])]
 
@@ -91,13 +91,13 @@ class _Runs:
         self._library = studio.library
 
     def active(self, request: Request) -> Response:
-        return _json({"active": self._studio.overview.active()})
+        return _json({"active": self._studio.run_list.active()})
 
     def table(self, request: Request) -> Response:
         most = _number(request, "most", 500, 1, 10_000)
         queue, trash = self._library.queue, self._library.trash
         waiting = [entry.name for entry in queue.waiting()]
-        values = {"runs": self._studio.overview.rows(most), "discarded": trash.count()}
+        values = {"runs": self._studio.run_list.rows(most), "discarded": trash.count()}
         return _json(values | {"queue": {"paused": queue.is_paused, "names": waiting}})
 
     def trash(self, request: Request) -> Response:
@@ -196,7 +196,7 @@ class _Runs:
         return FileResponse(path, media_type="audio/wav")
 
     def _others(self, name: str) -> list[dict[str, Any]]:
-        return [row for row in self._studio.overview.active() if row["name"] != name]
+        return [row for row in self._studio.run_list.active() if row["name"] != name]
 
 
 def _picture(request: Request, file: str, draw: Callable[[str], bytes]) -> Response:

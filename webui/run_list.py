@@ -16,7 +16,7 @@ from trainer.runs.run_store import RunStore
 from webui.status import describe
 
 
-class Overview:
+class RunList:
     """The rows of the run table, cached by the size and modification time of each event log."""
 
     def __init__(self, library: RunStore) -> None:

@@ -14,10 +14,10 @@ from trainer.runs.run_store import RunStore
 from webui.page import build_head, build_page
 from webui.routes import build_routes
 from webui.security.login import LoginPage
-from webui.security.origin_check import Guard
-from webui.security.rate_limit import Brake, LoginBrake
-from webui.security.request_limits import Allowance, Limits
-from webui.security.token_auth import Gate, stored_token
+from webui.security.origin_check import OriginCheck
+from webui.security.rate_limit import LoginRateLimit, RateLimiter
+from webui.security.request_limits import BodyLimit, UploadLimits
+from webui.security.token_auth import TokenAuth, stored_token
 from webui.studio import Studio
 from webui.theme import build_theme
 
@@ -58,14 +58,14 @@ def serve(args: argparse.Namespace, scratch: Path, home: Path, port: int) -> Non
         app_kwargs={
             "routes": build_routes(studio),
             "middleware": [
-                Middleware(Guard, hosts=[args.host, *args.allow_host]),
-                *([Middleware(Gate, token=token)] if token else []),
+                Middleware(OriginCheck, hosts=[args.host, *args.allow_host]),
+                *([Middleware(TokenAuth, token=token)] if token else []),
                 *(
-                    [Middleware(LoginBrake, brake=Brake()), Middleware(LoginPage)]
+                    [Middleware(LoginRateLimit, brake=RateLimiter()), Middleware(LoginPage)]
                     if args.auth
                     else []
                 ),
-                Middleware(Limits, allowance=Allowance(max_bytes, uploads)),
+                Middleware(BodyLimit, allowance=UploadLimits(max_bytes, uploads)),
             ],
             "docs_url": None,
             "redoc_url": None,

@@ -16,9 +16,9 @@ from trainer.data.lists.manifest import Manifest, Progress, no_progress, read_ma
 from trainer.profiling.measurements import list_kept
 from trainer.runs.run import Run
 from trainer.runs.run_store import RunStore
-from webui.jobs.background_job import Errand
+from webui.jobs.background_job import BackgroundJob
 from webui.jobs.races import Races
-from webui.run_list import Overview
+from webui.run_list import RunList
 
 _RUNS_ASKED = 20
 """So many of the newest runs are asked how long a step takes; reading a long log costs seconds."""
@@ -39,21 +39,21 @@ class Studio:
     scratch: Path
     uploads: Path
     home: Path
-    overview: Overview = field(init=False)
+    run_list: RunList = field(init=False)
     races: Races = field(init=False)
-    rates: Errand = field(init=False)
-    measuring: Errand = field(init=False)
-    cutting: Errand = field(init=False)
+    rates: BackgroundJob = field(init=False)
+    measuring: BackgroundJob = field(init=False)
+    cutting: BackgroundJob = field(init=False)
     _manifests: dict[DataConfig, Manifest] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        errands = self.library.folder / ".page" / "errands"
+        jobs = self.library.folder / ".page" / "errands"
         parts = {
-            "overview": Overview(self.library),
+            "run_list": RunList(self.library),
             "races": Races(self.library.folder / "races"),
-            "rates": Errand(errands / "rates"),
-            "measuring": Errand(errands / "measuring"),
-            "cutting": Errand(errands / "cutting"),
+            "rates": BackgroundJob(jobs / "rates"),
+            "measuring": BackgroundJob(jobs / "measuring"),
+            "cutting": BackgroundJob(jobs / "cutting"),
         }
         for name, part in parts.items():
             object.__setattr__(self, name, part)
@@ -68,7 +68,7 @@ class Studio:
         None if none of the newest `_RUNS_ASKED` runs on this machine did such steps.
         """
         wanted = _step_facts(config)
-        for row in self.overview.rows(_RUNS_ASKED):
+        for row in self.run_list.rows(_RUNS_ASKED):
             if not row.get("median_s_per_step"):
                 continue
             with suppress(TimbreError):

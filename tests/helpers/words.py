@@ -51,7 +51,8 @@ NOT_SAID = {
     # For machines, or said before there is a page to translate.
     "({} to {}),", "ArrowLeft", "ArrowRight", "AudioError", "AudioFacts", "Bearer",
     "Cache-Control", "Connection", "Content-Disposition", "Content-Security-Policy",
-    "Cross-Origin-Opener-Policy", "Cross-Origin-Resource-Policy", "Ctrl + Enter", "Draft", "Enter",
+    "Cross-Origin-Opener-Policy", "Cross-Origin-Resource-Policy", "Ctrl + Enter", "TextEdits",
+    "Enter",
     "Esc", "Escape", "IBM Plex Mono", "IBM Plex Sans", "Manifest", "Noto Naskh Arabic",
     "Noto Sans Ethiopic", "Noto Sans KR", "Referrer-Policy", "Source", "Speech was interrupted: %s",
     "Timbre runs at {} - runs are stored in {}", "card court-card", "charts two", "chip chip-{}",

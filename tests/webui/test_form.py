@@ -19,13 +19,13 @@ from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfi
 from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
 from trainer.data.lists.manifest import read_manifest
 from webui.forms.form import OptionsForm
-from webui.forms.form_validation import about_lists, marks
+from webui.forms.form_validation import about_lists, field_errors
 from webui.forms.run_form import DataForm, RunForm
 from webui.studio import Studio
 from webui.tabs.data import store_upload
 from webui.tabs.start import machine_facts
 from webui.tabs.train import preset_shown, with_preset
-from webui.views.clip_table import Look, ledger_page, report
+from webui.views.clip_table import TableView, ledger_page, report
 from webui.views.lr_curve import draw_lr_curve
 
 _ENTRIES = [
@@ -177,7 +177,7 @@ def test_contradictions_between_fields_are_refused(run_form: RunForm) -> None:
     with pytest.raises(ConfigError, match="Set one") as caught:
         run_form.config(values, DataConfig())
 
-    told = json.loads(marks(caught.value.problems, run_form.components))
+    told = json.loads(field_errors(caught.value.problems, run_form.components))
     assert [mark["field"] for mark in told["marks"]] == ["training-steps", "training-epochs"]
 
 
@@ -190,7 +190,7 @@ def test_every_problem_of_a_field_is_told_with_the_place_of_the_field(run_form: 
     with pytest.raises(ConfigError) as caught:
         run_form.config(values, DataConfig())
 
-    told = json.loads(marks(caught.value.problems, run_form.components, pressed=True))
+    told = json.loads(field_errors(caught.value.problems, run_form.components, pressed=True))
     found = {mark["field"]: mark["folds"] for mark in told["marks"]}
     assert found == {
         "family-fastspeech2-size": [],
@@ -221,7 +221,7 @@ def test_every_check_of_the_trainer_that_is_about_a_field_of_the_page_finds_it(
             resolve(config)
         problems += caught.value.problems
 
-    told = json.loads(marks(problems, run_form.components | set(data.widgets.values())))
+    told = json.loads(field_errors(problems, run_form.components | set(data.widgets.values())))
 
     assert sorted(mark["field"] for mark in told["marks"]) == [
         "base", "data-eval_csv", "data-train_csv", "family-fastspeech2-ctc_model",
@@ -302,7 +302,7 @@ def test_foreign_words_in_the_report_are_escaped(clips_csv: Path) -> None:
 def test_only_problems_leaves_the_kept_rows_out(clips_csv: Path) -> None:
     manifest = read_manifest(DataConfig(train_csv=str(clips_csv)))
 
-    rows, _ = ledger_page(manifest, Look(only_problems=True))
+    rows, _ = ledger_page(manifest, TableView(only_problems=True))
 
     assert [row[7] for row in rows] == ["missing.wav"]
     assert all(isinstance(cell, str) for row in rows for cell in row)

@@ -12,8 +12,8 @@ from trainer.data.lists.findings import find_outliers
 from trainer.data.lists.manifest import Manifest, read_manifest
 from trainer.data.lists.preview import preview_list
 from webui.actions import as_shown
-from webui.views.clip_table import describe_columns, report, what_to_look_at
-from webui.views.compatibility_check import describe_charset_coverage, describe_fitness, safe
+from webui.views.clip_table import describe_columns, findings_table, report
+from webui.views.compatibility_check import describe_charset_coverage, describe_fitness, escape_html
 
 EVIL = "<img src=x onerror=alert(1)>${alert(2)}{{alert(3)}}`\"'&"
 _OURS = {
@@ -77,7 +77,7 @@ def _roads(manifest: Manifest) -> dict[str, str]:
     }  # fmt: skip
     return {
         "report": report(manifest),
-        "findings": what_to_look_at(manifest, find_outliers(manifest.clips, {}), EVIL),
+        "findings": findings_table(manifest, find_outliers(manifest.clips, {}), EVIL),
         "columns": describe_columns(preview_list(path), path.name),
         "no columns": describe_columns(None, path.name),
         "fitness": describe_fitness(fitness, "A model"),
@@ -110,4 +110,4 @@ def test_sentences_with_such_a_name_are_words_in_toasts_too(manifest: Manifest) 
 
 def test_the_guard_of_this_test_sees_what_is_not_escaped() -> None:
     assert "img" in Seen(f"<b>{EVIL}</b>").tags
-    assert Seen(safe(EVIL)).words == EVIL
+    assert Seen(escape_html(EVIL)).words == EVIL

@@ -16,8 +16,8 @@ from tests.helpers.page_server import PROJECT, PageServer, start_page
 from webui import launch as app
 from webui.routes import build_routes
 from webui.security import token_auth
-from webui.security.origin_check import Guard
-from webui.security.request_limits import MAX_FORM_BYTES, Allowance, Limits
+from webui.security.origin_check import OriginCheck
+from webui.security.request_limits import MAX_FORM_BYTES, BodyLimit, UploadLimits
 
 CANARY = "canary-3f9ab1"
 _PATIENCE_S = 120
@@ -345,7 +345,7 @@ def test_every_answer_forbids_what_other_sites_could_use(owner: httpx.Client) ->
 
 
 def _exchange(
-    allowance: Allowance, path: str, *parts: bytes, headers: dict[str, str] | None = None
+    allowance: UploadLimits, path: str, *parts: bytes, headers: dict[str, str] | None = None
 ) -> tuple[list[Any], str]:
     """Return what is sent to a client that uploads parts, and what the app heard."""
     waiting = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
@@ -369,11 +369,11 @@ def _exchange(
 
     raw = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
     scope = {"type": "http", "method": "POST", "path": path, "headers": raw}
-    asyncio.run(Limits(inner, allowance)(scope, receive, send))
+    asyncio.run(BodyLimit(inner, allowance)(scope, receive, send))
     return sent, " ".join(heard)
 
 
-class _Full(Allowance):
+class _Full(UploadLimits):
     def free_bytes(self) -> int:
         return 10
 
@@ -394,7 +394,7 @@ def test_an_upload_that_does_not_fit_on_the_disk_is_refused_before_it_starts(
 @pytest.mark.fault("F10")
 @pytest.mark.parametrize("length", ["x", "-1", str(MAX_FORM_BYTES + 1)])
 def test_a_body_of_unknown_or_absurd_length_is_refused(tmp_path: Path, length: str) -> None:
-    sent, _ = _exchange(Allowance(9, tmp_path), "/other", headers={"Content-Length": length})
+    sent, _ = _exchange(UploadLimits(9, tmp_path), "/other", headers={"Content-Length": length})
 
     assert sent[0]["status"] == 413
 
@@ -409,7 +409,7 @@ def test_a_body_without_a_length_is_counted_as_it_comes(tmp_path: Path) -> None:
 
 @pytest.mark.fault("F10")
 def test_an_upload_that_stands_still_is_ended(tmp_path: Path) -> None:
-    allowance = Allowance(99, tmp_path, timeout_s=0.01)
+    allowance = UploadLimits(99, tmp_path, timeout_s=0.01)
 
     sent, heard = _exchange(allowance, "/gradio_api/upload", b"123")
 
@@ -425,7 +425,7 @@ def test_a_client_that_never_reads_is_dropped(tmp_path: Path) -> None:
     async def stuck(message: Any) -> None:
         await asyncio.Event().wait()
 
-    limits = Limits(answer, Allowance(99, tmp_path, timeout_s=0.01))
+    limits = BodyLimit(answer, UploadLimits(99, tmp_path, timeout_s=0.01))
     scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
 
     with pytest.raises(OSError, match="did not read"):
@@ -441,7 +441,7 @@ def test_no_socket_is_opened() -> None:
     async def never(*_: Any) -> None:
         raise AssertionError
 
-    asyncio.run(Guard(never)({"type": "websocket"}, never, send))
+    asyncio.run(OriginCheck(never)({"type": "websocket"}, never, send))
 
     assert sent == ["websocket.close"]
 

@@ -17,11 +17,11 @@ from webui.security.rate_limit import (
     BURST,
     FREE_GUESSES,
     LONGEST_WAIT_S,
-    Brake,
-    LoginBrake,
+    LoginRateLimit,
+    RateLimiter,
     group_of,
 )
-from webui.security.token_auth import Gate
+from webui.security.token_auth import TokenAuth
 from webui.server import _login
 
 TOKEN = "t" * 43
@@ -43,81 +43,83 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def brake(clock: Clock) -> Brake:
-    return Brake(clock)
+def limiter(clock: Clock) -> RateLimiter:
+    return RateLimiter(clock)
 
 
-def _guess(brake: Brake, clock: Clock, count: int, address: str = "10.0.0.9") -> list[float]:
+def _guess(
+    limiter: RateLimiter, clock: Clock, count: int, address: str = "10.0.0.9"
+) -> list[float]:
     """Guess wrongly as soon as allowed; return how long each guess had to wait."""
     waits = []
     for _ in range(count):
-        waits.append(brake.wait_s(address))
+        waits.append(limiter.wait_s(address))
         clock.now += waits[-1]
-        brake.fail(address)
+        limiter.fail(address)
     return waits
 
 
 def test_a_few_typing_errors_cost_nothing_and_then_waits_double_up_to_a_minute(
-    brake: Brake, clock: Clock
+    limiter: RateLimiter, clock: Clock
 ) -> None:
-    waits = _guess(brake, clock, FREE_GUESSES + 9)
+    waits = _guess(limiter, clock, FREE_GUESSES + 9)
 
     assert waits[:FREE_GUESSES] == [0.0] * FREE_GUESSES
     assert waits[FREE_GUESSES + 1 :] == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
 def test_a_day_of_guessing_from_one_address_is_a_few_thousand_guesses(
-    brake: Brake, clock: Clock
+    limiter: RateLimiter, clock: Clock
 ) -> None:
     began, count = clock.now, 0
     while clock.now < began + 86400:
-        _guess(brake, clock, 1)
+        _guess(limiter, clock, 1)
         count += 1
 
     assert count < 1500
 
 
 def test_nobody_waits_longer_than_a_minute_and_others_do_not_wait_at_all(
-    brake: Brake, clock: Clock
+    limiter: RateLimiter, clock: Clock
 ) -> None:
-    _guess(brake, clock, 40)
+    _guess(limiter, clock, 40)
 
-    assert 0 < brake.wait_s("10.0.0.9") <= LONGEST_WAIT_S
-    assert brake.wait_s("10.0.0.10") == 0
+    assert 0 < limiter.wait_s("10.0.0.9") <= LONGEST_WAIT_S
+    assert limiter.wait_s("10.0.0.10") == 0
     clock.now += LONGEST_WAIT_S
-    assert brake.wait_s("10.0.0.9") == 0
+    assert limiter.wait_s("10.0.0.9") == 0
 
 
-def test_what_is_right_or_long_ago_is_forgotten(brake: Brake, clock: Clock) -> None:
-    _guess(brake, clock, 12)
-    brake.succeed("10.0.0.9")
-    assert _guess(brake, clock, FREE_GUESSES) == [0.0] * FREE_GUESSES
+def test_what_is_right_or_long_ago_is_forgotten(limiter: RateLimiter, clock: Clock) -> None:
+    _guess(limiter, clock, 12)
+    limiter.succeed("10.0.0.9")
+    assert _guess(limiter, clock, FREE_GUESSES) == [0.0] * FREE_GUESSES
 
-    _guess(brake, clock, 12, "10.0.0.7")
+    _guess(limiter, clock, 12, "10.0.0.7")
     clock.now += module.FORGOTTEN_AFTER_S + 1
-    assert _guess(brake, clock, FREE_GUESSES, "10.0.0.7") == [0.0] * FREE_GUESSES
+    assert _guess(limiter, clock, FREE_GUESSES, "10.0.0.7") == [0.0] * FREE_GUESSES
 
 
 def test_many_addresses_share_a_budget_that_who_was_in_before_does_not_feel(
-    brake: Brake, clock: Clock
+    limiter: RateLimiter, clock: Clock
 ) -> None:
-    brake.succeed("10.9.9.9")
+    limiter.succeed("10.9.9.9")
     for number in range(BURST + 200):
-        if not brake.wait_s(f"10.1.{number // 250}.{number % 250}"):
-            brake.fail(f"10.1.{number // 250}.{number % 250}")
+        if not limiter.wait_s(f"10.1.{number // 250}.{number % 250}"):
+            limiter.fail(f"10.1.{number // 250}.{number % 250}")
 
-    assert 0 < brake.wait_s("10.2.0.1") <= 20
-    assert brake.wait_s("10.9.9.9") == 0
+    assert 0 < limiter.wait_s("10.2.0.1") <= 20
+    assert limiter.wait_s("10.9.9.9") == 0
     clock.now += 20
-    assert brake.wait_s("10.2.0.1") == 0
+    assert limiter.wait_s("10.2.0.1") == 0
 
 
-def test_memory_is_bounded(brake: Brake) -> None:
+def test_memory_is_bounded(limiter: RateLimiter) -> None:
     for number in range(module.MOST_ADDRESSES + 500):
-        brake.fail(f"host-{number}")
-        brake.succeed(f"friend-{number}")
+        limiter.fail(f"host-{number}")
+        limiter.succeed(f"friend-{number}")
 
-    assert len(brake._records) == len(brake._known) == module.MOST_ADDRESSES
+    assert len(limiter._records) == len(limiter._known) == module.MOST_ADDRESSES
 
 
 def test_a_network_of_ipv6_is_one_address() -> None:
@@ -143,9 +145,9 @@ def _page() -> Starlette:
 
 
 def test_guesses_at_the_token_are_answered_with_when_to_come_again(
-    brake: Brake, clock: Clock
+    limiter: RateLimiter, clock: Clock
 ) -> None:
-    gate = Gate(_page(), TOKEN, brake)
+    gate = TokenAuth(_page(), TOKEN, limiter)
 
     async def guess(client: httpx.AsyncClient) -> list[int]:
         words = [{"params": {"token": "x"}}, {"headers": {"Authorization": "Bearer x"}}] * 4
@@ -169,7 +171,7 @@ def test_guesses_at_the_token_are_answered_with_when_to_come_again(
 
 
 def test_guesses_at_the_password_are_braked_also_when_they_come_all_at_once(
-    brake: Brake, clock: Clock
+    limiter: RateLimiter, clock: Clock
 ) -> None:
     is_right = _login("ada:sesam")
     looked_at: list[str] = []
@@ -182,7 +184,7 @@ def test_guesses_at_the_password_are_braked_also_when_they_come_all_at_once(
 
     app = Starlette(
         routes=[Route("/login", login, methods=["POST"])],
-        middleware=[Middleware(LoginBrake, brake=brake)],
+        middleware=[Middleware(LoginRateLimit, brake=limiter)],
     )
 
     async def guess_at_once(client: httpx.AsyncClient) -> list[httpx.Response]:
@@ -196,7 +198,7 @@ def test_guesses_at_the_password_are_braked_also_when_they_come_all_at_once(
     clock.now += 1
     right = _ask(app, lambda client: client.post("/login", content="sesam"))
     assert right.status_code == 200
-    assert brake.wait_s("10.0.0.9") == 0
+    assert limiter.wait_s("10.0.0.9") == 0
 
 
 @pytest.mark.parametrize(

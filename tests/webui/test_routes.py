@@ -27,7 +27,7 @@ from trainer.runs.run import Run, RunStatus
 from webui.routes import build_routes
 from webui.scripts import bundle, mount
 from webui.security.login import is_logged_in
-from webui.security.origin_check import Guard
+from webui.security.origin_check import OriginCheck
 from webui.status import actions, describe, duration_text
 from webui.studio import Studio
 
@@ -55,7 +55,7 @@ def run(studio: Studio) -> Run:
 
 @pytest.fixture
 def client(studio: Studio) -> Iterator[TestClient]:
-    app = Starlette(routes=build_routes(studio), middleware=[Middleware(Guard)])
+    app = Starlette(routes=build_routes(studio), middleware=[Middleware(OriginCheck)])
     with TestClient(app, base_url="http://localhost") as client:
         yield client
 

@@ -10,7 +10,7 @@ from trainer.core.errors import DataError
 from trainer.core.run_config import DataConfig
 from trainer.data.lists.manifest import read_manifest
 from webui.studio import demo_data
-from webui.views.text_edits import Draft, save_draft
+from webui.views.text_edits import TextEdits, save_edits
 
 PLACE = ("train.csv", 2)
 
@@ -27,26 +27,28 @@ def test_a_draft_comes_back_from_the_page_and_another_lists_does_not(tmp_path: P
     (tmp_path / "other").mkdir()
     other = read_manifest(_data(tmp_path / "other"))
 
-    draft = Draft.read("", manifest).with_text(PLACE, " Hello  there. ").without(frozenset([PLACE]))
+    draft = (
+        TextEdits.read("", manifest).with_text(PLACE, " Hello  there. ").without(frozenset([PLACE]))
+    )
 
-    assert Draft.read(draft.as_text(), manifest) == draft
+    assert TextEdits.read(draft.as_text(), manifest) == draft
     assert draft.texts == {PLACE: "Hello there."}
-    assert not Draft.read(draft.as_text(), other)
-    assert not Draft.read('{"texts": 3}', manifest)
+    assert not TextEdits.read(draft.as_text(), other)
+    assert not TextEdits.read('{"texts": 3}', manifest)
     assert "1 text changed, 1 row excluded" in draft.describe()
 
 
 def test_a_text_that_says_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no words"):
-        Draft().with_text(PLACE, " ... ")
+        TextEdits().with_text(PLACE, " ... ")
 
 
 def test_a_saved_draft_is_the_data_to_train_on(tmp_path: Path) -> None:
     data = _data(tmp_path)
     manifest = read_manifest(data)
-    draft = Draft.read("", manifest).with_text(PLACE, "Hello there.")
+    draft = TextEdits.read("", manifest).with_text(PLACE, "Hello there.")
 
-    edited, told = save_draft(make_studio(tmp_path), manifest, draft, data, "")
+    edited, told = save_edits(make_studio(tmp_path), manifest, draft, data, "")
 
     assert [clip.text for clip in read_manifest(edited).clips] == ["Hello there.", "Good day."]
     assert edited.train_csv == str(tmp_path / "train-edited.csv")
@@ -57,9 +59,9 @@ def test_columns_as_told_are_written_out(tmp_path: Path) -> None:
     data = _data(tmp_path, "x|a.wav|One two.", "y|b.wav|Three four.")
     told = DataConfig(data.train_csv, columns="audio=2,text=3", eval_fraction=0.0)
     manifest = read_manifest(told)
-    draft = Draft.read("", manifest).with_text(("train.csv", 1), "Five six.")
+    draft = TextEdits.read("", manifest).with_text(("train.csv", 1), "Five six.")
 
-    edited, _ = save_draft(make_studio(tmp_path), manifest, draft, told, "")
+    edited, _ = save_edits(make_studio(tmp_path), manifest, draft, told, "")
 
     assert edited.columns == ""
     assert [clip.text for clip in read_manifest(edited).clips] == ["Five six.", "Three four."]
@@ -68,9 +70,9 @@ def test_columns_as_told_are_written_out(tmp_path: Path) -> None:
 def test_bundled_lists_are_not_written_beside(tmp_path: Path) -> None:
     studio, data = make_studio(tmp_path), demo_data()
     manifest = read_manifest(data)
-    draft = Draft.read("", manifest).without(frozenset([PLACE]))
+    draft = TextEdits.read("", manifest).without(frozenset([PLACE]))
 
-    edited, _ = save_draft(studio, manifest, draft, data, "")
+    edited, _ = save_edits(studio, manifest, draft, data, "")
 
     assert Path(edited.train_csv).is_relative_to(studio.uploads)
     assert edited.eval_csv == data.eval_csv
@@ -83,10 +85,10 @@ def test_bundled_lists_are_not_written_beside(tmp_path: Path) -> None:
 def test_nothing_is_saved_without_a_folder_or_a_change(tmp_path: Path, folder: str) -> None:
     data = _data(tmp_path)
     manifest = read_manifest(data)
-    draft = Draft.read("", manifest)
+    draft = TextEdits.read("", manifest)
     draft = draft.with_text(PLACE, "Hello.") if folder else draft
 
     with pytest.raises(DataError):
-        save_draft(make_studio(tmp_path), manifest, draft, data, folder)
+        save_edits(make_studio(tmp_path), manifest, draft, data, folder)
 
     assert not list(tmp_path.rglob("*-edited*"))

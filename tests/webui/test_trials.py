@@ -37,9 +37,9 @@ from trainer.race.choices import RaceChoices, plan_race
 from trainer.race.view import view_race
 from trainer.runs.run import Run
 from trainer.training.assemble import choose_device
-from webui.forms.form_validation import FieldWatch
+from webui.forms.form_validation import FieldValidator
 from webui.jobs import background_job
-from webui.jobs.background_job import Errand
+from webui.jobs.background_job import BackgroundJob
 from webui.restart_with_adamw import restart_with_adamw
 from webui.tabs import race as race_tab
 from webui.tabs.recordings import start_cut
@@ -137,7 +137,7 @@ def test_a_race_that_is_not_under_way_cannot_be_stopped(tmp_path: Path) -> None:
 
 
 def test_the_fields_of_a_race_make_its_choices() -> None:
-    tab = in_blocks(lambda: race_tab.build(FieldWatch()))
+    tab = in_blocks(lambda: race_tab.build(FieldValidator()))
     values: dict[Any, Any] = {widget: widget.value for widget in tab.components}
     values[tab.optimizers] = ["adamw", " lion:lr=1e-4 "]
 
@@ -165,9 +165,9 @@ def test_an_errand_outlives_the_page_and_is_found_by_the_next_one(
     monkeypatch.setattr(
         background_job, "trainer_command", lambda words: [sys.executable, "-c", *words]
     )
-    first = Errand(tmp_path / "errand")
+    first = BackgroundJob(tmp_path / "errand")
     first.start([program], {"out": "1"})
-    later = Errand(tmp_path / "errand")
+    later = BackgroundJob(tmp_path / "errand")
     while not later.lines():
         time.sleep(0.01)
 
@@ -184,13 +184,13 @@ def test_an_errand_outlives_the_page_and_is_found_by_the_next_one(
 
 
 def test_a_process_id_that_belongs_to_another_process_now_is_left_alone(tmp_path: Path) -> None:
-    errand = Errand(tmp_path)
+    job = BackgroundJob(tmp_path)
     about = {"pid": os.getpid(), "started_at": 1.0}
     (tmp_path / "about.json").write_text(json.dumps(about), encoding="utf-8")
 
-    errand.stop()
+    job.stop()
 
-    assert not errand.is_running()
+    assert not job.is_running()
 
 
 def test_what_a_search_found_is_told_with_its_plot(tmp_path: Path) -> None:
@@ -199,10 +199,10 @@ def test_what_a_search_found_is_told_with_its_plot(tmp_path: Path) -> None:
     about = {"out": "3", "optimizer": "adamw", "pid": -1, "started_at": 0.0}
     (tmp_path / "about.json").write_text(json.dumps(about), encoding="utf-8")
 
-    found = describe_rates(Errand(tmp_path))
+    found = describe_rates(BackgroundJob(tmp_path))
 
     assert (found["state"], found["finding"]) == ("done", {"suggestion": 0.001})
-    assert describe_rates(Errand(tmp_path / "none"))["state"] == "none"
+    assert describe_rates(BackgroundJob(tmp_path / "none"))["state"] == "none"
 
 
 def test_an_optimizer_that_finds_its_rate_itself_is_not_searched(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_measurements_are_shown_again_later(
 ) -> None:
     _keep_measurement(monkeypatch, tmp_path / "cache")
 
-    seen = describe_measuring(Errand(tmp_path / "errand"))
+    seen = describe_measuring(BackgroundJob(tmp_path / "errand"))
 
     assert not seen["running"]
     assert [row["name"] for row in seen["kept"][0]["rows"]] == ["fp32", "sdpa"]
@@ -412,7 +412,9 @@ def test_only_what_is_there_is_cut_and_only_one_at_a_time(
 ) -> None:
     studio = make_studio(tmp_path)
     started: list[list[str]] = []
-    monkeypatch.setattr(Errand, "start", lambda self, words, about: started.append(list(words)))
+    monkeypatch.setattr(
+        BackgroundJob, "start", lambda self, words, about: started.append(list(words))
+    )
     tape = write_tone(tmp_path / "a -- b.wav")
     upload = write_tone(tmp_path / "browser" / "tape.wav")
 
@@ -422,7 +424,7 @@ def test_only_what_is_there_is_cut_and_only_one_at_a_time(
             start_cut(studio, None, path, "", longest, "", "en")
     start_cut(studio, None, str(tape), " ada ", 8, "--lines", "ko")
     start_cut(studio, [str(upload), str(tmp_path / "x.exe")], "", None, 8.5, None, "")
-    monkeypatch.setattr(Errand, "is_running", lambda self: True)
+    monkeypatch.setattr(BackgroundJob, "is_running", lambda self: True)
     with pytest.raises(RunError, match="already running"):
         start_cut(studio, None, str(tape), "", 8, "", "en")
 
@@ -435,15 +437,15 @@ def test_only_what_is_there_is_cut_and_only_one_at_a_time(
 
 
 def test_the_page_tells_how_far_a_cut_is(tmp_path: Path) -> None:
-    errand = make_studio(tmp_path).cutting
-    states = [describe_cut(errand)["state"]]
-    errand.folder.mkdir(parents=True)
-    (errand.folder / "about.json").write_text('{"pid": 0, "started_at": 0, "source": "a"}')
-    (errand.folder / "log.txt").write_text("Error: The recordings yielded no clips.\n")
-    failed = describe_cut(errand)
+    job = make_studio(tmp_path).cutting
+    states = [describe_cut(job)["state"]]
+    job.folder.mkdir(parents=True)
+    (job.folder / "about.json").write_text('{"pid": 0, "started_at": 0, "source": "a"}')
+    (job.folder / "log.txt").write_text("Error: The recordings yielded no clips.\n")
+    failed = describe_cut(job)
     found = {"list": "list.csv", "clips": 2}
-    (errand.folder / "lines.jsonl").write_text('{"phase": "cut"}\n' + json.dumps(found) + "\n")
+    (job.folder / "lines.jsonl").write_text('{"phase": "cut"}\n' + json.dumps(found) + "\n")
 
     assert states == ["none"]
     assert (failed["state"], failed["problem"]) == ("failed", "The recordings yielded no clips.")
-    assert describe_cut(errand)["found"] == found
+    assert describe_cut(job)["found"] == found

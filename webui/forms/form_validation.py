@@ -12,12 +12,12 @@ from trainer.core.run_config import DataConfig
 from webui.actions import as_shown
 from webui.scripts import mount
 
-_QUIET: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+_PRIVATE_EVENT: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 _SHOW = "(marks) => { timbre.markFields(marks); }"
 _CHECK = "() => { timbre.checkForm(); }"
 
 
-class FieldWatch:
+class FieldValidator:
     """Receives field edits after a pause in typing, and sends the problems of fields to the page.
 
     Validation is slower than typing, so the page's script waits for a pause.
@@ -36,11 +36,11 @@ class FieldWatch:
 
     def show_after(self, event: Any) -> None:
         """Show the marks that an event returned."""
-        event.then(None, self.marks, None, js=_SHOW, **_QUIET)
+        event.then(None, self.marks, None, js=_SHOW, **_PRIVATE_EVENT)
 
     def check_after(self, event: Any) -> None:
         """Validate the whole form after an event that filled fields."""
-        event.success(None, None, None, js=_CHECK, **_QUIET)
+        event.success(None, None, None, js=_CHECK, **_PRIVATE_EVENT)
 
 
 def problems_of(error: TimbreError) -> list[str]:
@@ -53,7 +53,7 @@ def as_list(problems: Sequence[str]) -> str:
     return "\n".join(f"- {as_shown(problem)}" for problem in problems)
 
 
-def marks(
+def field_errors(
     problems: Sequence[str], fields: Iterable[Component], *, pressed: bool = False, **further: str
 ) -> str:
     """Return the problems of fields as JSON for the page, in the order of the fields.

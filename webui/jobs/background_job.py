@@ -18,7 +18,7 @@ from webui.jobs.synthesis import trainer_command
 
 
 @dataclass
-class Errand:
+class BackgroundJob:
     """A trainer command that is running, or the last one of its kind, with its folder.
 
     `lines.jsonl` holds its standard output, `log.txt` its standard error, and `about.json` what
@@ -28,7 +28,7 @@ class Errand:
     folder: Path
     _child: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
-    def start(self, words: Sequence[str], about: dict[str, Any]) -> None:
+    def start(self, argv: Sequence[str], about: dict[str, Any]) -> None:
         """Start a command and overwrite the output of the previous one.
 
         Raises:
@@ -42,7 +42,7 @@ class Errand:
             (self.folder / "log.txt").open("wb") as log,
         ):
             self._child = subprocess.Popen(
-                trainer_command(words),
+                trainer_command(argv),
                 stdin=subprocess.DEVNULL,
                 stdout=lines,
                 stderr=log,

@@ -112,9 +112,9 @@ def check_name(checkpoint: str) -> None:
         raise RunError(f"'{checkpoint}' is not a checkpoint. Choose best, last, base or a step.")
 
 
-def trainer_command(words: Sequence[str]) -> list[str]:
+def trainer_command(argv: Sequence[str]) -> list[str]:
     """Return the command that runs the trainer in its own process."""
-    return paths.trainer_command(*words)
+    return paths.trainer_command(*argv)
 
 
 def _synthesize_words(run: Run, text: str, speaker: str, checkpoint: str, out: str) -> list[str]:
@@ -127,7 +127,7 @@ def _synthesize_words(run: Run, text: str, speaker: str, checkpoint: str, out: s
 
 
 def run_trainer(
-    words: Sequence[str], *, timeout_s: float, too_long: str
+    argv: Sequence[str], *, timeout_s: float, too_long: str
 ) -> "subprocess.CompletedProcess[str]":
     """Run a trainer command and wait for it.
 
@@ -136,7 +136,7 @@ def run_trainer(
     """
     try:
         return subprocess.run(
-            trainer_command(words),
+            trainer_command(argv),
             cwd=paths.PROJECT,
             env=paths.child_environment(),
             stdin=subprocess.DEVNULL,
@@ -150,22 +150,22 @@ def run_trainer(
         raise RunError(too_long) from None
 
 
-def ask_trainer(words: Sequence[str], *, timeout_s: float, too_long: str) -> dict[str, Any]:
+def ask_trainer(argv: Sequence[str], *, timeout_s: float, too_long: str) -> dict[str, Any]:
     """Run a trainer command and return the JSON it prints, whatever its exit code.
 
     Raises:
         RunError: it printed no JSON or took longer than `timeout_s`.
     """
-    ended = run_trainer(words, timeout_s=timeout_s, too_long=too_long)
+    ended = run_trainer(argv, timeout_s=timeout_s, too_long=too_long)
     try:
         return json.loads(ended.stdout)
     except ValueError:
         raise RunError(_last_sentence(ended.stderr, ended.returncode)) from None
 
 
-def _run_trainer(words: Sequence[str]) -> None:
+def _run_trainer(argv: Sequence[str]) -> None:
     too_long = f"Timed out after {_TIMEOUT_S:.0f} s. Try a shorter sentence."
-    ended = run_trainer(words, timeout_s=_TIMEOUT_S, too_long=too_long)
+    ended = run_trainer(argv, timeout_s=_TIMEOUT_S, too_long=too_long)
     if ended.returncode != 0:
         raise RunError(_last_sentence(ended.stderr, ended.returncode))
 

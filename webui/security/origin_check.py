@@ -35,7 +35,7 @@ _HEADERS = {
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
-class Guard:
+class OriginCheck:
     """ASGI middleware that checks Host, Origin and Sec-Fetch-Site of every request."""
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str] = ()) -> None:

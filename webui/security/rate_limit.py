@@ -32,7 +32,7 @@ class _Record:
     until: float = field(default=0.0)
 
 
-class Brake:
+class RateLimiter:
     """Counts wrong guesses per address and in total; `clock` is monotonic, in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -113,12 +113,12 @@ def refusal(wait_s: float) -> Response:
     )
 
 
-class LoginBrake:
+class LoginRateLimit:
     """ASGI middleware that limits the rate of password guesses at Gradio's login."""
 
-    def __init__(self, app: ASGIApp, brake: Brake) -> None:
+    def __init__(self, app: ASGIApp, limiter: RateLimiter) -> None:
         self._app = app
-        self._brake = brake
+        self._limiter = limiter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer 429 to a guess that comes too early."""
@@ -127,16 +127,16 @@ class LoginBrake:
             await self._app(scope, receive, send)
             return
         address = address_of(scope)
-        wait_s = self._brake.wait_s(address)
+        wait_s = self._limiter.wait_s(address)
         if wait_s:
             await refusal(wait_s)(scope, receive, send)
             return
         # Counted before the password is checked, so that parallel guesses are all counted.
-        self._brake.fail(address)
+        self._limiter.fail(address)
 
         async def watch(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] < 400:
-                self._brake.succeed(address)
+                self._limiter.succeed(address)
             await send(message)
 
         await self._app(scope, receive, watch)

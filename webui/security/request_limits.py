@@ -19,7 +19,7 @@ _MULTIPART_BYTES = 2**20  # For the multipart headers that come on top of the fi
 
 
 @dataclass(frozen=True)
-class Allowance:
+class UploadLimits:
     """The largest upload, the folder it goes to, and the longest time without progress."""
 
     max_upload_bytes: int
@@ -31,10 +31,10 @@ class Allowance:
         return max(0, shutil.disk_usage(self.folder).free - _RESERVE_BYTES)
 
 
-class Limits:
+class BodyLimit:
     """ASGI middleware that refuses large bodies and drops clients that stall."""
 
-    def __init__(self, app: ASGIApp, allowance: Allowance) -> None:
+    def __init__(self, app: ASGIApp, allowance: UploadLimits) -> None:
         self._app = app
         self._allowance = allowance
 

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from webui.security.rate_limit import Brake, address_of, refusal
+from webui.security.rate_limit import RateLimiter, address_of, refusal
 
 _LEAST_LENGTH = 32
 _KEPT_S = 30 * 86400
@@ -31,13 +31,13 @@ it ends with the token. The token is also in <code>.page/token</code> in the run
 autocomplete="off"></label> <button>Open</button></form></body></html>"""
 
 
-class Gate:
+class TokenAuth:
     """ASGI middleware that refuses requests without the token or its cookie."""
 
-    def __init__(self, app: ASGIApp, token: str, brake: Brake | None = None) -> None:
+    def __init__(self, app: ASGIApp, token: str, limiter: RateLimiter | None = None) -> None:
         self._app = app
         self._token = token
-        self._brake = brake or Brake()
+        self._limiter = limiter or RateLimiter()
         # Cookies ignore ports, so the name must differ between servers on one host.
         self.cookie = "timbre-" + hashlib.sha256(token.encode()).hexdigest()[:12]
 
@@ -59,12 +59,12 @@ class Gate:
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
         if given or bearer:
             address = address_of(request.scope)
-            if wait_s := self._brake.wait_s(address):
+            if wait_s := self._limiter.wait_s(address):
                 return refusal(wait_s)
             if self._may_enter(request) or self._is_right(bearer):
-                self._brake.succeed(address)
+                self._limiter.succeed(address)
                 return self._let_in(request) if self._may_enter(request) else None
-            self._brake.fail(address)
+            self._limiter.fail(address)
         reason = "This token is wrong." if given else "This page requires a token."
         if "text/html" in request.headers.get("accept", ""):
             return HTMLResponse(_ASKING.format(reason=escape(reason)), status_code=401)

@@ -18,30 +18,30 @@ from trainer.data.lists.preview import ListPreview, preview_list
 from webui.actions import as_shown, event_detail, toasts
 from webui.forms.field_updates import asking, fill_fields
 from webui.forms.form import Values, as_text
-from webui.forms.form_validation import FieldWatch, about_lists, marks
+from webui.forms.form_validation import FieldValidator, about_lists, field_errors
 from webui.forms.run_form import DataForm
 from webui.scripts import mount
 from webui.studio import Studio
 from webui.views.clip_table import (
     COLUMNS,
-    Look,
+    TableView,
     describe_columns,
+    findings_table,
     label_of,
     ledger_page,
     limit_for,
     places_of,
     report,
-    what_to_look_at,
 )
-from webui.views.quality_cache import Ear
-from webui.views.text_edits import Draft, save_draft
+from webui.views.quality_cache import QualityCache
+from webui.views.text_edits import TextEdits, save_edits
 
-_QUIET: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None}
-_BAR = gr.Progress()
+_PRIVATE_EVENT: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None}
+_PROGRESS = gr.Progress()
 _ROLES = {
     "audio": "Audio file", "text": "Text", "speaker": "Speaker", "language": "Language",
 }  # fmt: skip
-_HEARD_S = 60  # A row that is not a clip may point at hours of audio; play only its start.
+_MAX_PLAYED_S = 60  # A row that is not a clip may point at hours of audio; play only its start.
 _TELL_PAGE = "(draft) => { timbre.setDraft(draft); }"
 
 
@@ -73,7 +73,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class LedgerPanel:
     """The widgets for the results of the check: report, issues, rows, editor and columns."""
 
     report: gr.HTML
@@ -110,13 +110,13 @@ def problem_audio(manifest: Manifest, place: str) -> tuple[int, Any] | None:
             if isinstance(found, Missing):
                 return None
             with suppress(soundfile.LibsndfileError, OSError, RuntimeError):
-                most = _HEARD_S * soundfile.info(found).samplerate
+                most = _MAX_PLAYED_S * soundfile.info(found).samplerate
                 wave, sample_rate = soundfile.read(found, frames=most, dtype="int16")
                 return sample_rate, wave
     return None
 
 
-def build_ledger() -> Ledger:
+def build_ledger() -> LedgerPanel:
     """Lay the part out; it is hidden until the first check."""
     report_box = gr.HTML(elem_id="data-report")
     with gr.Column(visible=False) as holder:
@@ -152,7 +152,7 @@ def build_ledger() -> Ledger:
                 )
             with gr.Column(scale=2, min_width=300):
                 editor = _build_editor()
-    return Ledger(
+    return LedgerPanel(
         report_box, findings, holder, only_problems, page, kind, download, where, table, editor,
         columns,
     )  # fmt: skip
@@ -210,8 +210,10 @@ def _build_columns() -> Columns:
 class LedgerWiring:
     """Connects the events of the check, the rows, the edits and the columns."""
 
-    def __init__(self, studio: Studio, form: DataForm, ledger: Ledger, watch: FieldWatch) -> None:
-        self.studio, self.form, self.ledger, self.ear = studio, form, ledger, Ear()
+    def __init__(
+        self, studio: Studio, form: DataForm, ledger: LedgerPanel, watch: FieldValidator
+    ) -> None:
+        self.studio, self.form, self.ledger, self.qualities = studio, form, ledger, QualityCache()
         self.watch = watch
         listing: set[Any] = {ledger.only_problems, ledger.page, ledger.kind, ledger.editor.draft}
         self.fields: set[Any] = {*form.widgets.values(), *listing}
@@ -228,18 +230,20 @@ class LedgerWiring:
             ledger.report, ledger.findings, ledger.holder, ledger.page, ledger.kind,
             ledger.download, ledger.where, ledger.table, *self._editor_outputs, *columns,
         ]  # fmt: skip
-        checked = event(self.check, self.fields, first, js=asking("check"), **_QUIET)
+        checked = event(self.check, self.fields, first, js=asking("check"), **_PRIVATE_EVENT)
         self._after_draft(checked)
-        self.watch.show_after(checked.failure(self.refuse, self.fields, self.watch.marks, **_QUIET))
+        self.watch.show_after(
+            checked.failure(self.refuse, self.fields, self.watch.marks, **_PRIVATE_EVENT)
+        )
         checked.success(
             self.listen,
             self.fields,
             [ledger.findings, ledger.table, ledger.where],
             show_progress_on=ledger.findings,
-            **_QUIET,
+            **_PRIVATE_EVENT,
         )
 
-    def check(self, values: Values, bar: gr.Progress = _BAR) -> list[Any]:
+    def check(self, values: Values, bar: gr.Progress = _PROGRESS) -> list[Any]:
         """Read the lists again and show the report, with a progress bar."""
 
         def show(phase: str, done: int, total: int) -> None:
@@ -251,12 +255,12 @@ class LedgerWiring:
             file = self.studio.scratch / f"ledger-{uuid.uuid4().hex[:8]}.csv"
             manifest.write_csv(file)
             columns = self._show_columns(manifest, values)
-        look = Look(1, bool(values[self.ledger.only_problems]), "", self._draft(values))
-        rows, words = ledger_page(manifest, look, self._findings(manifest))
-        seen = what_to_look_at(manifest, self._findings(manifest), "")
+        view = TableView(1, bool(values[self.ledger.only_problems]), "", self._draft(values))
+        rows, words = ledger_page(manifest, view, self._findings(manifest))
+        seen = findings_table(manifest, self._findings(manifest), "")
         return [
             report(manifest), seen, gr.Column(visible=True), 1, "", str(file), words, rows,
-            *_no_clip(look.draft), *columns,
+            *_no_clip(view.draft), *columns,
         ]  # fmt: skip
 
     def refuse(self, values: Values) -> str:
@@ -271,20 +275,20 @@ class LedgerWiring:
                 self.studio.read_manifest(data)
             except TimbreError as error:
                 problems = about_lists(error, data)
-        return marks(problems, self.form.widgets.values(), pressed=True)
+        return field_errors(problems, self.form.widgets.values(), pressed=True)
 
     def listen(self, values: Values) -> tuple[str, list[list[str]], str]:
         """Analyze the audio of the clips and show the findings."""
         with toasts():
             manifest = self._manifest(values)
-        heard = self.ear.listen(manifest.clips)
+        heard = self.qualities.measure(manifest.clips)
         rows, words = self.show_rows(values)
-        return what_to_look_at(manifest, self._findings(manifest), heard), rows, words
+        return findings_table(manifest, self._findings(manifest), heard), rows, words
 
     def show_rows(self, values: Values) -> tuple[list[list[str]], str]:
         """Return one page of rows, and a sentence that describes it."""
         ledger = self.ledger
-        look = Look(
+        view = TableView(
             int(values[ledger.page] or 1),
             bool(values[ledger.only_problems]),
             str(values[ledger.kind] or ""),
@@ -292,7 +296,7 @@ class LedgerWiring:
         )
         with toasts():
             manifest = self._manifest(values)
-        return ledger_page(manifest, look, self._findings(manifest))
+        return ledger_page(manifest, view, self._findings(manifest))
 
     def _wire_rows(self) -> None:
         ledger, editor = self.ledger, self.ledger.editor
@@ -312,15 +316,17 @@ class LedgerWiring:
             audio = clip_audio(manifest, cells["clip_id"]) or problem_audio(manifest, place)
             return [audio, box, place, *buttons]
 
-        ledger.page.input(self.show_rows, self.fields, [ledger.table, ledger.where], **_QUIET)
+        ledger.page.input(
+            self.show_rows, self.fields, [ledger.table, ledger.where], **_PRIVATE_EVENT
+        )
         ledger.only_problems.input(
-            show_all, self.fields, [ledger.table, ledger.where, ledger.kind], **_QUIET
+            show_all, self.fields, [ledger.table, ledger.where, ledger.kind], **_PRIVATE_EVENT
         )
         ledger.table.select(
             open_clip,
             self.fields,
             [editor.player, editor.text, editor.place, editor.keep, editor.leave_out],
-            **_QUIET,
+            **_PRIVATE_EVENT,
         )
 
     def _wire_edits(self) -> None:
@@ -347,14 +353,16 @@ class LedgerWiring:
             with toasts():
                 data = self.studio.absolute_data(self.form.config(values))
                 draft, folder = self._draft(values), str(values[editor.folder] or "")
-                data, told = save_draft(self.studio, self._manifest(values), draft, data, folder)
+                data, told = save_edits(self.studio, self._manifest(values), draft, data, folder)
             gr.Info(as_shown(told), duration=10)
             lists = self.form.show_lists(data)
             return lists | {editor.draft: "", editor.box: gr.Group(visible=False)}
 
         for button, deed in ((editor.keep, keep), (editor.leave_out, leave_out)):
-            self._after_draft(button.click(deed, fields, self._draft_outputs, **_QUIET))
-        self._after_draft(editor.forget.click(forget, fields, self._draft_outputs, **_QUIET))
+            self._after_draft(button.click(deed, fields, self._draft_outputs, **_PRIVATE_EVENT))
+        self._after_draft(
+            editor.forget.click(forget, fields, self._draft_outputs, **_PRIVATE_EVENT)
+        )
         saved = fill_fields(
             editor.save.click, save, saving, self.form.lists, name="save",
             further=[editor.draft, editor.box],
@@ -391,8 +399,10 @@ class LedgerWiring:
             return {limits[0 if kind == "too_short" else 1]: as_text(limit)}
 
         rows = [ledger.table, ledger.where, ledger.kind, ledger.page, ledger.only_problems]
-        ledger.findings.click(show, self.fields, rows, **_QUIET)
-        left_out = ledger.findings.delete(leave_out, self.fields, self._draft_outputs, **_QUIET)
+        ledger.findings.click(show, self.fields, rows, **_PRIVATE_EVENT)
+        left_out = ledger.findings.delete(
+            leave_out, self.fields, self._draft_outputs, **_PRIVATE_EVENT
+        )
         self._after_draft(left_out)
         limited = fill_fields(
             ledger.findings.apply, change_limit, self.fields, limits, name="limit"
@@ -408,7 +418,7 @@ class LedgerWiring:
 
         roles = list(columns.roles.values())
         self.check_on(fill_fields(columns.use.click, use, roles, [told], name="columns").success)
-        forgotten = columns.recognise.click(None, None, told, js="() => ['']", **_QUIET)
+        forgotten = columns.recognise.click(None, None, told, js="() => ['']", **_PRIVATE_EVENT)
         self.check_on(forgotten.success)
 
     @property
@@ -427,22 +437,22 @@ class LedgerWiring:
     def _after_draft(self, event: Any) -> None:
         """Tell the page's script about unsaved edits, so that it can warn before they are lost."""
         draft = self.ledger.editor.draft
-        event.success(None, draft, None, js=_TELL_PAGE, **_QUIET)
+        event.success(None, draft, None, js=_TELL_PAGE, **_PRIVATE_EVENT)
 
-    def _show_draft(self, values: Values, draft: Draft) -> list[Any]:
+    def _show_draft(self, values: Values, draft: TextEdits) -> list[Any]:
         text = draft.as_text()
         rows, words = self.show_rows({**values, self.ledger.editor.draft: text})
         return [text, gr.Group(visible=bool(draft)), draft.describe(), rows, words]
 
-    def _draft(self, values: Values) -> Draft:
+    def _draft(self, values: Values) -> TextEdits:
         with toasts():
-            return Draft.read(values[self.ledger.editor.draft], self._manifest(values))
+            return TextEdits.read(values[self.ledger.editor.draft], self._manifest(values))
 
     def _manifest(self, values: Values) -> Manifest:
         return self.studio.read_manifest(self.form.config(values))
 
     def _findings(self, manifest: Manifest) -> Sequence[Finding]:
-        return find_outliers(manifest.clips, self.ear.known(manifest.clips))
+        return find_outliers(manifest.clips, self.qualities.cached(manifest.clips))
 
     def _show_columns(self, manifest: Manifest, values: Values) -> list[Any]:
         """Return updates of the column preview and of the choices for each role."""
@@ -454,7 +464,7 @@ class LedgerWiring:
         ]
 
 
-def _no_clip(draft: Draft) -> list[Any]:
+def _no_clip(draft: TextEdits) -> list[Any]:
     """Return updates that clear the editor; edits of other lists are already gone from `draft`."""
     text = gr.Textbox("", label="Clip text", interactive=False)
     buttons = [gr.Button(interactive=False), gr.Button(interactive=False)]

@@ -18,7 +18,7 @@ from trainer.data.lists.folder import find_dataset
 from webui.actions import as_shown, toasts
 from webui.forms.field_updates import fill_fields
 from webui.forms.form import Values
-from webui.forms.form_validation import FieldWatch
+from webui.forms.form_validation import FieldValidator
 from webui.forms.run_form import DataForm
 from webui.studio import Studio, demo_data
 from webui.tabs import recordings as tapes
@@ -28,7 +28,7 @@ from webui.views.compatibility_check import describe_fitness, judge_for
 _AUDIO = (".wav", ".flac", ".ogg", ".mp3")
 _LISTS = (".csv", ".tsv", ".txt", ".list")
 _EVAL_NAME = re.compile(r"(^|[^a-z])(eval|val|valid|validation|dev|test)([^a-z]|$)")
-_QUIET: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None}
+_PRIVATE_EVENT: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None}
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _store_archive(studio: Studio, paths: list[Path]) -> DataConfig:
     return DataConfig(train_data=str(find_dataset(unpacked.folder)))
 
 
-def build(studio: Studio, watch: FieldWatch) -> DataForm:
+def build(studio: Studio, watch: FieldValidator) -> DataForm:
     """Lay the tab out, connect it, and return the form of the data."""
     with gr.Tab("Data", id="data", elem_id="tab-data"):
         gr.Markdown(
@@ -173,7 +173,7 @@ def _build_fitness() -> _Fitness:
 
 def _wire_sources(
     studio: Studio, form: DataForm, sources: _Sources, wiring: LedgerWiring,
-    recordings: tapes.TapesPart,
+    recordings: tapes.RecordingsPart,
 ) -> None:  # fmt: skip
     draft = wiring.ledger.editor
     rest = [draft.draft, draft.box]

@@ -35,7 +35,7 @@ class ListenTab:
     files: gr.File
     spoken: gr.Audio
     original: gr.Audio
-    court: gr.HTML
+    listening_test: gr.HTML
 
 
 def original_audio(run: Run, clip_id: str) -> tuple[int, Any]:
@@ -102,13 +102,15 @@ def build(studio: Studio, shown: gr.Textbox) -> ListenTab:
                     [], label="Compare with a recording (fills in its text)", interactive=True,
                     allow_custom_value=True, elem_id="listen-clip",
                 )  # fmt: skip
-        court = gr.HTML(apply_default_css=False, js_on_load=mount("mountCourt"), elem_id="court")
+        listening_test = gr.HTML(
+            apply_default_css=False, js_on_load=mount("mountCourt"), elem_id="court"
+        )
         gr.HTML(
             apply_default_css=False, js_on_load=mount("mountPreviews"), elem_id="listen-previews"
         )
     tab = ListenTab(
         empty, run, checkpoint, speaker, clip, text, speak_now, speak, export, where, files,
-        spoken, original, court,
+        spoken, original, listening_test,
     )  # fmt: skip
     _wire(tab, page, studio, shown)
     return tab
@@ -165,10 +167,10 @@ def _wire(tab: ListenTab, page: gr.Tab, studio: Studio, shown: gr.Textbox) -> No
         [tab.where, tab.files],
         **(quiet | {"concurrency_limit": 1, "concurrency_id": "speaking"}),
     )
-    _wire_court(tab.court, studio)
+    _wire_listening_test(tab.listening_test, studio)
 
 
-def _wire_court(court: gr.HTML, studio: Studio) -> None:
+def _wire_listening_test(listening_test: gr.HTML, studio: Studio) -> None:
     """Connect the listening test: one event synthesizes takes, the other stores a vote."""
 
     def speak(event: gr.EventData) -> None:
@@ -185,8 +187,8 @@ def _wire_court(court: gr.HTML, studio: Studio) -> None:
             vote(run, *heard)
 
     quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-    court.apply(speak, concurrency_limit=1, concurrency_id="speaking", **quiet)
-    court.click(keep_vote, trigger_mode="multiple", concurrency_limit=None, **quiet).then(
+    listening_test.apply(speak, concurrency_limit=1, concurrency_id="speaking", **quiet)
+    listening_test.click(keep_vote, trigger_mode="multiple", concurrency_limit=None, **quiet).then(
         None, None, None, js="() => { timbre.countVote(); }", **quiet
     )
 

@@ -13,7 +13,7 @@ from trainer.core.specs import OptimizerSpec
 from trainer.race.choices import RaceChoices, plan_race, power_of
 from webui.actions import as_shown, event_detail, toasts
 from webui.forms.form import OptionsForm, Values
-from webui.forms.form_validation import FieldWatch, as_list, marks, problems_of
+from webui.forms.form_validation import FieldValidator, as_list, field_errors, problems_of
 from webui.scripts import mount
 from webui.studio import Studio
 
@@ -36,7 +36,7 @@ class RaceTab:
     problem: gr.Markdown
     start: gr.Button
     panel: gr.HTML
-    watch: FieldWatch
+    watch: FieldValidator
 
     @property
     def components(self) -> set[Any]:
@@ -44,7 +44,7 @@ class RaceTab:
         return {self.name, self.optimizers, *self.form.widgets.values()}
 
 
-def build(watch: FieldWatch) -> RaceTab:
+def build(watch: FieldValidator) -> RaceTab:
     """Lay the tab out."""
     entries = discover("trainer.optimizers", OptimizerSpec)
     choices = [
@@ -91,10 +91,10 @@ def wire(
         except TimbreError as error:
             gr.Warning("The race can't start; see the errors on the Race tab.")
             problems = problems_of(error)
-            wrong = marks(problems, [*fields, *tab.form.widgets.values()], pressed=True)
+            wrong = field_errors(problems, [*fields, *tab.form.widgets.values()], pressed=True)
             text = gr.Markdown(as_list(problems), visible=True)
             return {tab.problem: text, tab.watch.marks: wrong, tabs: gr.Tabs(selected="race")}
-        if studio.overview.active():
+        if studio.run_list.active():
             gr.Warning(
                 "Another run is training, so the speeds measured in this race will be inaccurate."
             )

@@ -16,12 +16,12 @@ from webui.forms.form import as_text
 from webui.scripts import mount
 from webui.studio import Studio
 
-_QUIET: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None}
+_PRIVATE_EVENT: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None}
 _LONGEST = (2.0, 30.0)
 
 
 @dataclass(frozen=True)
-class TapesPart:
+class RecordingsPart:
     """The fields, and the panel that shows the progress."""
 
     files: gr.File
@@ -38,7 +38,7 @@ class TapesPart:
         return [self.files, self.path, self.speaker, self.longest, self.whisper]
 
 
-def build() -> TapesPart:
+def build() -> RecordingsPart:
     """Lay the part out in a closed accordion."""
     with gr.Accordion("Cut long recordings", open=False, elem_id="tapes"):
         gr.Markdown(
@@ -87,10 +87,10 @@ def build() -> TapesPart:
                 )
                 cut = gr.Button("Cut into clips", variant="primary", elem_id="cut-tapes")
         panel = gr.HTML(apply_default_css=False, js_on_load=mount("mountCut"), elem_id="cut-panel")
-    return TapesPart(files, path, speaker, longest, whisper, cut, panel)
+    return RecordingsPart(files, path, speaker, longest, whisper, cut, panel)
 
 
-def wire(part: TapesPart, studio: Studio, language: Any) -> None:
+def wire(part: RecordingsPart, studio: Studio, language: Any) -> None:
     """Connect the part; the caller handles `panel.apply`, which asks to use the cut clips."""
 
     def press(*asked: Any) -> None:
@@ -102,10 +102,10 @@ def wire(part: TapesPart, studio: Studio, language: Any) -> None:
         if event_detail(event, "action") == "stop":
             studio.cutting.stop()
 
-    part.cut.click(press, [*part.asked, language], None, **_QUIET).then(
+    part.cut.click(press, [*part.asked, language], None, **_PRIVATE_EVENT).then(
         None, None, None, js="() => timbre.wakeCut()", api_visibility="private"
     )
-    part.panel.click(act, None, None, **_QUIET)
+    part.panel.click(act, None, None, **_PRIVATE_EVENT)
 
 
 def list_of_clips(studio: Studio) -> str:

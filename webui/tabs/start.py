@@ -35,7 +35,7 @@ class StartTab:
 
 def start_demo(studio: Studio) -> str:
     """Start the demo run, unless one is already training, and return its name."""
-    for run in studio.overview.active():
+    for run in studio.run_list.active():
         if run["name"].startswith(_DEMO_NAME):
             return run["name"]
     return studio.start(_DEMO_NAME, demo_config()).name

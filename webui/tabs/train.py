@@ -27,7 +27,13 @@ from trainer.runs.run_store import free_name
 from webui.actions import as_shown, event_detail, toasts
 from webui.forms.field_updates import asking, fill_fields
 from webui.forms.form import Values
-from webui.forms.form_validation import FieldWatch, about_lists, as_list, marks, problems_of
+from webui.forms.form_validation import (
+    FieldValidator,
+    about_lists,
+    as_list,
+    field_errors,
+    problems_of,
+)
 from webui.forms.preset_values import DEFAULTS, PresetValues, build_preset_values
 from webui.forms.run_form import DataForm, RunForm
 from webui.scripts import mount
@@ -36,7 +42,7 @@ from webui.studio import Studio, demo_base, demo_data
 from webui.tabs import race as race_tab
 from webui.tabs import trials
 from webui.tabs.start import show_run
-from webui.tabs.trials import TrialsPart
+from webui.tabs.trials import ProfilingPart
 from webui.views.lr_curve import draw_lr_curve
 
 _FAR = 10.0
@@ -73,9 +79,9 @@ class TrainTab:
     save: gr.Button
     saved: gr.File
     load: gr.UploadButton
-    trials: TrialsPart
+    trials: ProfilingPart
     race: gr.Button
-    watch: FieldWatch
+    watch: FieldValidator
 
     @property
     def components(self) -> set[Any]:
@@ -215,7 +221,7 @@ def warn_of_rate(config: RunConfig, entries: Entries) -> list[str]:
     ]
 
 
-def build(watch: FieldWatch) -> TrainTab:
+def build(watch: FieldValidator) -> TrainTab:
     """Lay the tab out."""
     presets = [(f"{preset.label}: {preset.summary}", name) for name, preset in PRESETS.items()]
     presets = [*_FURTHER_PRESETS, *presets]
@@ -272,7 +278,7 @@ def wire(
         problems = problems_of(error)
         return {
             tab.problem: gr.Markdown(as_list(problems), visible=True),
-            tab.watch.marks: marks(problems, fields, pressed=True),
+            tab.watch.marks: field_errors(problems, fields, pressed=True),
         }
 
     def settled() -> dict[Any, Any]:
@@ -332,7 +338,7 @@ def _wire_plan(tab: TrainTab, data_form: DataForm, studio: Studio, fields: set[A
             parts = describe_plan(studio, config)
         except TimbreError as error:
             parts = {"warnings": as_list(problems_of(error))}
-        told = marks(
+        told = field_errors(
             problems_in(tab, data_form, studio, values), fields, preset=name_preset(values),
             start=parts.get("start", _START), stamp=str(values[tab.watch.stamp]),
         )  # fmt: skip

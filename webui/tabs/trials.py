@@ -18,16 +18,16 @@ from trainer.profiling.recommendations import PURPOSES, advise, advise_preset
 from webui.actions import event_detail, toasts
 from webui.forms.field_updates import fill_fields
 from webui.forms.form import Values
-from webui.forms.form_validation import FieldWatch
+from webui.forms.form_validation import FieldValidator
 from webui.forms.run_form import RunForm
 from webui.jobs.background_job import write_config
 from webui.jobs.synthesis import ask_trainer
 from webui.scripts import mount
 from webui.status import duration_text
 from webui.studio import Studio
-from webui.views.compatibility_check import safe
+from webui.views.compatibility_check import escape_html
 
-_QUIET: dict[str, Any] = {
+_PRIVATE_EVENT: dict[str, Any] = {
     "show_progress": "hidden",
     "concurrency_limit": None,
     "api_visibility": "private",
@@ -40,7 +40,7 @@ ReadConfig = Callable[[Values], RunConfig]
 
 
 @dataclass(frozen=True)
-class TrialsPart:
+class ProfilingPart:
     """The widgets of the part."""
 
     estimate: gr.HTML
@@ -58,7 +58,7 @@ class TrialsPart:
     levels: gr.HTML
 
 
-def build() -> TrialsPart:
+def build() -> ProfilingPart:
     """Lay the part out."""
     with gr.Row(equal_height=True):
         waiting = '<div class="notice">Estimating memory and time ...</div>'
@@ -84,15 +84,15 @@ def build() -> TrialsPart:
         measured = gr.HTML(
             apply_default_css=False, js_on_load=mount("mountMeasure"), elem_id="measured"
         )
-    return TrialsPart(
+    return ProfilingPart(
         estimate, fix, fixed, purpose, advice, follow, find_rate, measure, minutes, rates, measured,
         compare_levels, levels,
     )  # fmt: skip
 
 
 def wire(
-    part: TrialsPart, form: RunForm, page: gr.Tab, studio: Studio, fields: set[Any],
-    read: ReadConfig, count: Callable[[RunConfig], int], watch: FieldWatch,
+    part: ProfilingPart, form: RunForm, page: gr.Tab, studio: Studio, fields: set[Any],
+    read: ReadConfig, count: Callable[[RunConfig], int], watch: FieldValidator,
 ) -> None:  # fmt: skip
     """Connect the part; `read` returns the RunConfig of the form, `count` its steps."""
     _wire_estimate(part, page, studio, fields, read, count, watch)
@@ -124,14 +124,14 @@ def describe_estimate(found: dict[str, Any], steps: int, device: Device) -> str:
         seconds = found["s_per_step"]
         words += (
             f", <b>{seconds:.3g} s</b> per step, {duration_text(seconds * steps)} for {steps} "
-            f"steps <span class='quiet'>({safe(found['s_per_step_from'])})</span>."
+            f"steps <span class='quiet'>({escape_html(found['s_per_step_from'])})</span>."
         )
     if found["left_out"]:
-        words += f" Not included: {safe(', '.join(found['left_out']))}."
+        words += f" Not included: {escape_html(', '.join(found['left_out']))}."
     if not found["fits"]:
         fix = found.get("fix")
         remedy = (
-            f"It fits with: {safe(', '.join(fix['words']))} ({_gib(fix['peak_gib'])} GB)."
+            f"It fits with: {escape_html(', '.join(fix['words']))} ({_gib(fix['peak_gib'])} GB)."
             if fix
             else "No setting makes it fit; choose a smaller model or shorter clips."
         )
@@ -150,8 +150,8 @@ def _gib(value: float) -> str:
 
 
 def _wire_estimate(
-    part: TrialsPart, page: gr.Tab, studio: Studio, fields: set[Any], read: ReadConfig,
-    count: Callable[[RunConfig], int], watch: FieldWatch,
+    part: ProfilingPart, page: gr.Tab, studio: Studio, fields: set[Any], read: ReadConfig,
+    count: Callable[[RunConfig], int], watch: FieldValidator,
 ) -> None:  # fmt: skip
     outputs = [part.estimate, part.fix, part.fixed]
     path = studio.rates.folder.parent / "estimate.json"
@@ -166,17 +166,21 @@ def _wire_estimate(
             # The problems are already shown below the learning-rate curve.
             return ["", gr.Button(visible=False), ""]
         except TimbreError as error:
-            return [f'<div class="notice">{safe(str(error))}</div>', gr.Button(visible=False), ""]
+            return [
+                f'<div class="notice">{escape_html(str(error))}</div>',
+                gr.Button(visible=False),
+                "",
+            ]
         fix = found.get("fix")
         return [text, gr.Button(visible=fix is not None), json.dumps(fix["config"]) if fix else ""]
 
-    slow = _QUIET | {"concurrency_limit": 1, "concurrency_id": "estimate"}
+    slow = _PRIVATE_EVENT | {"concurrency_limit": 1, "concurrency_id": "estimate"}
     slow |= {"show_progress": "minimal", "show_progress_on": part.estimate}
     triggers = [page.select, *watch.triggers(fields)]
     gr.on(triggers, foresee, fields, outputs, trigger_mode="always_last", **slow)
 
 
-def _wire_fix(part: TrialsPart, form: RunForm, watch: FieldWatch) -> None:
+def _wire_fix(part: ProfilingPart, form: RunForm, watch: FieldValidator) -> None:
     def take_fix(fixed: str) -> dict[Any, Any]:
         with toasts():
             try:
@@ -202,7 +206,7 @@ def device_of(config: RunConfig) -> Device:
 def describe_levels(rows: list[dict[str, Any]], device: Device) -> str:
     """Render memory and cost of each level of gradient checkpointing as an HTML table."""
     lines = "".join(
-        f"<tr><td><b>{safe(row['level'])}</b></td><td>{_gib(row['peak_gib'])} GB</td>"
+        f"<tr><td><b>{escape_html(row['level'])}</b></td><td>{_gib(row['peak_gib'])} GB</td>"
         f"<td>+{100 * row['more']:.0f} %</td><td>{'&#10003;' if row['fits'] else '-'}</td></tr>"
         for row in rows
     )
@@ -213,7 +217,7 @@ def describe_levels(rows: list[dict[str, Any]], device: Device) -> str:
     return f"<table class='advice'>{head}{lines}</table>"
 
 
-def _wire_levels(part: TrialsPart, studio: Studio, fields: set[Any], read: ReadConfig) -> None:
+def _wire_levels(part: ProfilingPart, studio: Studio, fields: set[Any], read: ReadConfig) -> None:
     path = studio.rates.folder.parent / "levels.json"
 
     def compare(values: Values) -> str:
@@ -234,19 +238,19 @@ def describe_advice(device: Device, family: str, purpose: str) -> str:
     """Render the recommended preset and options with reasons as HTML."""
     preset = PRESETS[advise_preset(device, family, purpose)]
     rows = "".join(
-        f"<tr><td>{'&#10003;' if each.tick else '-'}</td><td><b>{safe(each.label)}</b></td>"
-        f"<td>{safe(each.why)}</td></tr>"
+        f"<tr><td>{'&#10003;' if each.tick else '-'}</td><td><b>{escape_html(each.label)}</b></td>"
+        f"<td>{escape_html(each.why)}</td></tr>"
         for each in advise(device, family, purpose)
     )
     head = "<tr><th>Use</th><th>Option</th><th>Reason</th></tr>"
     return (
-        f"<p><b>{safe(device.name)}</b>, {device.memory_gib:.0f} GB: preset "
-        f"<b>{safe(preset.label)}</b>. {safe(preset.summary)}</p>"
+        f"<p><b>{escape_html(device.name)}</b>, {device.memory_gib:.0f} GB: preset "
+        f"<b>{escape_html(preset.label)}</b>. {escape_html(preset.summary)}</p>"
         f"<table class='advice'>{head}{rows}</table>"
     )
 
 
-def _wire_advice(part: TrialsPart, form: RunForm, page: gr.Tab, watch: FieldWatch) -> None:
+def _wire_advice(part: ProfilingPart, form: RunForm, page: gr.Tab, watch: FieldValidator) -> None:
     device = list_devices()[0]
     chosen = [part.purpose, form.family.choice]
 
@@ -268,7 +272,7 @@ def _wire_advice(part: TrialsPart, form: RunForm, page: gr.Tab, watch: FieldWatc
         show,
         chosen,
         part.advice,
-        **_QUIET,
+        **_PRIVATE_EVENT,
     )
     asked: set[Any] = form.components | {part.purpose}
     watch.check_after(
@@ -280,8 +284,8 @@ def _wire_advice(part: TrialsPart, form: RunForm, page: gr.Tab, watch: FieldWatc
 
 
 def _wire_rates(
-    part: TrialsPart, form: RunForm, studio: Studio, fields: set[Any], read: ReadConfig,
-    watch: FieldWatch,
+    part: ProfilingPart, form: RunForm, studio: Studio, fields: set[Any], read: ReadConfig,
+    watch: FieldValidator,
 ) -> None:  # fmt: skip
     def press(values: Values) -> None:
         with toasts():
@@ -303,10 +307,10 @@ def _wire_rates(
         if event_detail(event, "action") == "stop":
             studio.rates.stop()
 
-    part.find_rate.click(press, fields, None, **_QUIET).then(
+    part.find_rate.click(press, fields, None, **_PRIVATE_EVENT).then(
         None, None, None, js="() => timbre.wakeRates()", api_visibility="private"
     )
-    part.rates.click(act, None, None, **_QUIET)
+    part.rates.click(act, None, None, **_PRIVATE_EVENT)
     fields_of_rate = list(form.optimizer.components)
     watch.check_after(fill_fields(part.rates.apply, use, None, fields_of_rate, name="rate"))
 
@@ -335,7 +339,7 @@ def start_rates(studio: Studio, config: RunConfig) -> None:
 # The measurement
 
 
-def _wire_measure(part: TrialsPart, studio: Studio, fields: set[Any], read: ReadConfig) -> None:
+def _wire_measure(part: ProfilingPart, studio: Studio, fields: set[Any], read: ReadConfig) -> None:
     def press(values: Values) -> None:
         with toasts():
             start_measuring(studio, read(values), float(values[part.minutes] or 10))
@@ -345,10 +349,10 @@ def _wire_measure(part: TrialsPart, studio: Studio, fields: set[Any], read: Read
         if event_detail(event, "action") == "stop":
             studio.measuring.stop()
 
-    part.measure.click(press, fields | {part.minutes}, None, **_QUIET).then(
+    part.measure.click(press, fields | {part.minutes}, None, **_PRIVATE_EVENT).then(
         None, None, None, js="() => timbre.wakeMeasure()", api_visibility="private"
     )
-    part.measured.click(act, None, None, **_QUIET)
+    part.measured.click(act, None, None, **_PRIVATE_EVENT)
 
 
 def start_measuring(studio: Studio, config: RunConfig, minutes: float) -> None:

@@ -11,8 +11,8 @@ from trainer.core.types import Problem
 from trainer.data.lists.findings import KINDS, Finding, leak_notes
 from trainer.data.lists.manifest import Manifest
 from trainer.data.lists.preview import ListPreview
-from webui.views.compatibility_check import safe
-from webui.views.text_edits import Draft
+from webui.views.compatibility_check import escape_html
+from webui.views.text_edits import TextEdits
 
 PAGE_ROWS = 200
 COLUMNS = {
@@ -35,13 +35,13 @@ _LETTERS = (0, 10, 20, 40, 60, 80, 100, 150, 200, 300, 500)
 
 
 @dataclass(frozen=True)
-class Look:
+class TableView:
     """What part of the ledger is shown: a page of all rows, of problem rows or of one kind."""
 
     page: int = 1
     only_problems: bool = False
     kind: str = ""
-    draft: Draft = field(default_factory=Draft)
+    draft: TextEdits = field(default_factory=TextEdits)
 
 
 def report(manifest: Manifest) -> str:
@@ -62,8 +62,8 @@ def report(manifest: Manifest) -> str:
         for source in summary["sources"]
     ]
     notes = [*manifest.notes, *leak_notes(manifest.clips)]
-    shown = "".join(f'<div class="notice">{safe(note)}</div>' for note in notes)
-    lines = "".join(f'<span class="fact">{safe(source)}</span>' for source in sources)
+    shown = "".join(f'<div class="notice">{escape_html(note)}</div>' for note in notes)
+    lines = "".join(f'<span class="fact">{escape_html(source)}</span>' for source in sources)
     chips = "".join(f'<span class="fact">{fact}</span>' for fact in facts + _held_out(manifest))
     durations = summary["durations"]
     bars = _histogram("Clips by duration (s)", durations["edges_s"], durations["counts"])
@@ -77,7 +77,7 @@ def report(manifest: Manifest) -> str:
     )
 
 
-def what_to_look_at(manifest: Manifest, findings: Sequence[Finding], heard: str) -> str:
+def findings_table(manifest: Manifest, findings: Sequence[Finding], heard: str) -> str:
     """Render a table with one row per kind of problem or finding, and `heard` below it.
 
     A button's `data-action` is `show`, `leave-out` or `limit`; its `data-kind` is the kind.
@@ -90,12 +90,18 @@ def what_to_look_at(manifest: Manifest, findings: Sequence[Finding], heard: str)
         odd[finding.kind].append(finding)
     rows = [_problem_row(kind, found) for kind, found in sorted(problems.items())]
     rows += [_finding_row(kind, odd[kind]) for kind in KINDS if kind in odd]
-    said = f'<p class="quiet">{safe(heard)}</p>' if heard else ""
+    said = f'<p class="quiet">{escape_html(heard)}</p>' if heard else ""
     if not rows:
         return f'<div class="findings"><p>No issues found.</p>{said}</div>'
     heads = "".join(
         f"<th>{head}</th>"
-        for head in (_unseen("Kind"), "Rows", "Minutes", "Suggested fix", _unseen("Buttons"))
+        for head in (
+            _screen_reader_only("Kind"),
+            "Rows",
+            "Minutes",
+            "Suggested fix",
+            _screen_reader_only("Buttons"),
+        )
     )
     return (
         '<div class="findings"><b>Issues to review</b><div class="scroll"><table>'
@@ -104,26 +110,26 @@ def what_to_look_at(manifest: Manifest, findings: Sequence[Finding], heard: str)
 
 
 def ledger_page(
-    manifest: Manifest, look: Look, findings: Sequence[Finding] = ()
+    manifest: Manifest, view: TableView, findings: Sequence[Finding] = ()
 ) -> tuple[list[list[str]], str]:
     """Return one page of the ledger as text cells, and a sentence that describes the page."""
     table = manifest.table()
-    if look.only_problems:
+    if view.only_problems:
         table = table.loc[table["status"] != "kept"]
     odd: dict[str, list[Finding]] = defaultdict(list)
     for finding in findings:
         odd[finding.clip.id].append(finding)
-    if look.kind:
-        ids = {finding.clip.id for finding in findings if finding.kind == look.kind}
-        table = table.loc[(table["kind"] == look.kind) | table["clip_id"].isin(list(ids))]
+    if view.kind:
+        ids = {finding.clip.id for finding in findings if finding.kind == view.kind}
+        table = table.loc[(table["kind"] == view.kind) | table["clip_id"].isin(list(ids))]
     pages = max(1, -(-len(table) // PAGE_ROWS))
-    page = min(max(1, look.page), pages)
+    page = min(max(1, view.page), pages)
     first = (page - 1) * PAGE_ROWS
     part = table.iloc[first : first + PAGE_ROWS].to_dict("records")
-    rows = [_cells(row, odd.get(row["clip_id"], []), look.draft) for row in part]
-    of = f" ({label_of(look.kind)})" if look.kind else ""
+    rows = [_cells(row, odd.get(row["clip_id"], []), view.draft) for row in part]
+    of = f" ({label_of(view.kind)})" if view.kind else ""
     if not rows:
-        return [], "No rows with problems." if look.only_problems else f"No rows{of}."
+        return [], "No rows with problems." if view.only_problems else f"No rows{of}."
     words = f"Rows {first + 1} to {first + len(rows)} of {len(table)}{of}, page {page} of {pages}."
     return rows, words
 
@@ -148,19 +154,20 @@ def limit_for(manifest: Manifest, kind: str) -> float | None:
 def describe_columns(list_preview: ListPreview | None, name: str) -> str:
     """Render the first rows of a list as HTML, with the role of each column."""
     if list_preview is None:
-        return f"<p>{safe(name)} has no columns to assign.</p>"
+        return f"<p>{escape_html(name)} has no columns to assign.</p>"
     role_of = {column: role for role, column in list_preview.roles.items()}
     heads = "".join(
-        f"<th>{number + 1}. {safe(heading)}"
+        f"<th>{number + 1}. {escape_html(heading)}"
         f'<br><span class="quiet">{role_of.get(number, "not used")}</span></th>'
         for number, heading in enumerate(list_preview.headings)
     )
     rows = "".join(
-        "<tr>" + "".join(f"<td dir='auto'>{safe(cell)}</td>" for cell in row) + "</tr>"
+        "<tr>" + "".join(f"<td dir='auto'>{escape_html(cell)}</td>" for cell in row) + "</tr>"
         for row in list_preview.rows
     )
     return (
-        f'<div class="scroll findings"><b>{safe(name)}</b><table><thead><tr>{heads}</tr></thead>'
+        f'<div class="scroll findings"><b>{escape_html(name)}</b><table><thead><tr>{heads}</tr>'
+        "</thead>"
         f"<tbody>{rows}</tbody></table></div>"
     )
 
@@ -190,8 +197,8 @@ def _finding_row(kind: str, findings: Sequence[Finding]) -> str:
 
 def _row(label: str, count: int, minutes: float, remedy: str, buttons: Sequence[str]) -> str:
     return (
-        f"<tr><td><b>{safe(label)}</b></td><td>{count}</td><td>{minutes:.1f}</td>"
-        f'<td>{safe(remedy)}</td><td><span class="links">{"".join(buttons)}</span></td></tr>'
+        f"<tr><td><b>{escape_html(label)}</b></td><td>{count}</td><td>{minutes:.1f}</td>"
+        f'<td>{escape_html(remedy)}</td><td><span class="links">{"".join(buttons)}</span></td></tr>'
     )
 
 
@@ -202,7 +209,7 @@ def _button(action: str, kind: str, label: str) -> str:
     )
 
 
-def _cells(row: dict[str, Any], odd: Sequence[Finding], draft: Draft) -> list[str]:
+def _cells(row: dict[str, Any], odd: Sequence[Finding], draft: TextEdits) -> list[str]:
     place = (row["source"], row["line"])
     if odd:
         row["reason"] = "; ".join(f"{label_of(f.kind)}: {f.words}" for f in odd)
@@ -235,13 +242,13 @@ def _with_counts(rates: dict[str, int]) -> list[str]:
     return [f"{rate} Hz ({count} clips)" for rate, count in rates.items()]
 
 
-def _unseen(words: str) -> str:
+def _screen_reader_only(words: str) -> str:
     """Return a heading that only screen readers see."""
     return f'<span class="sr-only">{words}</span>'
 
 
 def _names(names: list[str]) -> str:
-    shown = safe(", ".join(names[:8])) or "none"
+    shown = escape_html(", ".join(names[:8])) or "none"
     return f"{shown} and {len(names) - 8} more" if len(names) > 8 else shown
 
 

@@ -40,8 +40,8 @@ def describe_fitness(found: dict[str, Any], label: str) -> str:
     chips = "".join(f'<span class="fact">{fact}</span>' for fact in facts)
     costs = "".join(_describe_cost(cost) for cost in found["language_costs"])
     rows = "".join(
-        f"<tr><td>{row['line']}</td><td>{safe(row['text'][:80])}</td>"
-        f"<td>{safe(row['reason'])}</td></tr>"
+        f"<tr><td>{row['line']}</td><td>{escape_html(row['text'][:80])}</td>"
+        f"<td>{escape_html(row['reason'])}</td></tr>"
         for row in left_out[:_SHOWN]
     )
     more = f"<p>and {len(left_out) - _SHOWN} more</p>" if len(left_out) > _SHOWN else ""
@@ -60,7 +60,8 @@ def describe_charset_coverage(alphabet: dict[str, Any]) -> str:
         return ""
     letters = alphabet["letters"]
     tiles = "".join(
-        f'<span class="letter" title="{safe(letter["name"])}"><bdi>{safe(letter["letter"])}</bdi>'
+        f'<span class="letter" title="{escape_html(letter["name"])}"><bdi>'
+        f"{escape_html(letter['letter'])}</bdi>"
         f"<small>{letter['clips']} clips, {letter['minutes']:.1f} min</small></span>"
         for letter in letters
     )
@@ -78,13 +79,13 @@ def describe_charset_coverage(alphabet: dict[str, Any]) -> str:
 def _describe_reading(example: dict[str, Any]) -> str:
     unknown = set(example["unknown"])
     pieces = "".join(
-        f'<span class="piece{" unknown" if piece in unknown else ""}">{safe(piece)}</span>'
+        f'<span class="piece{" unknown" if piece in unknown else ""}">{escape_html(piece)}</span>'
         for piece in example["pieces"][:_PIECES]
     )
     more = " ..." if len(example["pieces"]) > _PIECES else ""
     return (
-        f"<tr><td>{example['line']}</td><td dir='auto'>{safe(example['text'][:120])}</td>"
-        f"<td dir='auto'>{safe(example['cleaned'][:120])}</td>"
+        f"<tr><td>{example['line']}</td><td dir='auto'>{escape_html(example['text'][:120])}</td>"
+        f"<td dir='auto'>{escape_html(example['cleaned'][:120])}</td>"
         f"<td dir='auto'><span class='pieces'>{pieces}</span>{more}</td></tr>"
     )
 
@@ -93,8 +94,9 @@ def _describe_cost(cost: dict[str, Any]) -> str:
     letters = cost["unknown_characters"]
     added = len(letters) + cost["new_merges"] + cost["needs_language_token"]
     return (
-        f'<div class="notice"><b>{safe(cost["language"])}</b> adds {added} tokens to the '
-        f"vocabulary: <bdi>{safe(' '.join(letters)[:300])}</bdi><br>{cost['clips_with_unknown']} "
+        f'<div class="notice"><b>{escape_html(cost["language"])}</b> adds {added} tokens to the '
+        ""
+        f"vocabulary: <bdi>{escape_html(' '.join(letters)[:300])}</bdi><br>{cost['clips_with_unknown']} "
         f"of {cost['clips']} clips need them; {cost['tokens_per_character_after']:.2f} tokens a "
         "character.</div>"
     )
@@ -110,6 +112,6 @@ def _data_words(data: DataConfig) -> list[str]:
     ]
 
 
-def safe(text: str) -> str:
+def escape_html(text: str) -> str:
     """Escape text for HTML and for the template syntax that Gradio evaluates in it."""
     return escape(text).replace("{", "&#123;").replace("$", "&#36;").replace("`", "&#96;")

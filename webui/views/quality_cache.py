@@ -7,34 +7,34 @@ from collections.abc import Sequence
 from trainer.core.types import Clip
 from trainer.data.audio.quality import Quality, measure_files
 
-MOST = 3000
+MAX_CLIPS = 3000
 """Most clips to analyze; beyond that, every n-th clip. Chosen by hand to keep the wait short."""
 
 
-class Ear:
+class QualityCache:
     """Audio quality by file path; an entry expires when its file changes."""
 
     def __init__(self) -> None:
-        self._heard: dict[tuple[str, int], Quality | None] = {}
+        self._qualities: dict[tuple[str, int], Quality | None] = {}
         self._lock = threading.Lock()
 
-    def listen(self, clips: Sequence[Clip]) -> str:
+    def measure(self, clips: Sequence[Clip]) -> str:
         """Analyze the clips that are not cached yet, and return a sentence with the count."""
         with_sound = [clip.audio_path for clip in clips if clip.audio_path]
-        stride = -(-len(with_sound) // MOST) or 1
+        stride = -(-len(with_sound) // MAX_CLIPS) or 1
         chosen = with_sound[::stride]
         keys = {path: _key(path) for path in chosen}
         with self._lock:
-            missing = [path for path, key in keys.items() if key not in self._heard]
+            missing = [path for path, key in keys.items() if key not in self._qualities]
             found = measure_files(missing)
-            self._heard |= {keys[path]: found.get(path) for path in missing}
+            self._qualities |= {keys[path]: found.get(path) for path in missing}
         if len(chosen) < len(with_sound):
             return f"{len(chosen)} of {len(with_sound)} clips were analyzed, evenly sampled."
         return f"All {len(chosen)} clips were analyzed."
 
-    def known(self, clips: Sequence[Clip]) -> dict[str, Quality]:
+    def cached(self, clips: Sequence[Clip]) -> dict[str, Quality]:
         """Return the cached quality of clips by audio path, without analyzing any."""
-        pairs = ((clip.audio_path, self._heard.get(_key(clip.audio_path))) for clip in clips)
+        pairs = ((clip.audio_path, self._qualities.get(_key(clip.audio_path))) for clip in clips)
         return {path: quality for path, quality in pairs if quality is not None}
 
 

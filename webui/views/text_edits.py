@@ -16,7 +16,7 @@ Place = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Draft:
+class TextEdits:
     """Unsaved changes to the lists at these paths."""
 
     lists: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ class Draft:
     left_out: frozenset[Place] = frozenset()
 
     @classmethod
-    def read(cls, text: str | None, manifest: Manifest) -> "Draft":
+    def read(cls, text: str | None, manifest: Manifest) -> "TextEdits":
         """Parse the draft that the page keeps; return an empty one if it is for other lists."""
         lists = tuple(source.path for source in manifest.sources)
         try:
@@ -47,7 +47,7 @@ class Draft:
     def __bool__(self) -> bool:
         return bool(self.texts or self.left_out)
 
-    def with_text(self, place: Place, text: str) -> "Draft":
+    def with_text(self, place: Place, text: str) -> "TextEdits":
         """Return a draft in which a row has another text.
 
         Raises:
@@ -57,7 +57,7 @@ class Draft:
             raise DataError("The text has no words. Write what is spoken, or exclude the clip.")
         return replace(self, texts=self.texts | {place: " ".join(text.split())})
 
-    def without(self, places: frozenset[Place]) -> "Draft":
+    def without(self, places: frozenset[Place]) -> "TextEdits":
         """Return a draft with these rows excluded as well."""
         return replace(self, left_out=self.left_out | places)
 
@@ -77,8 +77,8 @@ class Draft:
         return f"**Not saved yet:** {', '.join(parts)}. Training uses the saved list."
 
 
-def save_draft(
-    studio: Studio, manifest: Manifest, draft: Draft, data: DataConfig, folder: str
+def save_edits(
+    studio: Studio, manifest: Manifest, draft: TextEdits, data: DataConfig, folder: str
 ) -> tuple[DataConfig, str]:
     """Save edited lists as new CSV files; return the data settings that use them, and a message.
 

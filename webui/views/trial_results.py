@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from trainer.profiling.measurements import list_kept
-from webui.jobs.background_job import Errand
+from webui.jobs.background_job import BackgroundJob
 from webui.studio import Studio
 
 _KEPT = 20  # Benchmark results listed on the page; chosen by hand.
 
 
-class Trials:
+class JobViews:
     """The views of the background jobs of one studio."""
 
     def __init__(self, studio: Studio) -> None:
@@ -54,13 +54,13 @@ class Trials:
         return _json(describe_cut(self._studio.cutting))
 
 
-def describe_rates(errand: Errand) -> dict[str, Any]:
+def describe_rates(job: BackgroundJob) -> dict[str, Any]:
     """Return the progress and the result of the learning-rate search."""
-    about, running = errand.about(), errand.is_running()
-    lines = errand.lines()
+    about, running = job.about(), job.is_running()
+    lines = job.lines()
     progress = lines[-1] if lines and "done" in lines[-1] else {"done": 0, "total": 0}
     finding = None
-    path = errand.folder / str(about.get("out", "")) / "find-lr.json"
+    path = job.folder / str(about.get("out", "")) / "find-lr.json"
     if path.is_file():
         finding = json.loads(path.read_text(encoding="utf-8"))
     state = "running" if running else "done" if finding else "failed" if about else "none"
@@ -71,41 +71,41 @@ def describe_rates(errand: Errand) -> dict[str, Any]:
         "done": progress["done"],
         "total": progress["total"],
         "finding": finding,
-        "problem": errand.problem() if state == "failed" else "",
+        "problem": job.problem() if state == "failed" else "",
     }
 
 
-def describe_measuring(errand: Errand) -> dict[str, Any]:
+def describe_measuring(job: BackgroundJob) -> dict[str, Any]:
     """Return whether a benchmark is running, and the results for this machine."""
-    running = errand.is_running()
+    running = job.is_running()
     kept = [
         {"file": path.name} | measurement.to_json()
         for path, measurement in list_kept()[:_KEPT]
     ]  # fmt: skip
     if running and kept and kept[0]["state"] != "running":
         kept.insert(0, {"file": "", "rows": [], "state": "running", "model": {}, "machine": {}})
-    is_silent = not running and errand.about() and not errand.lines()
+    is_silent = not running and job.about() and not job.lines()
     return {
         "running": running,
         "kept": kept,
-        "problem": errand.problem() if is_silent else "",
+        "problem": job.problem() if is_silent else "",
     }
 
 
-def describe_cut(errand: Errand) -> dict[str, Any]:
+def describe_cut(job: BackgroundJob) -> dict[str, Any]:
     """Return the progress and the result of cutting recordings."""
-    running, lines = errand.is_running(), errand.lines()
+    running, lines = job.is_running(), job.lines()
     last = lines[-1] if lines else {}
     found = last if "list" in last and not running else None
-    state = "running" if running else "done" if found else "failed" if errand.about() else "none"
+    state = "running" if running else "done" if found else "failed" if job.about() else "none"
     return {
         "state": state,
-        "source": errand.about().get("source", ""),
+        "source": job.about().get("source", ""),
         "phase": last.get("phase", ""),
         "done": last.get("done", 0),
         "total": last.get("total", 0),
         "found": found,
-        "problem": errand.problem() if state == "failed" else "",
+        "problem": job.problem() if state == "failed" else "",
     }
 
 
