@@ -28,7 +28,7 @@ from trainer.core.errors import TimbreError
 from trainer.core.registry import discover
 from trainer.core.run_config import Choice, RunConfig, TrainingConfig
 from trainer.core.specs import OptimizerSpec
-from trainer.core.train_state import Setup, World
+from trainer.core.train_state import TrainState, World
 from trainer.profiling.benchmark import Benchmark, BenchmarkPlan
 from trainer.profiling.benchmark.benchmark import describe_machine
 from trainer.profiling.benchmark.goals import check_goals
@@ -38,7 +38,7 @@ from trainer.profiling.synthetic_batches import (
     make_synthetic_clips,
     synthetic_spec_of,
 )
-from trainer.training.assemble import build_setup, seed_everything, take_device
+from trainer.training.assemble import build_train_state, seed_everything, take_device
 from trainer.training.loop import train_step
 
 OPTIMIZERS = (
@@ -166,12 +166,12 @@ def measure_optimizers(device: str, size: str, path: Path, names: Sequence[str])
             found["matmul_tflops"] = measure_matmul(torch.device(machine.torch_name), is_gpu)
     _write(path, report)
     with tempfile.TemporaryDirectory() as folder:
-        setup = make_setup(make_config(device, boxes), size, Path(folder))
+        state = make_setup(make_config(device, boxes), size, Path(folder))
         for name in names:
             # Ends the process even where it hangs in the driver.
             signal.alarm(STUCK_S if machine.kind == "cuda" else 0)
             try:
-                found["rows"][name] = _row_of(setup, name)
+                found["rows"][name] = _row_of(state, name)
             except (TimbreError, RuntimeError) as error:
                 found["rows"][name] = {"failed": (str(error).splitlines() or ["no word"])[0]}
                 if isinstance(error, torch.AcceleratorError):
@@ -179,12 +179,12 @@ def measure_optimizers(device: str, size: str, path: Path, names: Sequence[str])
             finally:
                 signal.alarm(0)
                 _write(path, report)
-        setup.train_batches.close()
+        state.train_batches.close()
 
 
-def _row_of(setup: Setup, name: str) -> dict[str, float]:
-    usual_s = time_optimizer(setup, "adamw", 5)
-    seconds = time_optimizer(setup, name, CYCLES.get(name, 5))
+def _row_of(state: TrainState, name: str) -> dict[str, float]:
+    usual_s = time_optimizer(state, "adamw", 5)
+    seconds = time_optimizer(state, name, CYCLES.get(name, 5))
     return {
         "ratio": round(seconds / usual_s, 3),
         "s_per_step": round(seconds, 5),
@@ -192,7 +192,7 @@ def _row_of(setup: Setup, name: str) -> dict[str, float]:
     }
 
 
-def make_setup(config: RunConfig, size: str, folder: Path) -> Setup:
+def make_setup(config: RunConfig, size: str, folder: Path) -> TrainState:
     """Return a Setup of a random network of a size on clips of the usual longest."""
     seed_everything(0)
     entries, machine = resolve(config), take_device(config.training.device)
@@ -202,34 +202,34 @@ def make_setup(config: RunConfig, size: str, folder: Path) -> Setup:
     dataset = make_synthetic(config, entries, clips, size)
     model = entries.family.load(None, entries.family_options, dataset.corpus.facts)
     model = model.to(torch.device(machine.torch_name))
-    setup = build_setup(
+    state = build_train_state(
         folder, config, entries, dataset, model=model, machine=machine, world=World()
     )
     for optimization, options in entries.optimizations:
-        optimization.apply(setup, options)
-    return setup
+        optimization.apply(state, options)
+    return state
 
 
-def time_optimizer(setup: Setup, name: str, steps: int) -> float:
+def time_optimizer(state: TrainState, name: str, steps: int) -> float:
     """Return the seconds of a whole step: the median, or the mean of one cycle of a longer one."""
     spec = discover("trainer.optimizers", OptimizerSpec)[name]
-    entries = resolve(setup.config.with_values(optimizer=Choice(name)))
-    setup.optimizer.state.clear()
-    groups = [{**group, "params": list(group["params"])} for group in setup.optimizer.param_groups]
+    entries = resolve(state.config.with_values(optimizer=Choice(name)))
+    state.optimizer.state.clear()
+    groups = [{**group, "params": list(group["params"])} for group in state.optimizer.param_groups]
     kept = ("params", "param_names", "weight_decay", "are_matrices")
     groups = [{key: group[key] for key in kept if key in group} for group in groups]
-    setup.optimizer = spec.build(groups, entries.optimizer_options, setup.device)
-    setup.optimizer_spec = spec
+    state.optimizer = spec.build(groups, entries.optimizer_options, state.device)
+    state.optimizer_spec = spec
     # So small that the weights stay in range whoever steps.
-    setup.base_lr = 1e-9
+    state.base_lr = 1e-9
     for step in (1, 2):
-        train_step(setup, step)
+        train_step(state, step)
     seconds = []
     for step in range(3, 3 + steps):
-        _wait_for(setup.device)
+        _wait_for(state.device)
         began = time.perf_counter()
-        train_step(setup, step)
-        _wait_for(setup.device)
+        train_step(state, step)
+        _wait_for(state.device)
         seconds.append(time.perf_counter() - began)
     return statistics.mean(seconds) if name in CYCLES else statistics.median(seconds)
 

@@ -28,7 +28,7 @@ from trainer.core.options import build_options
 from trainer.core.registry import find
 from trainer.core.run_config import RunConfig, TrainingConfig
 from trainer.core.specs import Corpus, ModelFamily, OptimizerSpec, Speech
-from trainer.core.train_state import Setup
+from trainer.core.train_state import TrainState
 from trainer.core.types import Batch
 from trainer.optimizers._core.param_groups import param_groups
 from trainer.training.loop import train_step
@@ -74,7 +74,7 @@ def losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
     return {"error": (model(batch["x"]) - 1).square().mean()}
 
 
-def make_setup(folder: Path, mib: float, rows: int) -> Setup:
+def make_setup(folder: Path, mib: float, rows: int) -> TrainState:
     """Return a run whose weights and AdamW state take about so many MiB."""
     layers = max(1, round(mib * 2**20 / (3 * 4 * _WIDTH * _WIDTH)))
     model = nn.Sequential(*[nn.Linear(_WIDTH, _WIDTH) for _ in range(layers)])
@@ -95,7 +95,7 @@ def make_setup(folder: Path, mib: float, rows: int) -> Setup:
         blocks=lambda model: [], synthesize=speak, export=export,
     )  # fmt: skip
     (folder / "checkpoints").mkdir(parents=True)
-    return Setup(
+    return TrainState(
         config=RunConfig(training=TrainingConfig(keep_last=1)),
         folder=folder,
         machine=Device("cpu", 0, "CPU", 1.0),
@@ -114,11 +114,11 @@ def make_setup(folder: Path, mib: float, rows: int) -> Setup:
     )
 
 
-def measure(setup: Setup, rounds: int, steps: int) -> list[dict[str, float]]:
+def measure(state: TrainState, rounds: int, steps: int) -> list[dict[str, float]]:
     """Return, for every round, the seconds of the same steps in each way, and what they waited."""
     found: list[dict[str, float]] = []
     events: list[Event] = []
-    staging = Staging(setup.device)
+    staging = Staging(state.device)
     step = 0
 
     def run(save: Callable[[int], object]) -> float:
@@ -126,12 +126,12 @@ def measure(setup: Setup, rounds: int, steps: int) -> list[dict[str, float]]:
         began = time.monotonic()
         for at in range(steps):
             step += 1
-            train_step(setup, step)
+            train_step(state, step)
             if at == 0:
                 save(step)
         return time.monotonic() - began
 
-    with CheckpointWriter(setup, events.append) as writer:
+    with CheckpointWriter(state, events.append) as writer:
         for _ in range(rounds + 1):
             row = {"none": run(lambda at: None)}
             row["beside"] = run(lambda at: writer.save(at, best=False))
@@ -139,7 +139,7 @@ def measure(setup: Setup, rounds: int, steps: int) -> list[dict[str, float]]:
             saves = [event for event in events if isinstance(event, CheckpointSaved)]
             row["waited"], row["writing"] = saves[-2].waited_s, saves[-2].seconds
             began = time.monotonic()
-            write_snapshot(setup, take_snapshot(setup, step, best=False, staging=staging))
+            write_snapshot(state, take_snapshot(state, step, best=False, staging=staging))
             row["at once"] = time.monotonic() - began
             found.append(row)
     # The first round allocates the memory that the later ones use again.
@@ -157,8 +157,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None, help="also write the figures as JSON")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
-        setup = make_setup(Path(folder) / "run", chosen.mib, chosen.rows)
-        rows = measure(setup, chosen.rounds, chosen.steps)
+        state = make_setup(Path(folder) / "run", chosen.mib, chosen.rows)
+        rows = measure(state, chosen.rounds, chosen.steps)
     middle = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
     lost = statistics.median(row["beside"] - row["none"] for row in rows)
     stalls = [row["waited"] / row["at once"] for row in rows]

@@ -20,7 +20,7 @@ from assets.make_base import describe_machine
 from assets.make_xtts import make_folder
 from trainer.callbacks.instability import InstabilityMonitor
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
-from trainer.core.train_state import Setup, World
+from trainer.core.train_state import TrainState, World
 from trainer.models.xtts.network.sizes import TINY, GptSizes, Sizes, VocoderSizes
 from trainer.runs.run import Run
 from trainer.training.assemble import assemble
@@ -48,19 +48,19 @@ def main() -> None:
     torch.set_num_threads(1)
     chosen.work.mkdir(parents=True, exist_ok=True)
     os.environ["TIMBRE_CACHE"] = str(chosen.work / "cache")
-    run, setup = prepare(chosen.work)
+    run, state = prepare(chosen.work)
     report = {
         "command": "OMP_NUM_THREADS=1 python -m benchmarks.measure_telemetry --work DIR",
         "what": " ".join((__doc__ or "").split("\n\n", 1)[1].split()),
         "machine": describe_machine(),
-        **measure(run, setup, chosen.pairs),
+        **measure(run, state, chosen.pairs),
     }
-    setup.train_batches.close()
+    state.train_batches.close()
     chosen.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(report, indent=1))
 
 
-def prepare(work: Path) -> tuple[Run, Setup]:
+def prepare(work: Path) -> tuple[Run, TrainState]:
     """Make the base if there is none, and assemble a run on the demo corpus."""
     base = work / "base"
     if not base.is_dir():
@@ -78,17 +78,17 @@ def prepare(work: Path) -> tuple[Run, Setup]:
     return run, assemble(run.folder, config, world=World(), emit=run.events.append)
 
 
-def measure(run: Run, setup: Setup, num_pairs: int) -> dict[str, float]:
+def measure(run: Run, state: TrainState, num_pairs: int) -> dict[str, float]:
     """Return CPU seconds of a step, of telling about it, and the share of the one in the other."""
-    emit = InstabilityMonitor(run.folder, setup.config, setup.base_lr, {}).watch(run.events.append)
-    step_metrics = StepMetrics(setup, emit)
-    train_step(setup, 1)
+    emit = InstabilityMonitor(run.folder, state.config, state.base_lr, {}).watch(run.events.append)
+    step_metrics = StepMetrics(state, emit)
+    train_step(state, 1)
     bare, told, telling = [], [], []
     for pair in range(num_pairs):
         step = pair + 2
         for is_told in (pair % 2 == 0, pair % 2 == 1):
             start = time.thread_time()
-            metrics = train_step(setup, step)
+            metrics = train_step(state, step)
             if not is_told:
                 bare.append(time.thread_time() - start)
                 continue

@@ -44,7 +44,7 @@ from trainer.core.events import CheckpointSaved, Notice, ResumeVerified, RunAdap
 from trainer.core.registry import discover
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
-from trainer.core.train_state import Setup
+from trainer.core.train_state import TrainState
 from trainer.models._layers.dropout import Dropout
 from trainer.runs.run import Run
 from trainer.runs.run_store import RunStore
@@ -64,7 +64,7 @@ _CATALOGS = (
     ("trainer.optimizations", Optimization),
 )
 
-Fault = Callable[[Setup], None]
+Fault = Callable[[TrainState], None]
 
 
 @dataclass
@@ -91,7 +91,7 @@ class Trial:
 def kill_at_micro_step(count: int) -> Fault:
     """Kill the process in the middle of its n-th micro-step (the first is the probe's)."""
 
-    def arm(setup: Setup) -> None:
+    def arm(state: TrainState) -> None:
         left = [count]
 
         def before(batch: Any) -> None:
@@ -99,14 +99,14 @@ def kill_at_micro_step(count: int) -> Fault:
             if left[0] == 0 and torch.is_grad_enabled():
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        _watch_losses(setup, before, None)
+        _watch_losses(state, before, None)
 
     return arm
 
 
-def draw_nothing(setup: Setup) -> None:
+def draw_nothing(state: TrainState) -> None:
     """Switch dropout off: it draws other numbers when a batch is cut, and weights follow those."""
-    for module in setup.model.modules():
+    for module in state.model.modules():
         if isinstance(module, Dropout):
             module.share = 0.0
 
@@ -114,14 +114,14 @@ def draw_nothing(setup: Setup) -> None:
 def run_out_of_memory(most_clips: int) -> Fault:
     """Raise torch's error for every micro-batch of more clips; dropout is off."""
 
-    def arm(setup: Setup) -> None:
-        draw_nothing(setup)
+    def arm(state: TrainState) -> None:
+        draw_nothing(state)
 
         def before(batch: Any) -> None:
             if len(batch.clip_ids) > most_clips:
                 raise torch.OutOfMemoryError(f"made up: {len(batch.clip_ids)} clips do not fit")
 
-        _watch_losses(setup, before, None)
+        _watch_losses(state, before, None)
 
     return arm
 
@@ -129,16 +129,16 @@ def run_out_of_memory(most_clips: int) -> Fault:
 def lose_numbers(first: int, last: int, *, until_back: bool) -> Fault:
     """Make the losses of some steps NaN; `until_back`: only before the run has gone back once."""
 
-    def arm(setup: Setup) -> None:
-        now = _watch_steps(setup)
+    def arm(state: TrainState) -> None:
+        now = _watch_steps(state)
 
         def after(found: dict[str, Tensor]) -> dict[str, Tensor]:
-            is_over = until_back and setup.adapted.rollbacks > 0
+            is_over = until_back and state.adapted.rollbacks > 0
             if not first <= now[0] <= last or is_over or not torch.is_grad_enabled():
                 return found
             return {name: value * math.nan for name, value in found.items()}
 
-        _watch_losses(setup, lambda batch: None, after)
+        _watch_losses(state, lambda batch: None, after)
 
     return arm
 
@@ -146,43 +146,43 @@ def lose_numbers(first: int, last: int, *, until_back: bool) -> Fault:
 def fill_disk(first: int, last: int) -> Fault:
     """Let no file grow beyond 2 KiB during some steps, so that saves and the log fail."""
 
-    def arm(setup: Setup) -> None:
+    def arm(state: TrainState) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        now = _watch_steps(setup)
+        now = _watch_steps(state)
 
         def before(batch: Any) -> None:
             limit = 2048 if first <= now[0] <= last else resource.RLIM_INFINITY
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
-        _watch_losses(setup, before, None)
+        _watch_losses(state, before, None)
 
     return arm
 
 
 def _watch_losses(
-    setup: Setup,
+    state: TrainState,
     before: Callable[[Any], None],
     after: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None,
 ) -> None:
-    losses = setup.family.losses
+    losses = state.family.losses
 
     def watched(model: Any, batch: Any) -> dict[str, Tensor]:
         before(batch)
         found = losses(model, batch)
         return after(found) if after is not None else found
 
-    setup.family = replace(setup.family, losses=watched)
+    state.family = replace(state.family, losses=watched)
 
 
-def _watch_steps(setup: Setup) -> list[int]:
+def _watch_steps(state: TrainState) -> list[int]:
     """Return a list that holds the number of the step under way."""
-    now, of_step = [0], setup.train_batches.micro_batches
+    now, of_step = [0], state.train_batches.micro_batches
 
     def watched(step: int) -> Any:
         now[0] = step
         return of_step(step)
 
-    setup.train_batches.micro_batches = watched  # type: ignore[method-assign]
+    state.train_batches.micro_batches = watched  # type: ignore[method-assign]
     return now
 
 
@@ -210,10 +210,10 @@ def start(folder: Path, fault: Fault | None = None) -> int:
 def _arm(fault: Fault) -> None:
     assemble = trainer.worker.training_process.assemble
 
-    def assemble_and_arm(*arguments: Any, **options: Any) -> Setup:
-        setup = assemble(*arguments, **options)
-        fault(setup)
-        return setup
+    def assemble_and_arm(*arguments: Any, **options: Any) -> TrainState:
+        state = assemble(*arguments, **options)
+        fault(state)
+        return state
 
     trainer.worker.training_process.assemble = assemble_and_arm
 

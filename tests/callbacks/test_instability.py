@@ -145,11 +145,11 @@ def test_the_best_checkpoint_of_ruined_weights_is_no_good_one() -> None:
 
 
 def test_a_rate_that_is_far_too_high_is_told_while_it_trains(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, steps=20)
-    setup.base_lr, setup.lr_factor = 30.0, lambda step: 1.0
+    state = make_setup(tmp_path, steps=20)
+    state.base_lr, state.lr_factor = 30.0, lambda step: 1.0
     events: list[Event] = []
 
-    train(setup, InstabilityMonitor(tmp_path, setup.config, setup.base_lr, {}).watch(events.append))
+    train(state, InstabilityMonitor(tmp_path, state.config, state.base_lr, {}).watch(events.append))
 
     assert len(_notices(events)) == 1
     assert "a lower learning rate" in _notices(events)[0].remedy
@@ -157,22 +157,22 @@ def test_a_rate_that_is_far_too_high_is_told_while_it_trains(tmp_path: Path) -> 
 
 
 def test_a_loss_that_is_no_number_is_told_before_the_run_ends(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, steps=10, roll_back=False)
+    state = make_setup(tmp_path, steps=10, roll_back=False)
     with torch.no_grad():
-        setup.model.outer.bias.fill_(float("nan"))  # type: ignore[union-attr]
+        state.model.outer.bias.fill_(float("nan"))  # type: ignore[union-attr]
     events: list[Event] = []
 
     with pytest.raises(LossNotFinite):
-        train(setup, InstabilityMonitor(tmp_path, setup.config, LR, {}).watch(events.append))
+        train(state, InstabilityMonitor(tmp_path, state.config, LR, {}).watch(events.append))
 
     assert sum("is diverging" in notice.text for notice in _notices(events)) == 1
 
 
 def test_the_usual_rate_raises_no_alarm_while_it_trains(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, steps=100)
+    state = make_setup(tmp_path, steps=100)
     events: list[Event] = []
 
-    train(setup, InstabilityMonitor(tmp_path, setup.config, setup.base_lr, {}).watch(events.append))
+    train(state, InstabilityMonitor(tmp_path, state.config, state.base_lr, {}).watch(events.append))
 
     assert _notices(events) == []
 

@@ -19,18 +19,18 @@ from trainer.checkpoints.checkpoint import newest_checkpoint, save_checkpoint
 from trainer.checkpoints.staging import Staging
 from trainer.core.errors import CheckpointError
 from trainer.core.events import CheckpointSaved, Event, Notice
-from trainer.core.train_state import Setup
+from trainer.core.train_state import TrainState
 from trainer.training.loop import train, train_step
 
 
 class Gate:
     """Holds back every export until it is opened, and counts how many are under way at once."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, state: TrainState) -> None:
         self.is_open = threading.Event()
         self.entered = threading.Event()
         self.now, self.most = 0, 0
-        export = setup.family.export
+        export = state.family.export
 
         def held(*arguments: object) -> None:
             self.now += 1
@@ -40,7 +40,7 @@ class Gate:
             export(*arguments)  # type: ignore[arg-type]
             self.now -= 1
 
-        setup.family = replace(setup.family, export=held)
+        state.family = replace(state.family, export=held)
 
 
 @pytest.fixture
@@ -52,11 +52,11 @@ def fail_writing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list
         waiting = list(errors)
         real = checkpoint.write_snapshot
 
-        def write(setup: Setup, snapshot: checkpoint.Snapshot) -> CheckpointSaved:
+        def write(state: TrainState, snapshot: checkpoint.Snapshot) -> CheckpointSaved:
             tried.append(snapshot.step)
             if waiting:
                 raise waiting.pop(0)
-            return real(setup, snapshot)
+            return real(state, snapshot)
 
         monkeypatch.setattr(async_writer, "write_snapshot", write)
         return tried
@@ -72,8 +72,8 @@ def test_what_is_written_is_the_state_at_the_save_however_far_training_went_on(
     )
     gate = Gate(held)
     events: list[Event] = []
-    for setup in (held, prompt):
-        train_step(setup, 1)
+    for state in (held, prompt):
+        train_step(state, 1)
 
     with CheckpointWriter(held, events.append) as saving:
         saving.save(1, best=False)
@@ -99,11 +99,11 @@ def _values(value: object) -> object:
 
 
 def test_a_save_is_told_when_it_is_published_and_not_before(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path)
-    gate = Gate(setup)
+    state = make_setup(tmp_path)
+    gate = Gate(state)
     events: list[Event] = []
 
-    with CheckpointWriter(setup, events.append) as saving:
+    with CheckpointWriter(state, events.append) as saving:
         saving.save(1, best=False)
         assert gate.entered.wait(timeout=120)
         saving.report_finished()
@@ -118,7 +118,7 @@ def test_a_save_is_told_when_it_is_published_and_not_before(tmp_path: Path) -> N
 def test_memory_that_runs_out_while_the_state_is_copied_is_asked_for_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup = make_setup(tmp_path, ema_decay=0.9)
+    state = make_setup(tmp_path, ema_decay=0.9)
     events: list[Event] = []
     full, real = [torch.OutOfMemoryError("CUDA out of memory.")], async_writer.take_snapshot
 
@@ -128,19 +128,19 @@ def test_memory_that_runs_out_while_the_state_is_copied_is_asked_for_once_more(
         return real(*arguments, **named)
 
     monkeypatch.setattr(async_writer, "take_snapshot", take)
-    with CheckpointWriter(setup, events.append) as saving:
+    with CheckpointWriter(state, events.append) as saving:
         saving.save(1, best=False)
 
     assert [type(event) for event in events] == [CheckpointSaved]
 
 
 def test_saves_come_one_at_a_time_and_all_of_them(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, keep_last=9)
-    gate = Gate(setup)
+    state = make_setup(tmp_path, keep_last=9)
+    gate = Gate(state)
     gate.is_open.set()
     events: list[Event] = []
 
-    with CheckpointWriter(setup, events.append) as saving:
+    with CheckpointWriter(state, events.append) as saving:
         for step in (1, 2, 3):
             saving.save(step, best=False)
 
@@ -149,10 +149,10 @@ def test_saves_come_one_at_a_time_and_all_of_them(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_loss_breaks_still_publishes_the_save_under_way(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path)
+    state = make_setup(tmp_path)
     events: list[Event] = []
 
-    with pytest.raises(ZeroDivisionError), CheckpointWriter(setup, events.append) as saving:
+    with pytest.raises(ZeroDivisionError), CheckpointWriter(state, events.append) as saving:
         saving.save(1, best=False)
         raise ZeroDivisionError
 
@@ -170,11 +170,11 @@ def test_a_run_whose_loss_breaks_still_publishes_the_save_under_way(tmp_path: Pa
 def test_a_save_that_fails_is_a_notice_and_training_goes_on(
     tmp_path: Path, fail_writing: Callable[..., list[int]], error: Exception
 ) -> None:
-    setup = make_setup(tmp_path, steps=12)
+    state = make_setup(tmp_path, steps=12)
     tried = fail_writing(error)
     events: list[Event] = []
 
-    outcome = train(setup, events.append)
+    outcome = train(state, events.append)
 
     notices = [event for event in events if isinstance(event, Notice)]
     assert outcome == "finished"
@@ -189,13 +189,13 @@ def test_a_save_that_fails_is_a_notice_and_training_goes_on(
 def test_a_full_disk_costs_older_checkpoints_before_the_newest(
     tmp_path: Path, fail_writing: Callable[..., list[int]]
 ) -> None:
-    setup = make_setup(tmp_path, keep_last=9)
+    state = make_setup(tmp_path, keep_last=9)
     for step in (1, 2, 3):
-        save_checkpoint(setup, step, best=step == 1)
+        save_checkpoint(state, step, best=step == 1)
     tried = fail_writing(OSError(errno.ENOSPC, "No space left on device"))
     events: list[Event] = []
 
-    with CheckpointWriter(setup, events.append) as saving:
+    with CheckpointWriter(state, events.append) as saving:
         saving.save(4, best=False)
 
     kept = sorted(folder.name for folder in (tmp_path / "checkpoints").iterdir())
@@ -209,13 +209,13 @@ def test_a_full_disk_costs_older_checkpoints_before_the_newest(
 def test_a_disk_that_stays_full_leaves_the_older_checkpoint_and_says_how_much_to_free(
     tmp_path: Path, fail_writing: Callable[..., list[int]]
 ) -> None:
-    setup = make_setup(tmp_path)
-    older = tmp_path / save_checkpoint(setup, 1, best=False).path
+    state = make_setup(tmp_path)
+    older = tmp_path / save_checkpoint(state, 1, best=False).path
     full = [OSError(errno.ENOSPC, "No space left on device") for _ in range(2)]
     tried = fail_writing(*full)
     events: list[Event] = []
 
-    with CheckpointWriter(setup, events.append) as saving:
+    with CheckpointWriter(state, events.append) as saving:
         saving.save(2, best=False)
 
     assert tried == [2, 2]
@@ -228,19 +228,19 @@ def test_a_disk_that_stays_full_leaves_the_older_checkpoint_and_says_how_much_to
 def test_the_last_save_of_a_run_may_not_fail_unheard(
     tmp_path: Path, fail_writing: Callable[..., list[int]]
 ) -> None:
-    setup = make_setup(tmp_path, steps=3)
+    state = make_setup(tmp_path, steps=3)
     fail_writing(OSError(errno.EIO, "Input/output error"))
 
     with pytest.raises(CheckpointError, match="step 3 could not be saved: .*Input/output"):
-        train(setup, lambda event: None)
+        train(state, lambda event: None)
 
 
 @pytest.mark.fault("B1")
 def test_a_real_full_disk_is_recognised_through_torch_and_safetensors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup = make_setup(tmp_path)
-    older = tmp_path / save_checkpoint(setup, 1, best=False).path
+    state = make_setup(tmp_path)
+    older = tmp_path / save_checkpoint(state, 1, best=False).path
     events: list[Event] = []
 
     def to_full_device(content: object, path: Path) -> None:
@@ -248,7 +248,7 @@ def test_a_real_full_disk_is_recognised_through_torch_and_safetensors(
             file.write(bytes(1000))
 
     monkeypatch.setattr(checkpoint.torch, "save", to_full_device)
-    with CheckpointWriter(setup, events.append) as saving:
+    with CheckpointWriter(state, events.append) as saving:
         saving.save(2, best=False)
 
     assert [type(event) for event in events] == [Notice]

@@ -37,9 +37,9 @@ def test_a_checkpoint_holds_weights_settings_state_and_a_manifest(tmp_path: Path
 def test_one_flipped_bit_is_noticed_and_the_checkpoint_before_is_used(
     tmp_path: Path, name: str
 ) -> None:
-    setup = make_setup(tmp_path)
-    older = tmp_path / save_checkpoint(setup, 1, best=False).path
-    newer = tmp_path / save_checkpoint(setup, 2, best=False).path
+    state = make_setup(tmp_path)
+    older = tmp_path / save_checkpoint(state, 1, best=False).path
+    newer = tmp_path / save_checkpoint(state, 2, best=False).path
     content = bytearray((newer / name).read_bytes())
     content[len(content) // 2] ^= 4
     (newer / name).write_bytes(content)
@@ -76,8 +76,8 @@ def test_a_checkpoint_of_a_newer_format_is_refused_in_a_sentence(tmp_path: Path)
 def test_a_failing_disk_leaves_the_old_checkpoint_and_no_new_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup = make_setup(tmp_path)
-    older = tmp_path / save_checkpoint(setup, 1, best=False).path
+    state = make_setup(tmp_path)
+    older = tmp_path / save_checkpoint(state, 1, best=False).path
     real_fsync = os.fsync
     calls: list[int] = []
 
@@ -89,7 +89,7 @@ def test_a_failing_disk_leaves_the_old_checkpoint_and_no_new_name(
 
     monkeypatch.setattr(checkpoint.os, "fsync", fail_at_third)
     with pytest.raises(OSError, match="Input/output"):
-        save_checkpoint(setup, 2, best=False)
+        save_checkpoint(state, 2, best=False)
 
     assert newest_checkpoint(tmp_path / "checkpoints") == (older, [])
     clean_leftovers(tmp_path / "checkpoints")
@@ -101,8 +101,8 @@ def test_saving_at_every_instant_of_a_crash_leaves_a_usable_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each fsync and rename in turn is the moment of the crash."""
-    setup = make_setup(tmp_path / "live")
-    save_checkpoint(setup, 1, best=False)
+    state = make_setup(tmp_path / "live")
+    save_checkpoint(state, 1, best=False)
     moments: list[str] = []
     real_fsync, real_rename = os.fsync, Path.rename
 
@@ -116,7 +116,7 @@ def test_saving_at_every_instant_of_a_crash_leaves_a_usable_checkpoint(
 
     monkeypatch.setattr(checkpoint.os, "fsync", fsync)
     monkeypatch.setattr(Path, "rename", rename)
-    save_checkpoint(setup, 2, best=False)
+    save_checkpoint(state, 2, best=False)
     monkeypatch.undo()
 
     found = [newest_checkpoint(tmp_path / moment) for moment in moments]
@@ -132,9 +132,9 @@ def _photograph(tmp_path: Path, moments: list[str]) -> None:
 
 @pytest.mark.fault("B16")
 def test_pruning_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, keep_last=2)
+    state = make_setup(tmp_path, keep_last=2)
     for step in range(1, 7):
-        save_checkpoint(setup, step, best=step in (1, 2))
+        save_checkpoint(state, step, best=step in (1, 2))
 
     kept = sorted(path.name[-1] for path in (tmp_path / "checkpoints").iterdir())
     prune(tmp_path / "checkpoints", keep_last=1)
@@ -145,19 +145,19 @@ def test_pruning_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("optimizer", ["schedule_free_adamw", "adamw"])
 def test_the_saved_weights_are_those_that_evaluation_uses(tmp_path: Path, optimizer: str) -> None:
-    setup = make_setup(
+    state = make_setup(
         tmp_path, optimizer=optimizer, ema_decay=0.9 if optimizer == "adamw" else 0.0
     )
     for step in range(1, 6):
-        train_step(setup, step)
+        train_step(state, step)
 
-    saved = load_file(tmp_path / save_checkpoint(setup, 5, best=False).path / "model.safetensors")
-    with evaluation_weights(setup):
-        judged = {name: value.clone() for name, value in setup.model.named_parameters()}
+    saved = load_file(tmp_path / save_checkpoint(state, 5, best=False).path / "model.safetensors")
+    with evaluation_weights(state):
+        judged = {name: value.clone() for name, value in state.model.named_parameters()}
 
     for name, value in judged.items():
         assert torch.equal(saved[name], value), name
-        assert not torch.equal(value, dict(setup.model.named_parameters())[name]), name
+        assert not torch.equal(value, dict(state.model.named_parameters())[name]), name
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -167,12 +167,12 @@ def test_evaluating_between_steps_changes_no_bit_of_training(
     calm = make_setup(tmp_path / "calm", optimizer=optimizer, ema_decay=0.9)
     busy = make_setup(tmp_path / "busy", optimizer=optimizer, ema_decay=0.9)
 
-    for setup in (calm, busy):
+    for state in (calm, busy):
         torch.manual_seed(1)
         for step in range(1, 6):
-            train_step(setup, step)
-            if setup is busy:
-                with evaluation_weights(setup):
+            train_step(state, step)
+            if state is busy:
+                with evaluation_weights(state):
                     pass
 
     for name, value in calm.model.state_dict().items():
@@ -181,30 +181,30 @@ def test_evaluating_between_steps_changes_no_bit_of_training(
 
 def test_restoring_what_was_left_out_would_be_noticed(tmp_path: Path) -> None:
     """The test of the tests: forgetting the optimizer's state changes what follows."""
-    setup = make_setup(tmp_path)
+    state = make_setup(tmp_path)
     for step in range(1, 4):
-        train_step(setup, step)
-    folder = tmp_path / save_checkpoint(setup, 3, best=False).path
+        train_step(state, step)
+    folder = tmp_path / save_checkpoint(state, 3, best=False).path
     forgetful = make_setup(tmp_path)
     restore_checkpoint(forgetful, folder)
     forgetful.optimizer.state.clear()
 
-    for each in (setup, forgetful):
+    for each in (state, forgetful):
         torch.manual_seed(1)
         train_step(each, 4)
 
-    assert not torch.equal(setup.model.inner.weight, forgetful.model.inner.weight)  # type: ignore[arg-type]
+    assert not torch.equal(state.model.inner.weight, forgetful.model.inner.weight)  # type: ignore[arg-type]
 
 
 @pytest.mark.fault("B5", "B16")
 def test_a_damaged_newer_checkpoint_does_not_push_out_good_ones(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, keep_last=1)
-    save_checkpoint(setup, 2, best=False)
-    damaged = tmp_path / save_checkpoint(setup, 9, best=False).path
+    state = make_setup(tmp_path, keep_last=1)
+    save_checkpoint(state, 2, best=False)
+    damaged = tmp_path / save_checkpoint(state, 9, best=False).path
     (damaged / "state.pt").write_bytes(b"")
 
     newest, complaints = quarantine_damaged(tmp_path / "checkpoints")
-    saved = tmp_path / save_checkpoint(setup, 3, best=False).path
+    saved = tmp_path / save_checkpoint(state, 3, best=False).path
 
     assert (newest, len(complaints)) == (None, 1)
     assert newest_checkpoint(tmp_path / "checkpoints") == (saved, [])

@@ -25,7 +25,7 @@ from trainer.checkpoints.compatibility import (
 from trainer.core.errors import ConfigError, RunOwned
 from trainer.core.events import Event, Notice, ResumeVerified, StepDone
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
-from trainer.core.train_state import Setup
+from trainer.core.train_state import TrainState
 from trainer.runs.run import Run
 from trainer.training.assemble import _restore
 from trainer.training.loop import train_step
@@ -91,8 +91,8 @@ def test_each_change_of_the_configuration_has_its_class(
 def test_another_environment_is_allowed_and_told(
     tmp_path: Path, name: str, value: Any, words: str
 ) -> None:
-    setup = make_setup(tmp_path)
-    now = describe_scope(setup)
+    state = make_setup(tmp_path)
+    now = describe_scope(state)
 
     found = compare_scopes(now | {name: value}, now)
 
@@ -100,26 +100,26 @@ def test_another_environment_is_allowed_and_told(
     assert words in str(found[0])
 
 
-def _saved(tmp_path: Path, **options: Any) -> tuple[Setup, Path]:
-    setup = make_setup(tmp_path, **options)
+def _saved(tmp_path: Path, **options: Any) -> tuple[TrainState, Path]:
+    state = make_setup(tmp_path, **options)
     for step in (1, 2, 3):
-        train_step(setup, step)
-    return setup, tmp_path / save_checkpoint(setup, 3, best=False).path
+        train_step(state, step)
+    return state, tmp_path / save_checkpoint(state, 3, best=False).path
 
 
-def _resumed(tmp_path: Path, folder: Path, **options: Any) -> tuple[Setup, list[Notice]]:
-    setup = make_setup(tmp_path, **options)
+def _resumed(tmp_path: Path, folder: Path, **options: Any) -> tuple[TrainState, list[Notice]]:
+    state = make_setup(tmp_path, **options)
     events: list[Event] = []
-    _restore(setup, folder, events.append)
-    return setup, [event for event in events if isinstance(event, Notice)]
+    _restore(state, folder, events.append)
+    return state, [event for event in events if isinstance(event, Notice)]
 
 
 def test_a_resume_as_it_was_says_nothing(tmp_path: Path) -> None:
     _, folder = _saved(tmp_path)
 
-    setup, notices = _resumed(tmp_path, folder)
+    state, notices = _resumed(tmp_path, folder)
 
-    assert (setup.first_step, notices) == (4, [])
+    assert (state.first_step, notices) == (4, [])
 
 
 @pytest.mark.fault("E14")
@@ -141,9 +141,9 @@ def test_any_optimizer_takes_over_from_a_schedule_free_one_and_trains_on(
     tmp_path: Path, optimizer: str
 ) -> None:
     _, folder = _saved(tmp_path, optimizer="schedule_free_adamw")
-    setup, notices = _resumed(tmp_path, folder, optimizer=optimizer)
+    state, notices = _resumed(tmp_path, folder, optimizer=optimizer)
 
-    metrics = train_step(setup, 4)
+    metrics = train_step(state, 4)
 
     assert "The optimizer state is reset" in notices[0].text
     assert bool(torch.stack(list(metrics.values())).isfinite().all())
@@ -156,12 +156,12 @@ def test_a_fresh_optimizer_starts_from_the_average_that_schedule_free_would_keep
     before, folder = _saved(tmp_path, optimizer="schedule_free_adamw")
     trained = before.model.inner.weight.clone()  # type: ignore[operator, union-attr]
 
-    setup, _ = _resumed(tmp_path, folder, optimizer="adamw")
+    state, _ = _resumed(tmp_path, folder, optimizer="adamw")
 
     assert before.optimizer_spec.set_mode is not None
     before.optimizer_spec.set_mode(before.optimizer, False)
-    assert torch.allclose(setup.model.inner.weight, before.model.inner.weight)  # type: ignore[arg-type]
-    assert not torch.allclose(setup.model.inner.weight, trained)  # type: ignore[arg-type]
+    assert torch.allclose(state.model.inner.weight, before.model.inner.weight)  # type: ignore[arg-type]
+    assert not torch.allclose(state.model.inner.weight, trained)  # type: ignore[arg-type]
 
 
 @pytest.mark.fault("E14")
@@ -170,33 +170,33 @@ def test_an_average_that_is_switched_on_later_starts_from_the_trained_weights(
 ) -> None:
     before, folder = _saved(tmp_path)
 
-    setup, _ = _resumed(tmp_path, folder, ema_decay=0.9)
+    state, _ = _resumed(tmp_path, folder, ema_decay=0.9)
 
-    assert setup.average is not None
+    assert state.average is not None
     for name, value in before.model.named_parameters():
-        assert torch.equal(setup.average[name], value), name
+        assert torch.equal(state.average[name], value), name
 
 
 @pytest.mark.fault("E14")
 def test_another_family_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
-    setup, folder = _saved(tmp_path)
-    setup.config = replace(setup.config, family=Choice("xtts"))
+    state, folder = _saved(tmp_path)
+    state.config = replace(state.config, family=Choice("xtts"))
 
     with pytest.raises(ConfigError, match="Start a new run with a checkpoint"):
-        _restore(setup, folder, lambda event: None)
+        _restore(state, folder, lambda event: None)
 
 
 @pytest.mark.fault("A15")
 def test_a_checkpoint_of_the_first_format_loads_and_trains_on_as_it_did(tmp_path: Path) -> None:
     """Of the museum nothing is ever changed; new formats join it."""
     folder = Path(__file__).parent.parent / "museum" / "checkpoint-format-1"
-    setup = make_setup(tmp_path, ema_decay=0.9)
+    state = make_setup(tmp_path, ema_decay=0.9)
 
-    done = restore_checkpoint(setup, folder)
-    metrics = train_step(setup, done + 1)
+    done = restore_checkpoint(state, folder)
+    metrics = train_step(state, done + 1)
 
     assert (done, saved_scope(folder)) == (3, {})
-    assert setup.progress["best_loss"] == 1.5
+    assert state.progress["best_loss"] == 1.5
     assert float(metrics["error"]) == pytest.approx(2.9768612384796143, rel=1e-5)
     assert float(metrics["grad_norm"]) == pytest.approx(4.14271879196167, rel=1e-5)
 

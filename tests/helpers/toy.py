@@ -16,7 +16,7 @@ from trainer.core.options import build_options
 from trainer.core.registry import discover, find
 from trainer.core.run_config import Choice, RunConfig, TrainingConfig
 from trainer.core.specs import Corpus, ModelFamily, OptimizerSpec, Speech
-from trainer.core.train_state import Cadence, Setup
+from trainer.core.train_state import Cadence, TrainState
 from trainer.core.types import Batch
 from trainer.optimizers._core.param_groups import param_groups
 
@@ -130,7 +130,7 @@ def make_setup(
     steps: int = 12,
     num_micro_steps: int = 1,
     **training: Any,
-) -> Setup:
+) -> TrainState:
     """Return a Setup in a run folder, seeded; `training` goes into the TrainingConfig."""
     for name in ("control", "checkpoints", "previews"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ def make_setup(
     base_lr = 1.0 if spec.default_lr == 1.0 else 1e-2
     options = build_options(spec.options, {"lr": base_lr}, optimizer)
     device = torch.device("cpu")
-    return Setup(
+    return TrainState(
         config=config,
         folder=folder,
         machine=Device("cpu", 0, "test", 1.0),

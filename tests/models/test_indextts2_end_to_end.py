@@ -34,7 +34,7 @@ from trainer.core.events import (
     ValidationDone,
 )
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
-from trainer.core.train_state import Setup, World
+from trainer.core.train_state import TrainState, World
 from trainer.inference.synthesis import export_voice, speak
 from trainer.models.indextts2.checkpoint import base_folder
 from trainer.models.indextts2.checkpoint.base_folder import CONDITIONING_FILE, open_base
@@ -55,7 +55,7 @@ from trainer.training.assemble import assemble
 from trainer.training.loop import train
 
 DEMO = Path(__file__).parent.parent.parent / "assets" / "demo"
-Trained = tuple[Run, Setup, list[Event]]
+Trained = tuple[Run, TrainState, list[Event]]
 LATIN = ["text zero", "text one and two", "to be kept", "be text"]
 
 
@@ -117,25 +117,25 @@ def manifests(folder: Path, change: Callable[[list[Row]], list[Row]] = list) -> 
 
 def run_through(folder: Path, config: RunConfig) -> Trained:
     """Create a run and train it to its end."""
-    run, setup, events = assembled(folder, config)
-    train(setup, events.append)
-    close(setup)
-    return run, setup, events
+    run, state, events = assembled(folder, config)
+    train(state, events.append)
+    close(state)
+    return run, state, events
 
 
 def assembled(folder: Path, config: RunConfig) -> Trained:
     """Create a run and make everything ready for its first step."""
     events: list[Event] = []
     run = Run.create(folder / "run", config)
-    setup = assemble(run.folder, config, world=World(), emit=events.append)
-    return run, setup, events
+    state = assemble(run.folder, config, world=World(), emit=events.append)
+    return run, state, events
 
 
-def close(setup: Setup) -> None:
+def close(state: TrainState) -> None:
     """Stop the threads that make batches."""
-    setup.train_batches.close()
-    if setup.val_batches is not None:
-        setup.val_batches.close()
+    state.train_batches.close()
+    if state.val_batches is not None:
+        state.val_batches.close()
 
 
 def losses_of(events: list[Event], name: str) -> list[float]:
@@ -143,7 +143,7 @@ def losses_of(events: list[Event], name: str) -> list[float]:
 
 
 def test_a_community_manifest_trains_as_it_is(community: Trained) -> None:
-    _, setup, events = community
+    _, state, events = community
 
     audio = losses_of(events, "train/loss/mel_ce")
     metrics = [event.metrics for event in events if isinstance(event, ValidationDone)][-1]
@@ -151,7 +151,7 @@ def test_a_community_manifest_trains_as_it_is(community: Trained) -> None:
     assert audio[0] > 0.8 * math.log(200)
     assert audio[-1] < 0.8 * math.log(20)
     assert set(metrics) >= {"val/audio_top1", "val/text_top1", "val/audio_entropy"}
-    assert not any(name.startswith("conditioning") for name in setup.model.state_dict())
+    assert not any(name.startswith("conditioning") for name in state.model.state_dict())
 
 
 def test_the_study_of_a_preset_is_raced_to_a_verdict(tmp_path: Path) -> None:
@@ -163,10 +163,10 @@ def test_the_study_of_a_preset_is_raced_to_a_verdict(tmp_path: Path) -> None:
 
     def train_here(run: Run, wants_stop: Callable[[], bool]) -> str:
         world, emit = World(), run.events.append
-        setup = assemble(run.folder, run.config, world=world, emit=emit)
+        state = assemble(run.folder, run.config, world=world, emit=emit)
         emit(RunStarted(1, 10, 1))
-        outcome = train(setup, emit)
-        close(setup)
+        outcome = train(state, emit)
+        close(state)
         emit(RunFinished(outcome, 10))
         return outcome
 
@@ -242,10 +242,10 @@ def test_rows_that_do_not_fit_the_base_are_named_and_left_out(tmp_path: Path) ->
     np.save(tmp_path / "codes" / "clip2.npy", np.full(50, 4000, np.int32))
     np.save(tmp_path / "text_ids" / "clip3.npy", np.full(9, 2, np.int32))
 
-    run, setup, _ = assembled(tmp_path, make_config(train_list, eval_list))
+    run, state, _ = assembled(tmp_path, make_config(train_list, eval_list))
 
     ledger = (run.folder / "ledger.csv").read_text(encoding="utf-8-sig")
-    assert len(setup.corpus.features) == 3
+    assert len(state.corpus.features) == 3
     for reason in ("shape (3, 5)", "between 0 and 255", "unknown token"):
         assert reason in ledger
 
@@ -259,9 +259,9 @@ def test_codes_of_a_padded_batch_are_cut_to_the_length_of_the_audio(tmp_path: Pa
             row["code_len"] = len(codes) + 60
         return rows
 
-    _, setup, _ = assembled(tmp_path, make_config(*manifests(tmp_path, padded)))
+    _, state, _ = assembled(tmp_path, make_config(*manifests(tmp_path, padded)))
 
-    lengths = sorted(len(clip["codes"]) for clip in setup.corpus.features.values())
+    lengths = sorted(len(clip["codes"]) for clip in state.corpus.features.values())
     assert lengths == [41, 46, 51, 56, 61, 66]
 
 
@@ -272,13 +272,13 @@ def test_the_export_passes_on_what_was_not_trained_and_loads_as_a_base(
     base = write_base(tmp_path / "base", bpe_model)
     options = {"text_ids": "from the text", "unknown_tokens": "keep"}
     config = make_config(*manifests(tmp_path), options=options, base=str(base))
-    run, setup, events = run_through(tmp_path, config)
+    run, state, events = run_through(tmp_path, config)
 
     folder = export_voice(run, tmp_path / "out")
 
     written = torch.load(folder / "gpt.pth", weights_only=True)
     original = torch.load(base / "gpt.pth", weights_only=True)
-    trained = setup.model.state_dict()
+    trained = state.model.state_dict()
     assert written.keys() == original.keys()
     for name, value in written.items():
         assert torch.equal(value, trained[name] if name in trained else original[name])
@@ -299,7 +299,7 @@ def test_another_bpe_model_carries_the_text_tables_over(tmp_path: Path, bpe_mode
         *manifests(tmp_path), options=options, base=str(base), training={"steps": 1}, lr=1e-9
     )
 
-    run, setup, _ = run_through(tmp_path, config)
+    run, state, _ = run_through(tmp_path, config)
     folder = export_voice(run, tmp_path / "out", which="last")
 
     rows, pieces = PieceTokenizer(other.read_bytes()), PieceTokenizer(bpe_model)
@@ -312,7 +312,7 @@ def test_another_bpe_model_carries_the_text_tables_over(tmp_path: Path, bpe_mode
         torch.testing.assert_close(mapped[there], table[here])
     assert read_yaml(folder / "config.yaml")["gpt"]["number_text_tokens"] == rows.size
     assert (folder / "bpe.model").read_bytes() == other.read_bytes()
-    assert len(setup.corpus.features) == 6
+    assert len(state.corpus.features) == 6
 
 
 @pytest.mark.parametrize("conditioning", ["precomputed", "trained"])
@@ -327,7 +327,7 @@ def test_audio_trains_too(tmp_path: Path, conditioning: str) -> None:
         tmp_path / "train.csv", tmp_path / "eval.csv", options={"conditioning": conditioning}
     )
 
-    run, setup, events = run_through(tmp_path, config)
+    run, state, events = run_through(tmp_path, config)
     folder = export_voice(run, tmp_path / "out", which="last")
 
     assert losses_of(events, "train/loss")[-1] < losses_of(events, "train/loss")[0]

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from trainer.core.errors import CheckpointError, ConfigError, DataError
 from trainer.core.events import Event, Notice, PreviewMade, StepDone, ValidationDone
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
-from trainer.core.train_state import Setup, World
+from trainer.core.train_state import TrainState, World
 from trainer.inference.synthesis import export_voice, speak
 from trainer.models.xtts.checkpoint.base_folder import open_base
 from trainer.models.xtts.inference.synthesis import _encode, checks
@@ -76,31 +76,31 @@ def make_config(folder: Path, rows: Sequence[Sequence[str]], **changes: Any) -> 
     )
 
 
-def prepare(folder: Path, config: RunConfig) -> tuple[Run, Setup, list[Event]]:
+def prepare(folder: Path, config: RunConfig) -> tuple[Run, TrainState, list[Event]]:
     """Create a run and assemble it."""
     events: list[Event] = []
     run = Run.create(folder / "run", config)
     return run, assemble(run.folder, config, world=World(), emit=events.append), events
 
 
-def close(setup: Setup) -> None:
-    setup.train_batches.close()
-    if setup.val_batches is not None:
-        setup.val_batches.close()
+def close(state: TrainState) -> None:
+    state.train_batches.close()
+    if state.val_batches is not None:
+        state.val_batches.close()
 
 
 def test_training_beats_the_entropy_of_codes_and_of_text(tmp_path: Path) -> None:
     options = EXACT | {"text_weight": 0.1}
     training = {"steps": 60, "batch_size": 6}
     config = make_config(tmp_path, demo_rows(6), options=options, training=training)
-    _, setup, events = prepare(tmp_path, config)
-    clips = [setup.corpus.features[clip_id] for clip_id in list(setup.corpus.features)[:6]]
+    _, state, events = prepare(tmp_path, config)
+    clips = [state.corpus.features[clip_id] for clip_id in list(state.corpus.features)[:6]]
     code_entropy = entropy(np.concatenate([clip["codes"] for clip in clips]))
     text_entropy = entropy(np.concatenate([clip["tokens"] for clip in clips]))
 
-    train(setup, events.append)
+    train(state, events.append)
 
-    close(setup)
+    close(state)
     last = [event.metrics for event in events if isinstance(event, StepDone)][-1]
     # The codes of the random DVAE have to mean something, or beating them would be no feat.
     assert code_entropy / math.log(2) > 4
@@ -120,9 +120,9 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     options = {"dropout": 0.1}
     long = make_config(tmp_path, rows, options=options, training={"steps": 6, "save_every": "3"})
     (tmp_path / "a").mkdir()
-    run, setup, events = prepare(tmp_path / "a", long)
-    train(setup, events.append)
-    close(setup)
+    run, state, events = prepare(tmp_path / "a", long)
+    train(state, events.append)
+    close(state)
     whole = [e.metrics["train/loss"] for e in events if isinstance(e, StepDone)]
     newest = run.folder / "checkpoints" / "step-00000006"
     expected = load_file(newest / "model.safetensors")
@@ -160,29 +160,29 @@ def test_optimizations_keep_the_losses(
         config = make_config(
             tmp_path / name, rows, training={"steps": 3}, optimizations=chosen, lr=1e-3
         )
-        _, setup, _ = prepare(tmp_path / name, config)
-        parts = [train_step(setup, step) for step in (1, 2, 3)]
+        _, state, _ = prepare(tmp_path / name, config)
+        parts = [train_step(state, step) for step in (1, 2, 3)]
         losses.append([float(part[loss]) for part in parts for loss in ("text_ce", "mel_ce")])
-        close(setup)
+        close(state)
 
     np.testing.assert_allclose(losses[1], losses[0], rtol=tolerance)
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Setup, list[Event]]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, TrainState, list[Event]]:
     """A short run with everything on: previews, validation, checkpoints."""
     folder = tmp_path_factory.mktemp("trained")
     training = {
         "steps": 4, "validate_every": "2 steps", "preview_every": "2 steps", "save_every": "2 steps"
     }  # fmt: skip
-    run, setup, events = prepare(folder, make_config(folder, demo_rows(8), training=training))
-    train(setup, events.append)
-    close(setup)
-    return run, setup, events
+    run, state, events = prepare(folder, make_config(folder, demo_rows(8), training=training))
+    train(state, events.append)
+    close(state)
+    return run, state, events
 
 
 def test_a_run_tells_its_terms_its_previews_and_its_overruns(
-    trained: tuple[Run, Setup, list[Event]],
+    trained: tuple[Run, TrainState, list[Event]],
 ) -> None:
     run, _, events = trained
 
@@ -197,68 +197,68 @@ def test_a_run_tells_its_terms_its_previews_and_its_overruns(
 
 
 def test_a_checkpoint_speaks_alone_without_cache_or_recordings(
-    trained: tuple[Run, Setup, list[Event]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: tuple[Run, TrainState, list[Event]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, setup, _ = trained
+    run, state, _ = trained
     expected = speak(run, "The kettle is boiling.", which="4")
     monkeypatch.setenv("TIMBRE_CACHE", str(tmp_path / "empty"))
-    facts = json.loads(json.dumps(setup.corpus.facts))
+    facts = json.loads(json.dumps(state.corpus.facts))
     for speaker in facts["speakers"]:
         speaker["references"] = ["/gone.wav"]
     checkpoint = run.folder / "checkpoints" / "step-00000004"
 
-    model = setup.family.load(checkpoint, setup.family.options(**EXACT), facts)
-    speech = setup.family.synthesize(model, facts, "The kettle is boiling.", "hana")
+    model = state.family.load(checkpoint, state.family.options(**EXACT), facts)
+    speech = state.family.synthesize(model, facts, "The kettle is boiling.", "hana")
 
     assert not (tmp_path / "empty").exists()
     np.testing.assert_array_equal(speech.wave, expected.wave)
 
 
-def load_without_recordings(setup: Setup) -> tuple[SpeakingGpt, dict[str, Any]]:
+def load_without_recordings(state: TrainState) -> tuple[SpeakingGpt, dict[str, Any]]:
     """Return a fresh model with two voices, of which that of `hana` has lost its recordings."""
-    facts = json.loads(json.dumps(setup.corpus.facts))
+    facts = json.loads(json.dumps(state.corpus.facts))
     facts["speakers"].append(facts["speakers"][0] | {"name": "twin"})
     facts["speakers"][0] |= {"references": ["/gone.wav"]}
-    return own_model(setup.family.load(None, setup.family.options(**EXACT), facts)), facts
+    return own_model(state.family.load(None, state.family.options(**EXACT), facts)), facts
 
 
 def test_a_voice_without_recordings_costs_neither_validation_nor_weights(
-    trained: tuple[Run, Setup, list[Event]], tmp_path: Path
+    trained: tuple[Run, TrainState, list[Event]], tmp_path: Path
 ) -> None:
-    _, setup, _ = trained
-    model, facts = load_without_recordings(setup)
+    _, state, _ = trained
+    model, facts = load_without_recordings(state)
     others = [about | {"speaker": "twin"} for about in facts["short_texts"]]
 
     assert checks(model, facts) == {}
     assert set(checks(model, facts | {"short_texts": others})) == {"overrun_rate"}
-    setup.family.export(model, facts, tmp_path / "checkpoint")
-    again = own_model(setup.family.load(tmp_path / "checkpoint", setup.family.options(), facts))
+    state.family.export(model, facts, tmp_path / "checkpoint")
+    again = own_model(state.family.load(tmp_path / "checkpoint", state.family.options(), facts))
     with pytest.raises(DataError, match=r"/gone\.wav no longer exists.*Put the recordings back"):
-        setup.family.synthesize(again, facts, "The kettle.", "hana")
-    assert len(setup.family.synthesize(again, facts, "The kettle.", "twin").wave) > 1000
+        state.family.synthesize(again, facts, "The kettle.", "hana")
+    assert len(state.family.synthesize(again, facts, "The kettle.", "twin").wave) > 1000
 
 
 def test_an_export_holds_the_voices_that_there_are(
-    trained: tuple[Run, Setup, list[Event]], tmp_path: Path
+    trained: tuple[Run, TrainState, list[Event]], tmp_path: Path
 ) -> None:
-    _, setup, _ = trained
-    model, facts = load_without_recordings(setup)
-    assert setup.family.publish is not None
+    _, state, _ = trained
+    model, facts = load_without_recordings(state)
+    assert state.family.publish is not None
     (tmp_path / "out").mkdir()
 
-    setup.family.publish(model, facts, tmp_path / "out", False)
+    state.family.publish(model, facts, tmp_path / "out", False)
 
     assert list(open_base(tmp_path / "out").voices()) == ["twin"]
 
 
 def test_a_voice_speaks_the_language_whose_letters_fit_or_that_the_text_names(
-    trained: tuple[Run, Setup, list[Event]], tmp_path: Path
+    trained: tuple[Run, TrainState, list[Event]], tmp_path: Path
 ) -> None:
     rows = demo_rows(3) + demo_rows(5, KOREAN + KOREAN + KOREAN[:1], "ko")[3:]
     rows = [[audio, text, "both", language] for audio, text, _, language in rows]
-    _, setup, _ = prepare(tmp_path, make_config(tmp_path, rows))
-    close(setup)
-    facts = setup.corpus.facts
+    _, state, _ = prepare(tmp_path, make_config(tmp_path, rows))
+    close(state)
+    facts = state.corpus.facts
     voice = next(voice for voice in facts["speakers"] if voice["name"] == "both")
     ids = XttsTokenizer(facts["vocab"]).ids
 
@@ -275,9 +275,9 @@ def test_a_voice_speaks_the_language_whose_letters_fit_or_that_the_text_names(
 
 
 def test_an_export_is_a_published_folder_and_a_base_again(
-    trained: tuple[Run, Setup, list[Event]], tmp_path: Path
+    trained: tuple[Run, TrainState, list[Event]], tmp_path: Path
 ) -> None:
-    run, setup, _ = trained
+    run, state, _ = trained
 
     folder = export_voice(run, tmp_path / "out", which="4")
 
@@ -287,10 +287,10 @@ def test_an_export_is_a_published_folder_and_a_base_again(
         "LICENSE-WEIGHTS.txt", "reference.wav",
     } <= names  # fmt: skip
     base = open_base(folder)
-    own = {name: value.cpu() for name, value in setup.model.state_dict().items()}
+    own = {name: value.cpu() for name, value in state.model.state_dict().items()}
     assert all(torch.equal(value, own[name]) for name, value in base.gpt_state().items())
     latents, embedding = base.voices()["hana"]
-    model = own_model(setup.model).eval()
+    model = own_model(state.model).eval()
     assert torch.equal(embedding[0, :, 0], model.voice.reference("hana").embedding)
     with torch.no_grad():
         torch.testing.assert_close(latents, model.voice.latents(model, "hana"))
@@ -299,22 +299,22 @@ def test_an_export_is_a_published_folder_and_a_base_again(
 
 
 def test_a_base_in_bf16_trains_in_fp32(
-    trained: tuple[Run, Setup, list[Event]], tmp_path: Path
+    trained: tuple[Run, TrainState, list[Event]], tmp_path: Path
 ) -> None:
     run, _, _ = trained
     base = export_voice(run, tmp_path / "base", which="4", bf16=True)
 
-    _, setup, _ = prepare(tmp_path, make_config(tmp_path, demo_rows(4), base=str(base)))
+    _, state, _ = prepare(tmp_path, make_config(tmp_path, demo_rows(4), base=str(base)))
 
-    close(setup)
-    assert {value.dtype for value in setup.model.parameters()} == {torch.float32}
+    close(state)
+    assert {value.dtype for value in state.model.parameters()} == {torch.float32}
 
 
 @pytest.mark.parametrize("kind", ["export", "checkpoint"])
 def test_a_run_starts_from_what_an_earlier_run_left(
-    trained: tuple[Run, Setup, list[Event]], tmp_path: Path, kind: str
+    trained: tuple[Run, TrainState, list[Event]], tmp_path: Path, kind: str
 ) -> None:
-    run, setup, _ = trained
+    run, state, _ = trained
     base = run.folder / "checkpoints" / "step-00000004"
     if kind == "export":
         base = export_voice(run, tmp_path / "base", which="4")
@@ -322,7 +322,7 @@ def test_a_run_starts_from_what_an_earlier_run_left(
     _, fresh, _ = prepare(tmp_path, make_config(tmp_path, demo_rows(8), base=str(base)))
 
     close(fresh)
-    for name, value in setup.model.state_dict().items():
+    for name, value in state.model.state_dict().items():
         assert torch.equal(fresh.model.state_dict()[name], value), name
 
 
@@ -344,13 +344,13 @@ def test_languages_train_with_the_letters_they_need(
     rows = demo_rows(6, [texts[number % 2] for number in range(6)], language)
     base = open_base(None)
 
-    _, setup, _ = prepare(tmp_path, make_config(tmp_path, rows))
+    _, state, _ = prepare(tmp_path, make_config(tmp_path, rows))
 
-    facts = setup.corpus.facts
+    facts = state.corpus.facts
     tokenizer = XttsTokenizer(facts["vocab"])
     assert tokenizer.unknown(texts[0], language) == []
     assert (len(facts["related"]) > 0) == grows
-    old, new = base.gpt_state(), setup.model.state_dict()
+    old, new = base.gpt_state(), state.model.state_dict()
     rows_before = len(old["text_embedding.weight"])
     assert torch.equal(new["text_embedding.weight"][:rows_before], old["text_embedding.weight"])
     assert len(new["text_head.bias"]) == rows_before + len(facts["related"])
@@ -358,8 +358,8 @@ def test_languages_train_with_the_letters_they_need(
         row = new["text_embedding.weight"][int(number)]
         mean = old["text_embedding.weight"][related].double().mean(0).float()
         torch.testing.assert_close(row, mean, rtol=1e-4, atol=1e-6)
-    assert all(torch.isfinite(value) for value in train_step(setup, 1).values())
-    close(setup)
+    assert all(torch.isfinite(value) for value in train_step(state, 1).values())
+    close(state)
 
 
 def test_clips_that_cannot_be_used_say_why(tmp_path: Path) -> None:
@@ -367,12 +367,12 @@ def test_clips_that_cannot_be_used_say_why(tmp_path: Path) -> None:
     events: list[Event] = []
     run = Run.create(tmp_path / "run", make_config(tmp_path, rows))
 
-    setup = assemble(run.folder, run.config, world=World(), emit=events.append)
+    state = assemble(run.folder, run.config, world=World(), emit=events.append)
 
-    close(setup)
+    close(state)
     told = " ".join(event.text for event in events if isinstance(event, Notice))
     assert "has no token for \u2603" in told and "600 tokens; expected at most" in told
-    assert setup.train_batches.num_clips == 4
+    assert state.train_batches.num_clips == 4
     with (run.folder / "ledger.csv").open(encoding="utf-8-sig", newline="") as file:
         ledger = list(csv.DictReader(file))
     assert [row["status"] for row in ledger][:3] == ["dropped", "dropped", "kept"]
@@ -410,10 +410,10 @@ def test_recordings_that_moved_are_heard_where_they_are_now(tmp_path: Path) -> N
     close(prepare(tmp_path / "old", own_clips(tmp_path / "old"))[1])
     (tmp_path / "old").rename(tmp_path / "new")
 
-    _, setup, _ = prepare(tmp_path / "runs", own_clips(tmp_path / "new"))
+    _, state, _ = prepare(tmp_path / "runs", own_clips(tmp_path / "new"))
 
-    close(setup)
-    references = setup.corpus.facts["speakers"][0]["references"]
+    close(state)
+    references = state.corpus.facts["speakers"][0]["references"]
     assert {Path(path).parent for path in references} == {tmp_path / "new"}
 
 
@@ -431,9 +431,9 @@ def test_a_run_whose_val_clips_are_all_unusable_says_that_it_is_not_validated(
     events: list[Event] = []
     run = Run.create(tmp_path / "run", config)
 
-    setup = assemble(run.folder, config, world=World(), emit=events.append)
+    state = assemble(run.folder, config, world=World(), emit=events.append)
 
-    close(setup)
+    close(state)
     told = [event.text for event in events if isinstance(event, Notice)]
     assert "None of the 2 eval clips can be used, so this run has no validation." in told
 
@@ -458,15 +458,15 @@ def test_what_is_kept_fixed_stays_as_it_is(
     tmp_path: Path, freeze: str, prefixes: tuple[str, ...]
 ) -> None:
     options = EXACT | {"freeze": freeze}
-    _, setup, _ = prepare(tmp_path, make_config(tmp_path, demo_rows(4), options=options))
-    before = {name: value.clone() for name, value in setup.model.state_dict().items()}
+    _, state, _ = prepare(tmp_path, make_config(tmp_path, demo_rows(4), options=options))
+    before = {name: value.clone() for name, value in state.model.state_dict().items()}
 
-    train_step(setup, 1)
+    train_step(state, 1)
 
-    close(setup)
+    close(state)
     changed = {
         name
-        for name, value in setup.model.state_dict().items()
+        for name, value in state.model.state_dict().items()
         if not torch.equal(value, before[name])
     }
     assert changed
@@ -476,16 +476,16 @@ def test_what_is_kept_fixed_stays_as_it_is(
 def test_a_fresh_gpt_of_another_size_keeps_the_frozen_networks(tmp_path: Path) -> None:
     options = EXACT | {"size": "small"}
 
-    _, setup, _ = prepare(tmp_path, make_config(tmp_path, demo_rows(4), options=options))
+    _, state, _ = prepare(tmp_path, make_config(tmp_path, demo_rows(4), options=options))
 
-    close(setup)
-    model = own_model(setup.model)
+    close(state)
+    model = own_model(state.model)
     assert isinstance(model, SpeakingGpt) and len(model.gpt.h) == 6
     assert model.voice.base.folder == open_base(None).folder
 
 
 def test_train_gpt_returns_the_six_paths_people_expect(
-    trained: tuple[Run, Setup, list[Event]], tmp_path: Path
+    trained: tuple[Run, TrainState, list[Event]], tmp_path: Path
 ) -> None:
     run, _, _ = trained
     base = export_voice(run, tmp_path / "out" / "base_models" / "v2.0.2", which="4")
@@ -523,7 +523,7 @@ def test_train_gpt_says_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_its_dvae_trains_nothing_and_says_so(
-    trained: tuple[Run, Setup, list[Event]], tmp_path: Path
+    trained: tuple[Run, TrainState, list[Event]], tmp_path: Path
 ) -> None:
     run, _, _ = trained
     base = export_voice(run, tmp_path / "base", which="4")

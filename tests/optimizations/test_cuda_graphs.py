@@ -12,7 +12,7 @@ from tests.helpers.toy import make_setup
 from trainer.core.events import Event, Notice
 from trainer.core.probe import probe
 from trainer.core.run_config import TrainingConfig
-from trainer.core.train_state import Setup
+from trainer.core.train_state import TrainState
 from trainer.core.types import Batch
 from trainer.models._layers.gpt2 import Gpt2Trunk
 from trainer.optimizations import compile as box
@@ -60,19 +60,21 @@ def marks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def _setup(folder: Path, accumulate: int = 1) -> Setup:
-    setup = make_setup(folder)
+def _setup(folder: Path, accumulate: int = 1) -> TrainState:
+    train_state = make_setup(folder)
     torch.manual_seed(0)
-    setup.model = Gpt2Trunk(layers=2, width=WIDTH, heads=2, dropout=0.0)
-    setup.config = replace(setup.config, training=TrainingConfig(steps=9, accumulate=accumulate))
-    setup.family = replace(
-        setup.family,
+    train_state.model = Gpt2Trunk(layers=2, width=WIDTH, heads=2, dropout=0.0)
+    train_state.config = replace(
+        train_state.config, training=TrainingConfig(steps=9, accumulate=accumulate)
+    )
+    train_state.family = replace(
+        train_state.family,
         blocks=lambda model: list(model.h),  # type: ignore[union-attr, arg-type]
         losses=lambda model, batch: {"error": model(batch["x"]).square().mean()},
     )
-    setup.optimizer = torch.optim.AdamW(setup.model.parameters())
-    setup.train_batches = _Lengths()  # type: ignore[assignment]
-    return setup
+    train_state.optimizer = torch.optim.AdamW(train_state.model.parameters())
+    train_state.train_batches = _Lengths()  # type: ignore[assignment]
+    return train_state
 
 
 def test_the_compiler_is_told_to_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,13 +99,13 @@ def test_the_compiler_is_told_to_record(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_every_micro_step_is_marked_and_no_validation(marks: list[int], tmp_path: Path) -> None:
-    setup = _setup(tmp_path)
-    OPTIMIZATION.apply(setup, GRAPHS)
+    train_state = _setup(tmp_path)
+    OPTIMIZATION.apply(train_state, GRAPHS)
 
-    train_step(setup, 1)
+    train_step(train_state, 1)
     in_training = len(marks)
-    setup.model.eval()
-    setup.model(torch.ones(1, 3, WIDTH))
+    train_state.model.eval()
+    train_state.model(torch.ones(1, 3, WIDTH))
 
     assert in_training == len(marks) == 2
 
@@ -116,8 +118,8 @@ def test_blocks_see_few_lengths_and_compute_the_same(marks: list[int], tmp_path:
     block.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].shape[1]))
 
     losses = [
-        [train_step(setup, step)["error"].item() for step in range(1, 9)]
-        for setup in (plain, recorded)
+        [train_step(train_state, step)["error"].item() for step in range(1, 9)]
+        for train_state in (plain, recorded)
     ]
 
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
@@ -125,10 +127,12 @@ def test_blocks_see_few_lengths_and_compute_the_same(marks: list[int], tmp_path:
 
 
 def test_what_longer_rows_cost_is_told(marks: list[int], tmp_path: Path) -> None:
-    setup = _setup(tmp_path)
-    OPTIMIZATION.apply(setup, GRAPHS)
+    train_state = _setup(tmp_path)
+    OPTIMIZATION.apply(train_state, GRAPHS)
 
-    state = OPTIMIZATION.state(setup, probe(setup, setup.train_batches.micro_batches(4)[0]))
+    state = OPTIMIZATION.status(
+        train_state, probe(train_state, train_state.train_batches.micro_batches(4)[0])
+    )
 
     # Of 31 positions come 32; without a GPU no graph is recorded, so it is not really on.
     assert not state.on
@@ -140,13 +144,13 @@ def test_what_longer_rows_cost_is_told(marks: list[int], tmp_path: Path) -> None
 def test_gradients_leave_the_memory_of_graphs_if_another_micro_step_follows(
     accumulate: int, is_copied: bool, marks: list[int], tmp_path: Path
 ) -> None:
-    setup = _setup(tmp_path, accumulate)
-    OPTIMIZATION.apply(setup, GRAPHS)
+    train_state = _setup(tmp_path, accumulate)
+    OPTIMIZATION.apply(train_state, GRAPHS)
 
-    setup.model(torch.ones(1, 3, WIDTH)).square().mean().backward()
+    train_state.model(torch.ones(1, 3, WIDTH)).square().mean().backward()
 
-    inside: Tensor | None = setup.model.get_parameter("h.0.mlp.c_fc.weight").grad
-    outside: Tensor | None = setup.model.get_parameter("ln_f.weight").grad
+    inside: Tensor | None = train_state.model.get_parameter("h.0.mlp.c_fc.weight").grad
+    outside: Tensor | None = train_state.model.get_parameter("ln_f.weight").grad
     assert hasattr(inside, "is_taken_out") == is_copied
     assert not hasattr(outside, "is_taken_out")
 
@@ -154,7 +158,7 @@ def test_gradients_leave_the_memory_of_graphs_if_another_micro_step_follows(
 def test_what_cannot_be_recorded_is_compiled_without_graphs(
     marks: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    setup = _setup(tmp_path)
+    train_state = _setup(tmp_path)
     events: list[Event] = []
 
     def fail_to_record(graph: Any, inputs: list[Any], *, mode: str, **how: Any) -> Any:
@@ -166,16 +170,18 @@ def test_what_cannot_be_recorded_is_compiled_without_graphs(
         return run
 
     monkeypatch.setattr(compiled_block, "compile_with_inductor", fail_to_record)
-    OPTIMIZATION.apply(setup, GRAPHS)
+    OPTIMIZATION.apply(train_state, GRAPHS)
     assert OPTIMIZATION.finalize
-    OPTIMIZATION.finalize(setup, GRAPHS, events.append)
+    OPTIMIZATION.finalize(train_state, GRAPHS, events.append)
 
     notice = events[-1]
     assert isinstance(notice, Notice)
     assert notice.text.startswith("The model is compiled: ")
     assert "without CUDA graphs: they could not be recorded: CUDA error" in notice.text
-    assert setup.model.get_submodule("").length_step == 1  # type: ignore[union-attr]
-    state = OPTIMIZATION.state(setup, probe(setup, setup.train_batches.micro_batches(1)[0]))
+    assert train_state.model.get_submodule("").length_step == 1  # type: ignore[union-attr]
+    state = OPTIMIZATION.status(
+        train_state, probe(train_state, train_state.train_batches.micro_batches(1)[0])
+    )
     assert state.on and "CUDA graphs" not in state.detail
 
 

@@ -21,8 +21,8 @@ from trainer.core.options import build_options
 from trainer.core.probe import probe
 from trainer.core.registry import discover
 from trainer.core.run_config import RunConfig
-from trainer.core.specs import Optimization, OptimizerSpec, State
-from trainer.core.train_state import Setup, evaluation_weights
+from trainer.core.specs import Optimization, OptimizationStatus, OptimizerSpec
+from trainer.core.train_state import TrainState, evaluation_weights
 from trainer.optimizations._core import half_weights
 from trainer.optimizations._core.half_weights import stochastic_round_
 from trainer.optimizers._core.param_groups import param_groups
@@ -39,35 +39,35 @@ CPU = torch.device("cpu")
 each_kind = pytest.mark.parametrize("updates", ["master", "stochastic"])
 
 
-def _make(folder: Path, *boxes: tuple[str, dict[str, Any]], **values: Any) -> Setup:
+def _make(folder: Path, *boxes: tuple[str, dict[str, Any]], **values: Any) -> TrainState:
     """Return a toy run with boxes applied in this order, its optimizer made as `assemble` does."""
     chosen: dict[str, Any] = {"clip_norm": None, **values}
-    setup = make_setup(folder, **chosen)
-    spec, name = setup.optimizer_spec, setup.config.optimizer.name
-    options = build_options(spec.options, {"lr": setup.base_lr}, name)
-    setup.build_optimizer = lambda model: spec.build(param_groups(model, 0.01), options, CPU)
-    setup.optimizer = setup.build_optimizer(setup.model)
+    train_state = make_setup(folder, **chosen)
+    spec, name = train_state.optimizer_spec, train_state.config.optimizer.name
+    options = build_options(spec.options, {"lr": train_state.base_lr}, name)
+    train_state.build_optimizer = lambda model: spec.build(param_groups(model, 0.01), options, CPU)
+    train_state.optimizer = train_state.build_optimizer(train_state.model)
     for box, chosen in boxes:
-        CATALOG[box].apply(setup, build_options(CATALOG[box].options, chosen, box))
-    return setup
+        CATALOG[box].apply(train_state, build_options(CATALOG[box].options, chosen, box))
+    return train_state
 
 
-def _half(folder: Path, updates: str = "master", **values: Any) -> Setup:
+def _half(folder: Path, updates: str = "master", **values: Any) -> TrainState:
     return _make(folder, ("bf16_weights", {"updates": updates}), **values)
 
 
-def _train(setup: Setup, steps: range) -> list[float]:
-    return [train_step(setup, step)["error"].item() for step in steps]
+def _train(train_state: TrainState, steps: range) -> list[float]:
+    return [train_step(train_state, step)["error"].item() for step in steps]
 
 
-def _exact(setup: Setup) -> dict[str, Tensor]:
-    with setup.fp32_weights():
-        return {name: value.clone() for name, value in setup.model.state_dict().items()}
+def _exact(train_state: TrainState) -> dict[str, Tensor]:
+    with train_state.fp32_weights():
+        return {name: value.clone() for name, value in train_state.model.state_dict().items()}
 
 
-def _state(setup: Setup) -> State:
-    return CATALOG["bf16_weights"].state(
-        setup, probe(setup, setup.train_batches.micro_batches(1)[0])
+def _state(train_state: TrainState) -> OptimizationStatus:
+    return CATALOG["bf16_weights"].status(
+        train_state, probe(train_state, train_state.train_batches.micro_batches(1)[0])
     )
 
 
@@ -78,7 +78,7 @@ def test_with_masters_every_optimizer_trains_as_with_mixed_precision(
     mixed = _make(tmp_path / "a", ("mixed_precision", {}), optimizer=name)
     half = _half(tmp_path / "b", optimizer=name)
 
-    losses = [_train(setup, range(1, 9)) for setup in (mixed, half)]
+    losses = [_train(train_state, range(1, 9)) for train_state in (mixed, half)]
 
     assert losses[1][0] == losses[0][0]
     assert losses[1] == pytest.approx(losses[0], rel=1e-2)
@@ -89,11 +89,11 @@ def test_gradients_are_those_of_mixed_precision_bit_for_bit(tmp_path: Path) -> N
     mixed = _make(tmp_path / "a", ("mixed_precision", {}))
     half = _half(tmp_path / "b")
 
-    for setup in (mixed, half):
+    for train_state in (mixed, half):
         torch.manual_seed(3)
-        batch = setup.train_batches.micro_batches(1)[0]
-        with setup.precision.autocast(CPU):
-            losses = setup.family.losses(setup.model, batch)
+        batch = train_state.train_batches.micro_batches(1)[0]
+        with train_state.precision.autocast(CPU):
+            losses = train_state.family.losses(train_state.model, batch)
         losses["error"].backward()
 
     pairs = zip(mixed.model.parameters(), half.model.parameters(), strict=True)
@@ -115,7 +115,7 @@ def test_without_masters_the_loss_is_that_of_mixed_precision(tmp_path: Path) -> 
     mixed = _make(tmp_path / "a", ("mixed_precision", {}), steps=60)
     half = _half(tmp_path / "b", "stochastic", steps=60)
 
-    losses = [_train(setup, range(1, 41)) for setup in (mixed, half)]
+    losses = [_train(train_state, range(1, 41)) for train_state in (mixed, half)]
 
     assert sum(losses[1]) == pytest.approx(sum(losses[0]), rel=1e-2)
 
@@ -142,13 +142,13 @@ def test_a_resume_repeats_every_bit(updates: str, values: dict[str, Any], tmp_pa
 
 
 def test_a_checkpoint_holds_the_masters(tmp_path: Path) -> None:
-    setup = _half(tmp_path)
-    _train(setup, range(1, 5))
+    train_state = _half(tmp_path)
+    _train(train_state, range(1, 5))
 
-    saved = save_checkpoint(setup, 4, best=False)
+    saved = save_checkpoint(train_state, 4, best=False)
 
     written = load_file(tmp_path / saved.path / "model.safetensors")
-    for name, master in setup.master_weights.items():
+    for name, master in train_state.master_weights.items():
         assert written[name].dtype == torch.float32
         assert torch.equal(written[name], master)
         assert not torch.equal(written[name], written[name].bfloat16().float())
@@ -156,25 +156,25 @@ def test_a_checkpoint_holds_the_masters(tmp_path: Path) -> None:
 
 @each_kind
 def test_evaluation_sees_fp32_weights_and_changes_nothing(updates: str, tmp_path: Path) -> None:
-    setup = _half(tmp_path, updates)
-    _train(setup, range(1, 4))
-    before = [value.clone() for value in setup.model.parameters()]
+    train_state = _half(tmp_path, updates)
+    _train(train_state, range(1, 4))
+    before = [value.clone() for value in train_state.model.parameters()]
 
-    found = validate(setup)
-    with evaluation_weights(setup):
-        kinds = {value.dtype for value in setup.model.parameters()}
+    found = validate(train_state)
+    with evaluation_weights(train_state):
+        kinds = {value.dtype for value in train_state.model.parameters()}
 
     assert found["val/loss"] > 0
     assert kinds == {torch.float32}
-    for value, same in zip(setup.model.parameters(), before, strict=True):
+    for value, same in zip(train_state.model.parameters(), before, strict=True):
         assert value.dtype == same.dtype and torch.equal(value, same)
 
 
 def test_weights_are_rounded_as_before_when_memory_runs_out_on_the_way_to_fp32(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup = _half(tmp_path, "stochastic")
-    before = {name: value.clone() for name, value in setup.model.state_dict().items()}
+    train_state = _half(tmp_path, "stochastic")
+    before = {name: value.clone() for name, value in train_state.model.state_dict().items()}
     room = [1, 1]
 
     def widen(value: Tensor) -> Tensor:
@@ -185,60 +185,66 @@ def test_weights_are_rounded_as_before_when_memory_runs_out_on_the_way_to_fp32(
 
     with monkeypatch.context() as patched, pytest.raises(torch.OutOfMemoryError):
         patched.setattr(Tensor, "float", widen)
-        with setup.fp32_weights():
+        with train_state.fp32_weights():
             pass
 
-    after = setup.model.state_dict()
+    after = train_state.model.state_dict()
     assert [value.dtype for value in after.values()] == [value.dtype for value in before.values()]
     assert all(torch.equal(after[name], value) for name, value in before.items())
 
 
 def test_the_average_follows_the_masters(tmp_path: Path) -> None:
-    setup = _half(tmp_path, ema_decay=0.9)
-    setup.average = start_average(setup.model)
+    train_state = _half(tmp_path, ema_decay=0.9)
+    train_state.average = start_average(train_state.model)
 
-    train_step(setup, 1)
+    train_step(train_state, 1)
 
     before = make_setup(tmp_path / "other").model.get_parameter("inner.weight")
     weight = 1 - 2 / 11
-    expected = before.bfloat16().float().lerp(setup.master_weights["inner.weight"], weight)
-    assert torch.allclose(setup.average["inner.weight"], expected, atol=1e-6)
+    expected = before.bfloat16().float().lerp(train_state.master_weights["inner.weight"], weight)
+    assert torch.allclose(train_state.average["inner.weight"], expected, atol=1e-6)
 
 
 @each_kind
 def test_a_step_without_a_finite_gradient_changes_nothing(updates: str, tmp_path: Path) -> None:
-    setup = _half(tmp_path, updates)
-    _train(setup, range(1, 3))
-    before = _exact(setup)
-    plain_losses = setup.family.losses
+    train_state = _half(tmp_path, updates)
+    _train(train_state, range(1, 3))
+    before = _exact(train_state)
+    plain_losses = train_state.family.losses
 
     object.__setattr__(
-        setup.family, "losses", lambda model, batch: {"error": model(batch["x"]).sum() * torch.nan}
+        train_state.family,
+        "losses",
+        lambda model, batch: {"error": model(batch["x"]).sum() * torch.nan},
     )
     try:
-        train_step(setup, 3)
+        train_step(train_state, 3)
     finally:
-        object.__setattr__(setup.family, "losses", plain_losses)
+        object.__setattr__(train_state.family, "losses", plain_losses)
 
-    for name, value in _exact(setup).items():
+    for name, value in _exact(train_state).items():
         assert torch.equal(value, before[name]), name
 
 
 @each_kind
 def test_lora_trains_doubles_of_its_adapters_only(updates: str, tmp_path: Path) -> None:
     boxes = [("lora", {"rank": 2, "target": "model"}), ("bf16_weights", {"updates": updates})]
-    setup = _make(tmp_path, *boxes)
-    frozen = setup.model.get_parameter("inner.weight")
+    train_state = _make(tmp_path, *boxes)
+    frozen = train_state.model.get_parameter("inner.weight")
     before = frozen.clone()
 
-    losses = _train(setup, range(1, 21))
+    losses = _train(train_state, range(1, 21))
 
     assert sum(losses[-5:]) < sum(losses[:5])
     assert frozen.dtype == torch.bfloat16 and torch.equal(frozen, before)
-    assert all("lora" in name for name in setup.master_weights)
-    assert CATALOG["lora"].state(setup, probe(setup, setup.train_batches.largest())).on
-    with evaluation_weights(setup):
-        folded = setup.model.state_dict()["inner.weight"]
+    assert all("lora" in name for name in train_state.master_weights)
+    assert (
+        CATALOG["lora"]
+        .status(train_state, probe(train_state, train_state.train_batches.largest()))
+        .on
+    )
+    with evaluation_weights(train_state):
+        folded = train_state.model.state_dict()["inner.weight"]
     assert folded.dtype == torch.float32 and not torch.equal(folded, before.float())
 
 
@@ -252,43 +258,45 @@ def test_it_goes_with_gradient_checkpointing(tmp_path: Path) -> None:
 
 @each_kind
 def test_a_run_that_goes_back_can_go_on_in_full_precision(updates: str, tmp_path: Path) -> None:
-    setup = _half(tmp_path, updates, num_micro_steps=2)
-    _train(setup, range(1, 4))
-    before = _exact(setup)
+    train_state = _half(tmp_path, updates, num_micro_steps=2)
+    _train(train_state, range(1, 4))
+    before = _exact(train_state)
 
-    restore_adaptation(setup, RunAdapted(4, "NaN", rollbacks=1, full_precision=True))
+    restore_adaptation(train_state, RunAdapted(4, "NaN", rollbacks=1, full_precision=True))
 
-    assert {value.dtype for value in setup.model.parameters()} == {torch.float32}
-    for name, value in setup.model.state_dict().items():
+    assert {value.dtype for value in train_state.model.parameters()} == {torch.float32}
+    for name, value in train_state.model.state_dict().items():
         assert torch.equal(value, before[name]), name
     plain = _make(tmp_path / "plain", num_micro_steps=2)
     plain.model.load_state_dict(before)
-    plain.optimizer.load_state_dict(copy.deepcopy(setup.optimizer.state_dict()))
-    assert _train(setup, range(4, 9)) == _train(plain, range(4, 9))
-    assert not _state(setup).on
+    plain.optimizer.load_state_dict(copy.deepcopy(train_state.optimizer.state_dict()))
+    assert _train(train_state, range(4, 9)) == _train(plain, range(4, 9))
+    assert not _state(train_state).on
 
 
 def test_gradients_of_micro_steps_are_added_up_in_fp32(tmp_path: Path) -> None:
     config = RunConfig().to_json()
     config["training"] |= {"accumulate": 2, "steps": 9}
-    setup = make_setup(tmp_path)
-    setup.config = RunConfig.from_json(config)
-    setup.build_optimizer = lambda model: torch.optim.AdamW(model.parameters())
+    train_state = make_setup(tmp_path)
+    train_state.config = RunConfig.from_json(config)
+    train_state.build_optimizer = lambda model: torch.optim.AdamW(model.parameters())
 
-    CATALOG["bf16_weights"].apply(setup, build_options(CATALOG["bf16_weights"].options, {}, ""))
-    for parameter in setup.model.parameters():
+    CATALOG["bf16_weights"].apply(
+        train_state, build_options(CATALOG["bf16_weights"].options, {}, "")
+    )
+    for parameter in train_state.model.parameters():
         parameter.sum().backward()
 
-    assert {value.grad.dtype for value in setup.model.parameters() if value.grad is not None} == {
-        torch.float32
-    }
+    assert {
+        value.grad.dtype for value in train_state.model.parameters() if value.grad is not None
+    } == {torch.float32}
 
 
 @each_kind
 def test_what_is_really_on_is_told(updates: str, tmp_path: Path) -> None:
-    setup = _half(tmp_path, updates)
+    train_state = _half(tmp_path, updates)
 
-    state = _state(setup)
+    state = _state(train_state)
 
     words = {"master": "fp32 masters of", "stochastic": "no masters"}
     assert state.on
@@ -304,12 +312,12 @@ def test_averages_that_live_in_the_weights_are_not_rounded_by_chance(
 
 
 def test_fp16_is_refused_beside_it(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path)
-    values = setup.config.to_json() | {"optimizations": {"mixed_precision": {"mode": "fp16"}}}
-    setup.config = RunConfig.from_json(json.loads(json.dumps(values)))
+    train_state = make_setup(tmp_path)
+    values = train_state.config.to_json() | {"optimizations": {"mixed_precision": {"mode": "fp16"}}}
+    train_state.config = RunConfig.from_json(json.loads(json.dumps(values)))
 
     with pytest.raises(ConfigError, match="Choose bf16 or auto there"):
-        CATALOG["bf16_weights"].apply(setup, CATALOG["bf16_weights"].options())
+        CATALOG["bf16_weights"].apply(train_state, CATALOG["bf16_weights"].options())
 
 
 @pytest.mark.parametrize("name", IN_PARTS)
@@ -325,7 +333,7 @@ def test_steps_of_some_weights_at_a_time_are_one_step(
     monkeypatch.setattr(half_weights, "BUCKET", 16)
     _train(parted, range(1, 5))
 
-    states = [setup.optimizer.state_dict()["state"] for setup in (whole, parted)]
+    states = [train_state.optimizer.state_dict()["state"] for train_state in (whole, parted)]
     for number, state in states[0].items():
         leaves = zip(tree_leaves(state), tree_leaves(states[1][number]), strict=True)
         for one, other in leaves:

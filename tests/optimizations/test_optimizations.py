@@ -18,8 +18,8 @@ from trainer.core.options import build_options
 from trainer.core.probe import probe
 from trainer.core.registry import discover
 from trainer.core.run_config import RunConfig, TrainingConfig
-from trainer.core.specs import Optimization, State
-from trainer.core.train_state import STAGES, Precision, Setup
+from trainer.core.specs import Optimization, OptimizationStatus
+from trainer.core.train_state import STAGES, Precision, TrainState
 from trainer.core.types import Batch
 from trainer.models._layers.attention import SelfAttention
 from trainer.optimizations._core import compiled_block
@@ -86,78 +86,80 @@ def _build_adamw(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW([value for value in model.parameters() if value.requires_grad])
 
 
-def _make_setup(folder: Path, machine: Device = CPU) -> Setup:
-    setup = make_setup(folder)
+def _make_setup(folder: Path, machine: Device = CPU) -> TrainState:
+    train_state = make_setup(folder)
     torch.manual_seed(0)
-    setup.machine = machine
-    setup.model = nn.Sequential(_Block(), _Block(), _Block())
-    setup.family = replace(TOY, losses=_losses, blocks=lambda model: list(model.children()))
-    setup.build_optimizer = _build_adamw
-    setup.optimizer = _build_adamw(setup.model)
-    setup.train_batches = _Batches()  # type: ignore[assignment]
-    return setup
+    train_state.machine = machine
+    train_state.model = nn.Sequential(_Block(), _Block(), _Block())
+    train_state.family = replace(TOY, losses=_losses, blocks=lambda model: list(model.children()))
+    train_state.build_optimizer = _build_adamw
+    train_state.optimizer = _build_adamw(train_state.model)
+    train_state.train_batches = _Batches()  # type: ignore[assignment]
+    return train_state
 
 
-def _setup_for(name: str, folder: Path) -> Setup:
+def _setup_for(name: str, folder: Path) -> TrainState:
     """Return a Setup on a machine where the optimization can be had."""
     return _make_setup(folder, HOPPER if CATALOG[name].unavailable(CPU) else CPU)
 
 
-def _apply(setup: Setup, name: str, **values: Any) -> None:
+def _apply(train_state: TrainState, name: str, **values: Any) -> None:
     entry = CATALOG[name]
-    entry.apply(setup, build_options(entry.options, values, name))
+    entry.apply(train_state, build_options(entry.options, values, name))
 
 
-def _state(setup: Setup, name: str) -> State:
-    return CATALOG[name].state(setup, probe(setup, setup.train_batches.micro_batches(1)[0]))
+def _state(train_state: TrainState, name: str) -> OptimizationStatus:
+    return CATALOG[name].status(
+        train_state, probe(train_state, train_state.train_batches.micro_batches(1)[0])
+    )
 
 
-def _train(setup: Setup, steps: int) -> list[float]:
+def _train(train_state: TrainState, steps: int) -> list[float]:
     torch.manual_seed(1)
-    return [train_step(setup, step)["error"].item() for step in range(1, steps + 1)]
+    return [train_step(train_state, step)["error"].item() for step in range(1, steps + 1)]
 
 
-def _restore_one_block(setup: Setup) -> None:
-    del vars(setup.model[1])["forward"]  # type: ignore[index]
+def _restore_one_block(train_state: TrainState) -> None:
+    del vars(train_state.model[1])["forward"]  # type: ignore[index]
 
 
-def _switch_one_layer_back(setup: Setup) -> None:
-    setup.model.get_submodule("1.attention").use_sdpa = False  # type: ignore[assignment]
+def _switch_one_layer_back(train_state: TrainState) -> None:
+    train_state.model.get_submodule("1.attention").use_sdpa = False  # type: ignore[assignment]
 
 
-def _drop_autocast(setup: Setup) -> None:
-    setup.precision = Precision()
+def _drop_autocast(train_state: TrainState) -> None:
+    train_state.precision = Precision()
 
 
-def _ask_for_full_fp32(setup: Setup) -> None:
+def _ask_for_full_fp32(train_state: TrainState) -> None:
     torch.set_float32_matmul_precision("highest")
 
 
-def _stop_timing_kernels(setup: Setup) -> None:
+def _stop_timing_kernels(train_state: TrainState) -> None:
     torch.backends.cudnn.benchmark = False
 
 
-def _thaw_one_layer(setup: Setup) -> None:
-    setup.model.get_submodule("1.attention.project").weight.requires_grad_(True)  # type: ignore[operator]
+def _thaw_one_layer(train_state: TrainState) -> None:
+    train_state.model.get_submodule("1.attention.project").weight.requires_grad_(True)  # type: ignore[operator]
 
 
-def _let_the_blocks_rest(setup: Setup) -> None:
-    vars(setup.model[0])["program"].disable("for a test")  # type: ignore[index]
+def _let_the_blocks_rest(train_state: TrainState) -> None:
+    vars(train_state.model[0])["program"].disable("for a test")  # type: ignore[index]
 
 
-def _allow_all_memory(setup: Setup) -> None:
+def _allow_all_memory(train_state: TrainState) -> None:
     torch.cuda.set_per_process_memory_fraction(1.0, 0)
 
 
-def _allow_kernels_of_any_order(setup: Setup) -> None:
+def _allow_kernels_of_any_order(train_state: TrainState) -> None:
     torch.use_deterministic_algorithms(False)
 
 
-def _update_halves_as_they_are(setup: Setup) -> None:
-    setup.optimizer = _build_adamw(setup.model)
+def _update_halves_as_they_are(train_state: TrainState) -> None:
+    train_state.optimizer = _build_adamw(train_state.model)
 
 
-BREAKERS: dict[str, Callable[[Setup], None]] = {
+BREAKERS: dict[str, Callable[[TrainState], None]] = {
     "gradient_checkpointing": _restore_one_block,
     "sdpa": _switch_one_layer_back,
     "mixed_precision": _drop_autocast,
@@ -239,12 +241,12 @@ def test_it_is_off_unless_applied(name: str, tmp_path: Path) -> None:
 
 @each_optimization
 def test_it_is_on_when_applied_and_off_when_broken_underneath(name: str, tmp_path: Path) -> None:
-    setup = _setup_for(name, tmp_path)
+    train_state = _setup_for(name, tmp_path)
 
-    _apply(setup, name)
-    applied = _state(setup, name)
-    BREAKERS[name](setup)
-    broken = _state(setup, name)
+    _apply(train_state, name)
+    applied = _state(train_state, name)
+    BREAKERS[name](train_state)
+    broken = _state(train_state, name)
 
     assert applied.on, applied.detail
     assert not broken.on, broken.detail
@@ -252,22 +254,22 @@ def test_it_is_on_when_applied_and_off_when_broken_underneath(name: str, tmp_pat
 
 @each_optimization
 def test_training_with_it_lowers_the_loss(name: str, tmp_path: Path) -> None:
-    setup = _setup_for(name, tmp_path)
-    _apply(setup, name)
+    train_state = _setup_for(name, tmp_path)
+    _apply(train_state, name)
 
-    losses = _train(setup, 30)
+    losses = _train(train_state, 30)
 
     assert sum(losses[-5:]) < sum(losses[:5])
 
 
 @each_optimization
 def test_the_keys_of_the_state_dict_stay(name: str, tmp_path: Path) -> None:
-    setup = _setup_for(name, tmp_path)
-    before = list(setup.model.state_dict())
+    train_state = _setup_for(name, tmp_path)
+    before = list(train_state.model.state_dict())
 
-    _apply(setup, name)
+    _apply(train_state, name)
 
-    assert list(setup.model.state_dict()) == before
+    assert list(train_state.model.state_dict()) == before
 
 
 @each_exact_one
@@ -279,12 +281,12 @@ def test_the_loss_curve_stays_within_rounding(name: str, tmp_path: Path) -> None
 
 
 def test_all_of_them_together_are_on(tmp_path: Path) -> None:
-    setup = _make_setup(tmp_path)
+    train_state = _make_setup(tmp_path)
     names = [name for name in CATALOG if CATALOG[name].unavailable(CPU) is None]
     for name in sorted(names, key=lambda name: STAGES.index(CATALOG[name].stage)):
-        _apply(setup, name)
+        _apply(train_state, name)
 
-    states = {name: _state(setup, name).on for name in names}
+    states = {name: _state(train_state, name).on for name in names}
 
     assert len(names) >= 3
     assert all(states.values()), states
@@ -305,13 +307,13 @@ def test_checkpointing_keeps_every_bit_of_weights_and_statistics(
 
 
 def test_each_level_of_checkpointing_keeps_less_and_computes_more_again(tmp_path: Path) -> None:
-    setup = _make_setup(tmp_path)
-    batch = setup.train_batches.micro_batches(1)[0]
+    train_state = _make_setup(tmp_path)
+    batch = train_state.train_batches.micro_batches(1)[0]
 
-    shown = [probe(setup, batch)]
+    shown = [probe(train_state, batch)]
     for level in LEVELS:
-        _apply(setup, "gradient_checkpointing", level=level)
-        shown.append(probe(setup, batch))
+        _apply(train_state, "gradient_checkpointing", level=level)
+        shown.append(probe(train_state, batch))
 
     products = [one.operators["aten::addmm"] + one.operators["aten::convolution"] for one in shown]
     kept = [one.saved_bytes for one in shown]
@@ -324,63 +326,67 @@ def test_each_level_of_checkpointing_keeps_less_and_computes_more_again(tmp_path
 
 @pytest.mark.parametrize("level", ["light", "medium"])
 def test_checkpointing_tells_what_its_level_kept(level: str, tmp_path: Path) -> None:
-    setup = _make_setup(tmp_path)
-    _apply(setup, "gradient_checkpointing", level=level)
+    train_state = _make_setup(tmp_path)
+    _apply(train_state, "gradient_checkpointing", level=level)
 
-    state = _state(setup, "gradient_checkpointing")
+    state = _state(train_state, "gradient_checkpointing")
 
     assert state.detail.startswith(f"{level}: 3 of 3 blocks computed twice, ")
     assert "products with weights" in state.detail
 
 
 def test_checkpointing_rests_while_evaluating(tmp_path: Path) -> None:
-    setup = _make_setup(tmp_path)
-    _apply(setup, "gradient_checkpointing")
+    train_state = _make_setup(tmp_path)
+    _apply(train_state, "gradient_checkpointing")
 
-    setup.model.eval()
+    train_state.model.eval()
 
-    assert probe(setup, setup.train_batches.micro_batches(1)[0]).block_calls == (1, 1, 1)
+    assert probe(train_state, train_state.train_batches.micro_batches(1)[0]).block_calls == (
+        1,
+        1,
+        1,
+    )
 
 
 def test_a_copy_of_a_checkpointed_model_uses_its_own_weights(tmp_path: Path) -> None:
-    setup = _make_setup(tmp_path)
-    _apply(setup, "gradient_checkpointing")
+    train_state = _make_setup(tmp_path)
+    _apply(train_state, "gradient_checkpointing")
     x = torch.ones(2, T, WIDTH)
 
-    twin = copy.deepcopy(setup.model).eval()
+    twin = copy.deepcopy(train_state.model).eval()
     with torch.no_grad():
-        for parameter in setup.model.parameters():
+        for parameter in train_state.model.parameters():
             parameter.zero_()
 
-    assert not torch.equal(twin(x), setup.model.eval()(x))
+    assert not torch.equal(twin(x), train_state.model.eval()(x))
 
 
 def test_a_model_without_blocks_or_attention_says_so(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path)
-    setup.family = replace(TOY, blocks=lambda model: [])
+    train_state = make_setup(tmp_path)
+    train_state.family = replace(TOY, blocks=lambda model: [])
 
-    assert _state(setup, "gradient_checkpointing").detail == (
+    assert _state(train_state, "gradient_checkpointing").detail == (
         "this model has no blocks to checkpoint"
     )
-    assert _state(setup, "sdpa") == State(False, "this model has no attention")
+    assert _state(train_state, "sdpa") == OptimizationStatus(False, "this model has no attention")
 
 
 def test_sdpa_names_its_kernel_and_never_writes_the_attention_weights(tmp_path: Path) -> None:
-    setup = _make_setup(tmp_path)
-    _apply(setup, "sdpa")
+    train_state = _make_setup(tmp_path)
+    _apply(train_state, "sdpa")
 
-    shown = probe(setup, setup.train_batches.micro_batches(1)[0])
+    shown = probe(train_state, train_state.train_batches.micro_batches(1)[0])
 
-    assert "kernel: flash (CPU)" in CATALOG["sdpa"].state(setup, shown).detail
+    assert "kernel: flash (CPU)" in CATALOG["sdpa"].status(train_state, shown).detail
     assert shown.operators["aten::bmm"] == 0
 
 
 def test_sdpa_is_off_when_pytorch_falls_back_to_the_plain_product(tmp_path: Path) -> None:
-    setup = _make_setup(tmp_path)
-    _apply(setup, "sdpa")
+    train_state = _make_setup(tmp_path)
+    _apply(train_state, "sdpa")
 
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        state = _state(setup, "sdpa")
+        state = _state(train_state, "sdpa")
 
     assert not state.on
     assert "used plain attention" in state.detail
@@ -401,11 +407,11 @@ def test_sdpa_is_off_when_pytorch_falls_back_to_the_plain_product(tmp_path: Path
 def test_mixed_precision_takes_a_format_the_device_computes(
     machine: Device, mode: str, dtype: torch.dtype, tmp_path: Path
 ) -> None:
-    setup = _make_setup(tmp_path, machine)
+    train_state = _make_setup(tmp_path, machine)
 
-    _apply(setup, "mixed_precision", mode=mode)
+    _apply(train_state, "mixed_precision", mode=mode)
 
-    assert setup.precision.autocast_dtype == dtype
+    assert train_state.precision.autocast_dtype == dtype
 
 
 @pytest.mark.parametrize(
@@ -434,23 +440,23 @@ def test_options_that_cannot_work_are_refused_before_a_run_folder_is_made() -> N
 
 
 def test_fp16_is_seen_by_its_operands_and_its_scaler(tmp_path: Path) -> None:
-    setup = _make_setup(tmp_path)
-    setup.precision = Precision(torch.float16, torch.amp.grad_scaler.GradScaler("cpu"))
+    train_state = _make_setup(tmp_path)
+    train_state.precision = Precision(torch.float16, torch.amp.grad_scaler.GradScaler("cpu"))
 
-    state = _state(setup, "mixed_precision")
+    state = _state(train_state, "mixed_precision")
 
     assert state.on
     assert "in fp16, loss scaled" in state.detail
 
 
 def test_the_probe_leaves_the_scaler_alone(tmp_path: Path) -> None:
-    setup = _make_setup(tmp_path)
-    setup.precision = Precision(torch.float16, torch.amp.grad_scaler.GradScaler("cpu"))
-    before = setup.precision.scaler.state_dict()
+    train_state = _make_setup(tmp_path)
+    train_state.precision = Precision(torch.float16, torch.amp.grad_scaler.GradScaler("cpu"))
+    before = train_state.precision.scaler.state_dict()
 
-    _state(setup, "mixed_precision")
+    _state(train_state, "mixed_precision")
 
-    assert setup.precision.scaler.state_dict() == before
+    assert train_state.precision.scaler.state_dict() == before
 
 
 def test_what_a_device_cannot_do_comes_with_its_reason() -> None:
@@ -464,54 +470,56 @@ def test_what_a_device_cannot_do_comes_with_its_reason() -> None:
 
 
 def test_tf32_is_off_when_convolutions_are_left_out(tmp_path: Path) -> None:
-    setup = _make_setup(tmp_path, HOPPER)
-    _apply(setup, "tf32")
+    train_state = _make_setup(tmp_path, HOPPER)
+    _apply(train_state, "tf32")
 
     torch.backends.cudnn.allow_tf32 = False
 
-    assert _state(setup, "tf32") == State(
+    assert _state(train_state, "tf32") == OptimizationStatus(
         False, "fp32 matrix products in TF32, convolutions in fp32"
     )
 
 
 def test_cudnn_times_as_many_kernels_as_asked(tmp_path: Path) -> None:
-    setup = _make_setup(tmp_path, HOPPER)
+    train_state = _make_setup(tmp_path, HOPPER)
 
-    _apply(setup, "cudnn_benchmark", candidates=3)
+    _apply(train_state, "cudnn_benchmark", candidates=3)
 
     assert torch.backends.cudnn.benchmark_limit == 3
-    assert "6 convolutions" in _state(setup, "cudnn_benchmark").detail
+    assert "6 convolutions" in _state(train_state, "cudnn_benchmark").detail
     assert "CPU" in str(CATALOG["cudnn_benchmark"].unavailable(CPU))
 
 
 def test_the_memory_limit_reaches_the_allocator(
     _allocator: dict[int, float], tmp_path: Path
 ) -> None:
-    setup = _make_setup(tmp_path, HOPPER)
+    train_state = _make_setup(tmp_path, HOPPER)
 
-    _apply(setup, "memory_limit", share=0.25)
+    _apply(train_state, "memory_limit", share=0.25)
 
     assert _allocator == {0: 0.25}
-    assert _state(setup, "memory_limit") == State(True, "at most 20.0 of 80.0 GiB")
+    assert _state(train_state, "memory_limit") == OptimizationStatus(
+        True, "at most 20.0 of 80.0 GiB"
+    )
     assert "CPU" in str(CATALOG["memory_limit"].unavailable(CPU))
 
 
 def test_reproducible_and_what_undoes_it_are_told(tmp_path: Path) -> None:
-    setup = _make_setup(tmp_path)
-    _apply(setup, "reproducible", threads=1)
-    alone = _state(setup, "reproducible")
+    train_state = _make_setup(tmp_path)
+    _apply(train_state, "reproducible", threads=1)
+    alone = _state(train_state, "reproducible")
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True
 
-    undone = _state(setup, "reproducible")
+    undone = _state(train_state, "reproducible")
 
     assert (alone.on, alone.detail) == (True, "reproducible kernels only, threads: 1")
     assert (undone.on, undone.detail) == (False, "cuDNN times kernels, TF32 is on")
 
 
 def test_reproducible_but_not_strict_is_no_promise(tmp_path: Path) -> None:
-    setup = _make_setup(tmp_path)
+    train_state = _make_setup(tmp_path)
 
-    _apply(setup, "reproducible", strict=False)
+    _apply(train_state, "reproducible", strict=False)
 
-    assert not _state(setup, "reproducible").on
+    assert not _state(train_state, "reproducible").on

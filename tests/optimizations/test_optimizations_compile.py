@@ -15,8 +15,8 @@ from tests.helpers.toy import make_setup
 from trainer.core.device import Device
 from trainer.core.events import Event, Notice, PhaseChanged
 from trainer.core.probe import probe
-from trainer.core.specs import State
-from trainer.core.train_state import Setup
+from trainer.core.specs import OptimizationStatus
+from trainer.core.train_state import TrainState
 from trainer.core.types import Batch
 from trainer.optimizations import compile as box
 from trainer.optimizations._core import compiled_block
@@ -57,20 +57,20 @@ class _Model(nn.Module):
         return self.outer(x)
 
 
-def _setup(folder: Path, steps: int = MANY) -> Setup:
-    setup = make_setup(folder)
+def _setup(folder: Path, steps: int = MANY) -> TrainState:
+    train_state = make_setup(folder)
     torch.manual_seed(0)
-    setup.model = _Model()
-    setup.family = replace(setup.family, blocks=lambda model: list(model.layers))  # type: ignore[union-attr, arg-type]
-    setup.optimizer = torch.optim.AdamW(setup.model.parameters())
-    setup.last_step = steps
-    return setup
+    train_state.model = _Model()
+    train_state.family = replace(train_state.family, blocks=lambda model: list(model.layers))  # type: ignore[union-attr, arg-type]
+    train_state.optimizer = torch.optim.AdamW(train_state.model.parameters())
+    train_state.last_step = steps
+    return train_state
 
 
-def _finalize(setup: Setup, **options: Any) -> list[Event]:
+def _finalize(train_state: TrainState, **options: Any) -> list[Event]:
     events: list[Event] = []
-    apply(setup, Options(**options))
-    finalize(setup, Options(**options), events.append)
+    apply(train_state, Options(**options))
+    finalize(train_state, Options(**options), events.append)
     return events
 
 
@@ -80,8 +80,10 @@ def _notice(events: list[Event]) -> Notice:
     return events[1]
 
 
-def _state(setup: Setup) -> State:
-    return OPTIMIZATION.state(setup, probe(setup, setup.train_batches.micro_batches(1)[0]))
+def _state(train_state: TrainState) -> OptimizationStatus:
+    return OPTIMIZATION.status(
+        train_state, probe(train_state, train_state.train_batches.micro_batches(1)[0])
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +106,7 @@ def pass_seconds(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, float], No
 
     def use(plain_s: float, compiled_s: float) -> None:
         times = iter([plain_s, compiled_s])
-        monkeypatch.setattr(box, "_time_pass", lambda setup, batch: next(times))
+        monkeypatch.setattr(box, "_time_pass", lambda train_state, batch: next(times))
 
     return use
 
@@ -129,19 +131,19 @@ def test_a_run_too_short_to_gain_is_foreseen() -> None:
 def test_a_short_run_is_never_compiled(
     pass_seconds: Callable[[float, float], None], tmp_path: Path
 ) -> None:
-    setup = _setup(tmp_path, steps=10)
+    train_state = _setup(tmp_path, steps=10)
     pass_seconds(0.1, 0.01)
 
-    notice = _notice(_finalize(setup))
+    notice = _notice(_finalize(train_state))
 
-    state = _state(setup)
+    state = _state(train_state)
     assert notice.level == "info"
     assert notice.text.startswith(
         "The model is not compiled: it would not pay off: the 10 remaining"
     )
     assert not state.on
     assert state.detail in notice.text
-    assert vars(setup.family.blocks(setup.model)[0])["program"].num_graphs == 0
+    assert vars(train_state.family.blocks(train_state.model)[0])["program"].num_graphs == 0
 
 
 def test_what_compiling_took_is_remembered_for_the_next_run(
@@ -164,14 +166,14 @@ def test_what_compiling_took_is_remembered_for_the_next_run(
 def test_a_gain_is_kept_and_told(
     pass_seconds: Callable[[float, float], None], tmp_path: Path
 ) -> None:
-    setup = _setup(tmp_path)
+    train_state = _setup(tmp_path)
     pass_seconds(0.2, 0.1)
 
-    notice = _notice(_finalize(setup))
+    notice = _notice(_finalize(train_state))
 
     assert notice.text.startswith("The model is compiled: ")
     assert "takes 0.100 s instead of 0.200 s" in notice.text
-    assert _state(setup) == State(True, "2 of 2 blocks ran compiled")
+    assert _state(train_state) == OptimizationStatus(True, "2 of 2 blocks ran compiled")
 
 
 def test_what_is_not_faster_is_left_out_unless_asked_for(
@@ -202,7 +204,7 @@ def test_a_compiler_that_fails_costs_the_gain_and_not_the_run(
 
     notice = _notice(_finalize(broken, when="always"))
 
-    losses = [[train_step(setup, 1)["error"].item()] for setup in (plain, broken)]
+    losses = [[train_step(train_state, 1)["error"].item()] for train_state in (plain, broken)]
     assert notice.level == "warning"
     assert "the compiler failed: RuntimeError: no such instruction" in notice.text
     assert "continues uncompiled" in notice.remedy
@@ -224,52 +226,52 @@ def test_kernels_that_fail_when_they_first_run_cost_the_gain_too(
         return run
 
     monkeypatch.setattr(compiled_block, "compile_with_inductor", compile_graph)
-    setup = _setup(tmp_path)
+    train_state = _setup(tmp_path)
 
-    notice = _notice(_finalize(setup, when="always"))
+    notice = _notice(_finalize(train_state, when="always"))
 
     assert notice.level == "warning"
     assert str(error) in notice.text
-    train_step(setup, 1)
-    assert not _state(setup).on
+    train_step(train_state, 1)
+    assert not _state(train_state).on
 
 
 def test_a_first_batch_that_is_too_large_is_left_to_who_makes_room(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def fail(setup: Setup, batch: Batch) -> float:
+    def fail(train_state: TrainState, batch: Batch) -> float:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(box, "_time_pass", fail)
-    setup = _setup(tmp_path)
+    train_state = _setup(tmp_path)
 
-    notice = _notice(_finalize(setup))
+    notice = _notice(_finalize(train_state))
 
     assert "does not fit into memory" in notice.text
-    assert "does not fit into memory" in _state(setup).detail
+    assert "does not fit into memory" in _state(train_state).detail
 
 
 def test_settling_leaves_no_trace_in_weights_and_gradients(tmp_path: Path) -> None:
-    setup = _setup(tmp_path)
-    before = {name: value.clone() for name, value in setup.model.state_dict().items()}
+    train_state = _setup(tmp_path)
+    before = {name: value.clone() for name, value in train_state.model.state_dict().items()}
     random = torch.get_rng_state()
 
-    _finalize(setup, when="always")
+    _finalize(train_state, when="always")
 
-    after = setup.model.state_dict()
+    after = train_state.model.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
-    assert all(value.grad is None for value in setup.model.parameters())
+    assert all(value.grad is None for value in train_state.model.parameters())
     assert torch.equal(torch.get_rng_state(), random)
 
 
 def test_validation_runs_the_blocks_as_they_are_written(tmp_path: Path) -> None:
-    setup = _setup(tmp_path)
-    apply(setup, Options())
+    train_state = _setup(tmp_path)
+    apply(train_state, Options())
 
-    setup.model.eval()
-    setup.model(torch.ones(3, 4))
+    train_state.model.eval()
+    train_state.model(torch.ones(3, 4))
 
-    assert vars(setup.family.blocks(setup.model)[0])["program"].num_graphs == 0
+    assert vars(train_state.family.blocks(train_state.model)[0])["program"].num_graphs == 0
 
 
 def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

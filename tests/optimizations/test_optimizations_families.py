@@ -17,8 +17,8 @@ from tests.parity.tiny_fastspeech2 import tiny_batch, tiny_network
 from trainer.core.options import build_options
 from trainer.core.probe import probe
 from trainer.core.registry import discover
-from trainer.core.specs import Optimization, State
-from trainer.core.train_state import Setup
+from trainer.core.specs import Optimization, OptimizationStatus
+from trainer.core.train_state import TrainState
 from trainer.core.types import Batch, Features
 from trainer.models.fastspeech2 import FAMILY as FASTSPEECH2
 from trainer.models.xtts import FAMILY as XTTS
@@ -63,34 +63,36 @@ def _xtts_batch(lengths: list[tuple[int, int]]) -> Batch:
     return Batch(make_collate(SIZES, False)(clips), ["clip"] * len(clips), totals, 1.0)
 
 
-def _setup(folder: Path, family: str, dropout: float = 0.0) -> Setup:
+def _setup(folder: Path, family: str, dropout: float = 0.0) -> TrainState:
     """Return a Setup of a tiny network of a real family; only that of XTTS drops out."""
-    setup = make_setup(folder)
+    train_state = make_setup(folder)
     torch.manual_seed(0)
     if family == "xtts":
-        setup.family, setup.model = XTTS, XttsGpt(SIZES, dropout)
+        train_state.family, train_state.model = XTTS, XttsGpt(SIZES, dropout)
         lengths = [[(7, 9), (3, 14)], [(4, 5), (6, 22), (9, 9)]]
         batches = [_xtts_batch(step) for step in lengths]
     else:
-        setup.family, setup.model = FASTSPEECH2, tiny_network()
+        train_state.family, train_state.model = FASTSPEECH2, tiny_network()
         batches = [tiny_batch()]
-    setup.train_batches = _Batches(batches)  # type: ignore[assignment]
-    setup.optimizer = torch.optim.AdamW(setup.model.train().parameters(), lr=1e-3)
-    setup.base_lr, setup.last_step = 1e-3, 4
-    return setup
+    train_state.train_batches = _Batches(batches)  # type: ignore[assignment]
+    train_state.optimizer = torch.optim.AdamW(train_state.model.train().parameters(), lr=1e-3)
+    train_state.base_lr, train_state.last_step = 1e-3, 4
+    return train_state
 
 
-def _apply(setup: Setup, name: str, **values: Any) -> None:
+def _apply(train_state: TrainState, name: str, **values: Any) -> None:
     entry = CATALOG[name]
-    entry.apply(setup, build_options(entry.options, values, name))
+    entry.apply(train_state, build_options(entry.options, values, name))
 
 
-def _state(setup: Setup, name: str) -> State:
-    return CATALOG[name].state(setup, probe(setup, setup.train_batches.micro_batches(1)[0]))
+def _state(train_state: TrainState, name: str) -> OptimizationStatus:
+    return CATALOG[name].status(
+        train_state, probe(train_state, train_state.train_batches.micro_batches(1)[0])
+    )
 
 
-def _train(setup: Setup) -> list[float]:
-    steps = [train_step(setup, step) for step in range(1, 5)]
+def _train(train_state: TrainState) -> list[float]:
+    steps = [train_step(train_state, step) for step in range(1, 5)]
     return [value.item() for step in steps for value in step.values()]
 
 
@@ -157,13 +159,13 @@ def test_a_compiled_graph_runs_with_attention_checkpointing_and_autocast(
 def test_a_compiled_graph_serves_all_lengths_with_attention_that_drops_out(
     _half_a_compiler: None, tmp_path: Path
 ) -> None:
-    setup = _setup(tmp_path, "xtts", dropout=0.1)
-    _apply(setup, "sdpa")
-    _apply(setup, "compile")
+    train_state = _setup(tmp_path, "xtts", dropout=0.1)
+    _apply(train_state, "sdpa")
+    _apply(train_state, "compile")
 
-    found = _train(setup)
+    found = _train(train_state)
 
-    state = _state(setup, "compile")
+    state = _state(train_state, "compile")
     assert all(map(math.isfinite, found))
     assert state.on, state.detail
     assert "recompiled" not in state.detail
@@ -180,7 +182,7 @@ def test_the_compiler_itself_gives_the_same_losses_and_gradient_norms(tmp_path: 
     found = _train(compiled)
 
     assert found == pytest.approx(_train(plain), rel=1e-5)
-    assert _state(compiled, "compile") == State(True, "2 of 2 blocks ran compiled")
+    assert _state(compiled, "compile") == OptimizationStatus(True, "2 of 2 blocks ran compiled")
     assert "inside 2 compiled blocks" in _state(compiled, "gradient_checkpointing").detail
 
 
@@ -201,12 +203,12 @@ def test_adapters_of_xtts_train_compiled_and_checkpointed_in_one_graph(
     assert states["compile"].detail == "2 of 2 blocks ran compiled"
 
 
-def _apply_seeded(setup: Setup, names: list[str]) -> None:
+def _apply_seeded(train_state: TrainState, names: list[str]) -> None:
     def build(model: nn.Module) -> torch.optim.Optimizer:
         trained = [value for value in model.parameters() if value.requires_grad]
-        return torch.optim.AdamW(trained, lr=setup.base_lr)
+        return torch.optim.AdamW(trained, lr=train_state.base_lr)
 
-    setup.build_optimizer = build
+    train_state.build_optimizer = build
     torch.manual_seed(1)
     for name in names:
-        _apply(setup, name)
+        _apply(train_state, name)

@@ -167,18 +167,18 @@ def test_tensors_with_gaps_are_shut_off_too(variant: str, request: pytest.Fixtur
 def test_a_steady_step_of_a_run_reads_nothing_whatever_the_verdict(
     name: str, tmp_path: Path
 ) -> None:
-    setup = make_setup(tmp_path, optimizer=name, steps=4, clip_norm=1.0)
-    train_step(setup, 1)
+    state = make_setup(tmp_path, optimizer=name, steps=4, clip_norm=1.0)
+    train_step(state, 1)
     with torch.no_grad():
-        next(setup.model.parameters()).view(-1)[0] = math.nan
-    before = [value.clone() for value in setup.model.state_dict().values()]
+        next(state.model.parameters()).view(-1)[0] = math.nan
+    before = [value.clone() for value in state.model.state_dict().values()]
 
     with NoReads(), copies_to_the_host() as copies:
-        train_step(setup, 2)
-        train_step(setup, 3)
+        train_step(state, 2)
+        train_step(state, 3)
 
     assert copies == []
-    after = list(setup.model.state_dict().values())
+    after = list(state.model.state_dict().values())
     torch.testing.assert_close(after, before, rtol=0, atol=0, equal_nan=True)
 
 

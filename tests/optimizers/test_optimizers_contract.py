@@ -57,11 +57,11 @@ def _losses(events: list[Event]) -> list[float]:
 
 @each_optimizer
 def test_the_toy_run_learns(name: str, tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, optimizer=name, steps=60, clip_norm=1.0)
-    setup.base_lr = {"adafactor": 3e-2, "soap_ademamix": 4e-3}.get(name, setup.base_lr)
+    state = make_setup(tmp_path, optimizer=name, steps=60, clip_norm=1.0)
+    state.base_lr = {"adafactor": 3e-2, "soap_ademamix": 4e-3}.get(name, state.base_lr)
     events: list[Event] = []
 
-    train(setup, events.append)
+    train(state, events.append)
 
     losses = _losses(events)
     assert sum(losses[-10:]) < sum(losses[:10])

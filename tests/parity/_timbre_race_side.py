@@ -104,8 +104,8 @@ class _Referee:
 
 def look_at_batches(run: Run, rounds: int = 4) -> dict[str, Any]:
     """Return how full the rows are, and the CPU seconds of a clip from the cache into a batch."""
-    setup = assemble(run.folder, run.config, world=World(), emit=lambda event: None)
-    batches = setup.train_batches
+    state = assemble(run.folder, run.config, world=World(), emit=lambda event: None)
+    batches = state.train_batches
     positions = {"computed": 0, "real": 0}
     for step in range(1, batches.steps_per_epoch + 1):
         for batch in batches.micro_batches(step):
@@ -117,8 +117,8 @@ def look_at_batches(run: Run, rounds: int = 4) -> dict[str, Any]:
         batches.micro_batches(step)
     batches.close()
     cpu_s = begin.until(Moment.now())["cpu_s"]
-    if setup.val_batches is not None:
-        setup.val_batches.close()
+    if state.val_batches is not None:
+        state.val_batches.close()
     # One more step than asked for is made ahead.
     per_clip = cpu_s / (steps + 1) / run.config.training.batch_size
     return {"positions": positions, "cached_clip_cpu_s": per_clip}

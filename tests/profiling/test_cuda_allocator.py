@@ -25,7 +25,7 @@ from trainer.core.options import build_options
 from trainer.core.registry import discover
 from trainer.core.run_config import Choice, RunConfig, TrainingConfig
 from trainer.core.specs import OptimizerSpec
-from trainer.core.train_state import Setup, World
+from trainer.core.train_state import TrainState, World
 from trainer.optimizers import kron
 from trainer.optimizers._core import elementwise, param_table
 from trainer.profiling.synthetic_batches import (
@@ -35,7 +35,7 @@ from trainer.profiling.synthetic_batches import (
     make_synthetic_clips,
     synthetic_spec_of,
 )
-from trainer.training.assemble import build_setup
+from trainer.training.assemble import build_train_state
 from trainer.training.loop import train_step
 
 CARD = torch.device("meta")
@@ -125,17 +125,17 @@ def _card_is_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def _setup(family: str, size: str, options: dict[str, Any]) -> Setup:
+def _setup(family: str, size: str, options: dict[str, Any]) -> TrainState:
     config = _config(family, options)
     entries, clips = resolve(config), longest_clips(make_synthetic_clips([1.0, 0.8]), 2)
     dataset = make_synthetic(config, entries, clips, size)
     with CARD:
         model = synthetic_spec_of(entries).network(entries.family_options, dataset.corpus.facts)
-    setup = build_setup(
+    state = build_train_state(
         Path("."), config, entries, dataset, model=model, machine=describe_cpu(), world=World()
     )
-    setup.device = CARD
-    return setup
+    state.device = CARD
+    return state
 
 
 def _config(family: str, options: dict[str, Any]) -> RunConfig:
@@ -147,11 +147,11 @@ def _config(family: str, options: dict[str, Any]) -> RunConfig:
 
 @each_family
 def test_a_step_keeps_to_the_card(family: str, size: str, options: dict[str, Any]) -> None:
-    setup = _setup(family, size, options)
+    state = _setup(family, size, options)
 
     with Card():
-        metrics = train_step(setup, 1)
-    setup.train_batches.close()
+        metrics = train_step(state, 1)
+    state.train_batches.close()
 
     assert {value.device for value in metrics.values()} == {CARD}
 

@@ -72,10 +72,10 @@ def test_nothing_is_suggested_where_nothing_lowered_the_loss() -> None:
 
 
 def test_a_range_test_of_a_network_finds_falling_and_lost_rates(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, steps=120)
+    state = make_setup(tmp_path, steps=120)
     rates = np.geomspace(1e-4, 1e4, 120)
 
-    losses, changes = measure_rates(setup, rates)
+    losses, changes = measure_rates(state, rates)
     finding = suggest_rate("adamw", rates[: len(losses)], losses, changes)
 
     assert changes[0] == pytest.approx(0.0, abs=1e-6)
@@ -86,15 +86,15 @@ def test_a_range_test_of_a_network_finds_falling_and_lost_rates(tmp_path: Path) 
 
 
 def test_looking_at_the_initial_weights_leaves_them_as_they_are(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, steps=30)
-    before = {name: value.clone() for name, value in setup.model.state_dict().items()}
+    state = make_setup(tmp_path, steps=30)
+    before = {name: value.clone() for name, value in state.model.state_dict().items()}
 
-    losses, _ = measure_rates(setup, np.geomspace(1e-12, 2e-12, 30))
+    losses, _ = measure_rates(state, np.geomspace(1e-12, 2e-12, 30))
 
-    for name, value in setup.model.state_dict().items():
+    for name, value in state.model.state_dict().items():
         if "running" not in name and "num_batches" not in name:
             torch.testing.assert_close(value, before[name], rtol=0, atol=1e-6)
-    assert int(setup.model.state_dict()["norm.num_batches_tracked"]) == 30
+    assert int(state.model.state_dict()["norm.num_batches_tracked"]) == 30
     assert len(losses) == 30
 
 

@@ -16,7 +16,7 @@ from trainer.core.errors import ConfigError
 from trainer.core.registry import discover
 from trainer.core.run_config import Choice, RunConfig, TrainingConfig
 from trainer.core.specs import OptimizerSpec
-from trainer.core.train_state import Setup, World
+from trainer.core.train_state import TrainState, World
 from trainer.core.types import Batch
 from trainer.profiling.cuda_allocator import CudaSemantics
 from trainer.profiling.memory_estimate import count_step, estimate
@@ -27,7 +27,7 @@ from trainer.profiling.synthetic_batches import (
     make_synthetic,
     make_synthetic_clips,
 )
-from trainer.training.assemble import build_setup, choose_device
+from trainer.training.assemble import build_train_state, choose_device
 from trainer.training.loop import train_step
 
 CPU = choose_device("cpu")
@@ -86,28 +86,37 @@ def _both(config: RunConfig, size: str, seconds: float) -> tuple[int, int]:
     batch = largest_batches(config, entries, dataset)[0]
     guess = count_step(config, entries, dataset, batch, CPU)
     model = entries.family.load(None, entries.family_options, dataset.corpus.facts)
-    setup = build_setup(
+    train_state = build_train_state(
         Path("."), config, entries, dataset, model=model, machine=CPU, world=World()
     )
-    setup.train_batches.close()
-    setup.train_batches = _OneBatch(batch, config.training.accumulate)
+    train_state.train_batches.close()
+    train_state.train_batches = _OneBatch(batch, config.training.accumulate)
     for optimization, options in entries.optimizations:
-        optimization.apply(setup, options)
-    train_step(setup, 1)
-    return guess.peak, _allocated(setup, batch)
+        optimization.apply(train_state, options)
+    train_step(train_state, 1)
+    return guess.peak, _allocated(train_state, batch)
 
 
-def _allocated(setup: Setup, batch: Batch) -> int:
+def _allocated(train_state: TrainState, batch: Batch) -> int:
     """Return the most bytes held during a step: what lies there before, and what is handed out."""
-    setup.optimizer.zero_grad(set_to_none=True)
+    train_state.optimizer.zero_grad(set_to_none=True)
     held = MemoryTracker()
-    states = [value for state in setup.optimizer.state.values() for value in state.values()]
-    lying = [*setup.model.parameters(), *setup.model.buffers(), *batch.tensors.values(), *states]
-    for value in [*lying, *setup.master_weights.values(), *(setup.average or {}).values()]:
+    states = [value for state in train_state.optimizer.state.values() for value in state.values()]
+    lying = [
+        *train_state.model.parameters(),
+        *train_state.model.buffers(),
+        *batch.tensors.values(),
+        *states,
+    ]
+    for value in [
+        *lying,
+        *train_state.master_weights.values(),
+        *(train_state.average or {}).values(),
+    ]:
         if isinstance(value, torch.Tensor):
             held.track(value)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as seen:
-        train_step(setup, 2)
+        train_step(train_state, 2)
     assert seen.profiler is not None and seen.profiler.kineto_results is not None
     now = peak = 0
     for event in seen.profiler.kineto_results.events():

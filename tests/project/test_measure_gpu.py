@@ -76,7 +76,7 @@ def test_a_row_that_fails_is_told_and_ends_only_what_cannot_go_on(
     path = tmp_path / "gpu.json"
     measure_gpu._write(path, _EMPTY)
 
-    def time_row(setup: Any, name: str) -> dict[str, float]:
+    def time_row(state: Any, name: str) -> dict[str, float]:
         if name == "soap":
             raise error
         return {"ratio": 1.0}

@@ -142,8 +142,8 @@ def test_a_run_of_any_version_opens(tmp_path: Path, version: object) -> None:
 
 
 def test_a_checkpoint_names_the_version_and_older_ones_verify(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path)
-    save_checkpoint(setup, 1, best=True)
+    state = make_setup(tmp_path)
+    save_checkpoint(state, 1, best=True)
     old = ROOT / "tests" / "museum" / "checkpoint-format-1"
 
     manifest = verify_checkpoint(tmp_path / "checkpoints" / "step-00000001")

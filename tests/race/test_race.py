@@ -54,7 +54,7 @@ def _train_toy(run: Run, wants_stop: Callable[[], bool]) -> str:
     config = run.config
     training, options = config.training, config.optimizer.options
     name = config.optimizer.name
-    setup = make_setup(
+    state = make_setup(
         run.folder,
         optimizer=name,
         steps=training.steps or 1,
@@ -62,12 +62,12 @@ def _train_toy(run: Run, wants_stop: Callable[[], bool]) -> str:
         roll_back=training.roll_back,
     )
     torch.manual_seed(training.seed)
-    setup.model.load_state_dict(ToyModel().state_dict())
-    setup.base_lr, setup.lr_factor = options["lr"], lambda step: 1.0
-    setup.validate_every = Cadence(int(training.validate_every.split()[0]))
+    state.model.load_state_dict(ToyModel().state_dict())
+    state.base_lr, state.lr_factor = options["lr"], lambda step: 1.0
+    state.validate_every = Cadence(int(training.validate_every.split()[0]))
     run.events.append(RunStarted(1, training.steps or 1, 4))
     try:
-        outcome = train(setup, lambda event: run.events.append(_steady(event)))
+        outcome = train(state, lambda event: run.events.append(_steady(event)))
     except LossNotFinite as error:
         outcome = "failed"
         run.events.append(RunFinished(outcome, run.series().last_step, str(error)))

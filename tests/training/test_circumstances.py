@@ -30,15 +30,15 @@ def test_a_clock_that_jumps_changes_neither_pace_nor_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run.create(tmp_path / "voice", RunConfig())
-    setup = make_setup(run.folder, steps=20)
-    setup.validate_every = setup.preview_every = Cadence()
+    state = make_setup(run.folder, steps=20)
+    state.validate_every = state.preview_every = Cadence()
     jumps = random.Random(0)
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + jumps.choice([-86_400, 0, 3600]))
     tell = EventWriter(run, World(), None)
 
     tell(RunStarted(1, 20, 4))
-    train(setup, tell)
+    train(state, tell)
     status = run.status()
     series = run.series()
 
@@ -76,7 +76,7 @@ def test_no_process_is_ever_forked() -> None:
 def test_what_is_published_was_written_beside_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup = make_setup(tmp_path)
+    state = make_setup(tmp_path)
     real, moves = Path.rename, []
 
     def rename(path: Path, target: Path) -> Path:
@@ -85,7 +85,7 @@ def test_what_is_published_was_written_beside_its_place(
 
     monkeypatch.setattr(Path, "rename", rename)
     for step in range(1, 7):
-        save_checkpoint(setup, step, best=step == 2)
+        save_checkpoint(state, step, best=step == 2)
 
     assert len(moves) > 6
     assert all(source == target == tmp_path / "checkpoints" for source, target in moves)
@@ -93,8 +93,8 @@ def test_what_is_published_was_written_beside_its_place(
 
 @pytest.mark.fault("B9")
 def test_no_pointer_says_which_checkpoint_is_the_newest(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path)
-    saved = tmp_path / save_checkpoint(setup, 3, best=True).path
+    state = make_setup(tmp_path)
+    saved = tmp_path / save_checkpoint(state, 3, best=True).path
     parent = tmp_path / "checkpoints"
     (parent / "latest").symlink_to(parent / "step-00000009")
     (parent / "step-00000007").symlink_to(parent / "step-00000009")
@@ -128,8 +128,8 @@ def test_whatever_is_saved_the_newest_and_the_best_stay(tmp_path: Path, seed: in
 @pytest.mark.fault("B4")
 def test_a_folder_that_goes_away_for_a_while_costs_a_save_and_no_event(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "voice", RunConfig())
-    setup = make_setup(run.folder, steps=12)
-    setup.save_every, setup.preview_every = Cadence(6), Cadence()
+    state = make_setup(run.folder, steps=12)
+    state.save_every, state.preview_every = Cadence(6), Cadence()
     tell, gone = EventWriter(run, World(), None), tmp_path / "unplugged"
 
     def unplug(event: Event) -> None:
@@ -139,7 +139,7 @@ def test_a_folder_that_goes_away_for_a_while_costs_a_save_and_no_event(tmp_path:
             gone.rename(run.folder)
         tell(event)
 
-    outcome = train(setup, unplug)
+    outcome = train(state, unplug)
 
     notices = [each.event for each in run.events.follow() if isinstance(each.event, Notice)]
     assert outcome == "finished"
@@ -151,7 +151,7 @@ def test_a_folder_that_goes_away_for_a_while_costs_a_save_and_no_event(tmp_path:
 
 @pytest.mark.fault("A11")
 def test_stop_is_heard_in_the_middle_of_a_validation(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path)
+    state = make_setup(tmp_path)
     seen: list[int] = []
 
     class Stopped(ToyBatches):
@@ -164,10 +164,10 @@ def test_stop_is_heard_in_the_middle_of_a_validation(tmp_path: Path) -> None:
             yield batch
             (tmp_path / "control" / "stop").touch()
 
-    setup.val_batches = Stopped(2)
+    state.val_batches = Stopped(2)
     told: list[Event] = []
 
-    outcome = train(setup, told.append)
+    outcome = train(state, told.append)
 
     assert (outcome, seen) == ("stopped", [0, 1])
     assert not any(isinstance(event, ValidationDone) for event in told)

@@ -27,7 +27,7 @@ from trainer.checkpoints.checkpoint import (
 from trainer.core.errors import CheckpointError, RunExists
 from trainer.core.events import Event, EventLog
 from trainer.core.run_config import DataConfig, RunConfig
-from trainer.core.train_state import Setup
+from trainer.core.train_state import TrainState
 from trainer.core.types import Clip, Features
 from trainer.data.features.cache import FeatureCache
 from trainer.data.features.dataset import choose_clips
@@ -54,26 +54,26 @@ def _moments(folder: Path, album: Path, deed: Callable[[], object]) -> list[Path
     return moments
 
 
-def _digest(setup: Setup) -> list[bytes]:
-    values = [*setup.model.state_dict().values(), *(setup.average or {}).values()]
+def _digest(train_state: TrainState) -> list[bytes]:
+    values = [*train_state.model.state_dict().values(), *(train_state.average or {}).values()]
     return [value.detach().numpy().tobytes() for value in values]
 
 
-def _train_to_the_end(folder: Path, **options: Any) -> Setup:
+def _train_to_the_end(folder: Path, **options: Any) -> TrainState:
     """Go on from whatever a folder holds, as the trainer does at its start."""
-    setup = make_setup(folder, **options)
+    train_state = make_setup(folder, **options)
     clean_leftovers(folder / "checkpoints")
     newest, _ = quarantine_damaged(folder / "checkpoints")
     if newest is not None:
-        setup.first_step = restore_checkpoint(setup, newest) + 1
-    train(setup, lambda event: None)
-    return setup
+        train_state.first_step = restore_checkpoint(train_state, newest) + 1
+    train(train_state, lambda event: None)
+    return train_state
 
 
 @pytest.mark.fault("A1", "A2", "B8")
 def test_a_kill_before_any_operation_of_saving_and_pruning_costs_no_bit(tmp_path: Path) -> None:
     options: dict[str, Any] = {"ema_decay": 0.9, "steps": 12, "keep_last": 1}
-    whole: list[Setup] = []
+    whole: list[TrainState] = []
 
     moments = _moments(
         tmp_path / "run",
@@ -170,8 +170,8 @@ def test_an_import_interrupted_at_any_operation_is_done_again_to_the_same_result
 def test_a_log_cut_at_any_byte_keeps_every_whole_line_and_goes_on(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl")
     log.path.touch()
-    setup = make_setup(tmp_path / "run", steps=2)
-    train(setup, log.append)
+    train_state = make_setup(tmp_path / "run", steps=2)
+    train(train_state, log.append)
     content = log.path.read_bytes()
     ends = [at + 1 for at, byte in enumerate(content) if byte == ord("\n")]
 
@@ -211,10 +211,10 @@ def test_retention_never_drops_the_best_or_the_newest(tmp_path: Path, seed: int)
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run with the checkpoints of steps 1 and 2."""
     folder = tmp_path_factory.mktemp("published")
-    setup = make_setup(folder, ema_decay=0.9)
+    train_state = make_setup(folder, ema_decay=0.9)
     for step in (1, 2):
-        train_step(setup, step)
-        save_checkpoint(setup, step, best=False)
+        train_step(train_state, step)
+        save_checkpoint(train_state, step, best=False)
     return folder
 
 
@@ -271,10 +271,10 @@ def _trained_on(
 ) -> list[bytes]:
     """Train 4 steps, save, change what was saved, resume from it and train 12 steps more."""
     options: dict[str, Any] = {"optimizer": optimizer, "ema_decay": 0.9, "num_micro_steps": 2}
-    setup = make_setup(folder, steps=30, **options)
+    train_state = make_setup(folder, steps=30, **options)
     for step in range(1, 5):
-        train_step(setup, step)
-    saved = folder / save_checkpoint(setup, 4, best=False).path
+        train_step(train_state, step)
+    saved = folder / save_checkpoint(train_state, 4, best=False).path
     state = torch.load(saved / "state.pt", weights_only=True)
     change(state)
     torch.save(state, saved / "state.pt")
@@ -303,9 +303,9 @@ _COUNT_IN_GROUPS = {
 def test_dropping_anything_that_is_saved_changes_what_follows(
     tmp_path: Path, optimizer: str
 ) -> None:
-    setup = make_setup(tmp_path / "names", optimizer=optimizer)
-    train_step(setup, 1)
-    names = {name for own in setup.optimizer.state_dict()["state"].values() for name in own}
+    train_state = make_setup(tmp_path / "names", optimizer=optimizer)
+    train_step(train_state, 1)
+    names = {name for own in train_state.optimizer.state_dict()["state"].values() for name in own}
     whole = _trained_on(tmp_path / "whole", optimizer, lambda state: None)
     again = _trained_on(tmp_path / "again", optimizer, lambda state: None)
 

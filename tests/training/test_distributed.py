@@ -16,7 +16,7 @@ from trainer.checkpoints.checkpoint import newest_checkpoint, restore_checkpoint
 from trainer.core.errors import RunError
 from trainer.core.events import Event
 from trainer.core.run_config import TrainingConfig
-from trainer.core.train_state import Cadence, Setup, World
+from trainer.core.train_state import Cadence, TrainState, World
 from trainer.runs.restart_policy import RestartPolicy
 from trainer.training.distributed import agree, join_world, sum_values
 from trainer.training.loop import train
@@ -74,15 +74,15 @@ class RankBatches(ToyBatches):
         return super().micro_batches(step)[self.world.rank :: self.world.size]
 
 
-def make_plain_setup(folder: Path, world: World) -> Setup:
+def make_plain_setup(folder: Path, world: World) -> TrainState:
     """Return a toy without dropout and running statistics, which differ between ranks."""
-    setup = make_setup(folder, num_micro_steps=2, steps=9)
-    setup.world = world
-    setup.train_batches = setup.val_batches = RankBatches(world)
-    setup.save_every, setup.preview_every = Cadence(2), Cadence()
-    setup.model.norm = torch.nn.Identity()
-    setup.model.eval()
-    return setup
+    state = make_setup(folder, num_micro_steps=2, steps=9)
+    state.world = world
+    state.train_batches = state.val_batches = RankBatches(world)
+    state.save_every, state.preview_every = Cadence(2), Cadence()
+    state.model.norm = torch.nn.Identity()
+    state.model.eval()
+    return state
 
 
 def test_one_process_is_a_world_of_its_own() -> None:

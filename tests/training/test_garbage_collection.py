@@ -39,8 +39,8 @@ def searches() -> Iterator[list[int]]:
 
 
 def test_no_search_falls_into_a_step(tmp_path: Path, searches: list[int]) -> None:
-    setup = make_setup(tmp_path, steps=40)
-    setup.validate_every = setup.save_every = Cadence(20)
+    state = make_setup(tmp_path, steps=40)
+    state.validate_every = state.save_every = Cadence(20)
     seen: dict[int, int] = {}
 
     def note(event: object) -> None:
@@ -50,7 +50,7 @@ def test_no_search_falls_into_a_step(tmp_path: Path, searches: list[int]) -> Non
         if isinstance(event, ValidationDone):
             _make_litter()
 
-    loop.train(setup, note)
+    loop.train(state, note)
 
     assert len({seen[step] for step in range(1, 21)}) == 1
     assert len({seen[step] for step in range(21, 41)}) == 1
@@ -67,8 +67,8 @@ def _make_litter() -> None:
 def test_cycles_that_steps_leave_do_not_pile_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup = make_setup(tmp_path, steps=120)
-    setup.validate_every = setup.save_every = Cadence(1000)
+    state = make_setup(tmp_path, steps=120)
+    state.validate_every = state.save_every = Cadence(1000)
     alive: weakref.WeakSet[Cycle] = weakref.WeakSet()
     most = []
     step_of = loop.train_step
@@ -79,7 +79,7 @@ def test_cycles_that_steps_leave_do_not_pile_up(
         return step_of(*arguments)
 
     monkeypatch.setattr(loop, "train_step", littering_step)
-    loop.train(setup, lambda event: None)
+    loop.train(state, lambda event: None)
 
     assert max(most) <= 51
     assert len(alive) == 0

@@ -18,16 +18,16 @@ from trainer.core.events import (
     StepDone,
     ValidationDone,
 )
-from trainer.core.train_state import Cadence, Setup, World
+from trainer.core.train_state import Cadence, TrainState, World
 from trainer.core.types import Batch
 from trainer.training.assemble import seed_everything
 from trainer.training.loop import seed_step, train
 from trainer.training.nan_recovery import LossNotFinite
 
 
-def _train(setup: Setup) -> tuple[str, list[Event]]:
+def _train(state: TrainState) -> tuple[str, list[Event]]:
     events: list[Event] = []
-    return train(setup, events.append), events
+    return train(state, events.append), events
 
 
 def _losses(events: list[Event]) -> dict[int, float]:
@@ -67,15 +67,15 @@ def test_every_step_carries_the_named_metrics(tmp_path: Path) -> None:
 
 
 def test_the_parts_of_a_step_are_told_and_fill_no_more_than_it(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, steps=8)
-    of_step = setup.train_batches.micro_batches
+    state = make_setup(tmp_path, steps=8)
+    of_step = state.train_batches.micro_batches
 
     def slow(step: int) -> list[Batch]:
         time.sleep(0.02)
         return of_step(step)
 
-    setup.train_batches.micro_batches = slow  # type: ignore[method-assign]
-    _, events = _train(setup)
+    state.train_batches.micro_batches = slow  # type: ignore[method-assign]
+    _, events = _train(state)
 
     steps = [event.metrics for event in events if isinstance(event, StepDone)]
     names = ("perf/data_wait_s", "perf/forward_s", "perf/backward_s", "perf/optimizer_s")
@@ -88,10 +88,10 @@ def test_the_parts_of_a_step_are_told_and_fill_no_more_than_it(tmp_path: Path) -
 def test_validation_saving_and_previews_come_at_their_cadence_and_at_the_end(
     tmp_path: Path,
 ) -> None:
-    setup = make_setup(tmp_path, steps=10)
-    setup.preview_every = Cadence(5)
+    state = make_setup(tmp_path, steps=10)
+    state.preview_every = Cadence(5)
 
-    _, events = _train(setup)
+    _, events = _train(state)
 
     assert [e.step for e in events if isinstance(e, ValidationDone)] == [4, 8, 10]
     assert [e.step for e in events if isinstance(e, PreviewMade)] == [5, 10]
@@ -99,12 +99,12 @@ def test_validation_saving_and_previews_come_at_their_cadence_and_at_the_end(
 
 
 def test_a_disk_that_takes_no_preview_ends_no_run(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, steps=10)
-    setup.preview_every = Cadence(5)
+    state = make_setup(tmp_path, steps=10)
+    state.preview_every = Cadence(5)
     (tmp_path / "previews").rmdir()
     (tmp_path / "previews").touch()  # As good as full: no file can be written there.
 
-    outcome, events = _train(setup)
+    outcome, events = _train(state)
 
     told = [event for event in events if isinstance(event, Notice)]
     assert outcome == "finished"
@@ -112,22 +112,22 @@ def test_a_disk_that_takes_no_preview_ends_no_run(tmp_path: Path) -> None:
 
 
 def test_a_stop_request_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, steps=100)
+    state = make_setup(tmp_path, steps=100)
     (tmp_path / "control" / "stop").touch()
 
-    outcome, events = _train(setup)
+    outcome, events = _train(state)
 
     assert outcome == "stopped"
     assert [e.step for e in events if isinstance(e, CheckpointSaved)] == [1]
 
 
 def test_requests_are_carried_out_once(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, steps=3)
-    setup.save_every = setup.validate_every = setup.preview_every = Cadence()
+    state = make_setup(tmp_path, steps=3)
+    state.save_every = state.validate_every = state.preview_every = Cadence()
     (tmp_path / "control" / "save").touch()
     (tmp_path / "control" / "preview").touch()
 
-    _, events = _train(setup)
+    _, events = _train(state)
 
     assert [e.step for e in events if isinstance(e, PreviewMade)] == [1]
     assert [e.step for e in events if isinstance(e, CheckpointSaved)] == [1, 3]
@@ -135,11 +135,11 @@ def test_requests_are_carried_out_once(tmp_path: Path) -> None:
 
 
 def test_patience_ends_a_run_that_does_not_improve(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, steps=100, patience=2)
-    setup.validate_every = Cadence(1)
-    setup.lr_factor = lambda step: 0.0
+    state = make_setup(tmp_path, steps=100, patience=2)
+    state.validate_every = Cadence(1)
+    state.lr_factor = lambda step: 0.0
 
-    outcome, events = _train(setup)
+    outcome, events = _train(state)
 
     assert outcome == "finished"
     assert max(_losses(events)) < 100
@@ -147,34 +147,34 @@ def test_patience_ends_a_run_that_does_not_improve(tmp_path: Path) -> None:
 
 
 def test_a_run_resumed_after_an_early_stop_has_its_patience_anew(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, steps=100, patience=3)
-    setup.validate_every = Cadence(1)
-    setup.lr_factor = lambda step: 0.0
-    setup.progress = {"since_best": 3, "best_loss": 0.0}
+    state = make_setup(tmp_path, steps=100, patience=3)
+    state.validate_every = Cadence(1)
+    state.lr_factor = lambda step: 0.0
+    state.progress = {"since_best": 3, "best_loss": 0.0}
 
-    _, events = _train(setup)
+    _, events = _train(state)
 
     assert len(_losses(events)) == 3
 
 
 def test_a_run_resumed_after_another_stop_keeps_the_patience_it_had_left(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, steps=100, patience=3)
-    setup.validate_every = Cadence(1)
-    setup.lr_factor = lambda step: 0.0
-    setup.progress = {"since_best": 2, "best_loss": 0.0}
+    state = make_setup(tmp_path, steps=100, patience=3)
+    state.validate_every = Cadence(1)
+    state.lr_factor = lambda step: 0.0
+    state.progress = {"since_best": 2, "best_loss": 0.0}
 
-    _, events = _train(setup)
+    _, events = _train(state)
 
     assert len(_losses(events)) == 1
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_saves_nothing(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, steps=10, roll_back=False)
+    state = make_setup(tmp_path, steps=10, roll_back=False)
     with torch.no_grad():
-        setup.model.outer.bias.fill_(float("nan"))  # type: ignore[union-attr]
+        state.model.outer.bias.fill_(float("nan"))  # type: ignore[union-attr]
 
     with pytest.raises(LossNotFinite, match="steps 1, 2, 3, 4"):
-        _train(setup)
+        _train(state)
 
     assert not list((tmp_path / "checkpoints").glob("step-*"))
 
@@ -212,15 +212,15 @@ def test_stopping_and_resuming_gives_the_same_bits(
 def test_no_two_ranks_draw_the_same_at_any_step_also_of_a_run_that_grew(
     tmp_path: Path, configured: int, size: int
 ) -> None:
-    setup = make_setup(tmp_path)
-    training = replace(setup.config.training, num_processes=configured)
-    setup.config = replace(setup.config, training=training)
+    state = make_setup(tmp_path)
+    training = replace(state.config.training, num_processes=configured)
+    state.config = replace(state.config, training=training)
     draws: list[float] = []
 
     for rank in range(size):
-        setup.world = World(rank, size, rank)
+        state.world = World(rank, size, rank)
         for step in range(1, 9):
-            seed_step(setup, step)
+            seed_step(state, step)
             draws.append(float(torch.rand(())))
 
     assert len(set(draws)) == 8 * size
@@ -228,32 +228,32 @@ def test_no_two_ranks_draw_the_same_at_any_step_also_of_a_run_that_grew(
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_run_of_its_own_size_draws_as_it_always_did(tmp_path: Path, size: int) -> None:
-    setup = make_setup(tmp_path)
-    training = replace(setup.config.training, num_processes=size, seed=7)
-    setup.config = replace(setup.config, training=training)
-    setup.world = World(size - 1, size, size - 1)
+    state = make_setup(tmp_path)
+    training = replace(state.config.training, num_processes=size, seed=7)
+    state.config = replace(state.config, training=training)
+    state.world = World(size - 1, size, size - 1)
 
-    seed_step(setup, 5)
+    seed_step(state, 5)
 
     assert torch.initial_seed() == (7 * 1_000_003 + 5) * size + size - 1
 
 
 @pytest.mark.parametrize("seed", [20260101_120000, 2**70])
 def test_a_seed_may_be_a_date_and_time_or_longer(tmp_path: Path, seed: int) -> None:
-    setup = make_setup(tmp_path, steps=2, seed=seed)
+    state = make_setup(tmp_path, steps=2, seed=seed)
 
     seed_everything(seed)
 
-    assert _train(setup)[0] == "finished"
+    assert _train(state)[0] == "finished"
 
 
 def test_micro_steps_add_up_to_the_large_batch(tmp_path: Path) -> None:
     """Dropout and BatchNorm see other batches, so both are put out of the way."""
     setups = [make_setup(tmp_path / str(n), num_micro_steps=n, steps=3) for n in (1, 4)]
-    for setup in setups:
-        setup.model.norm = torch.nn.Identity()  # type: ignore[assignment]
-        setup.model.eval()
+    for state in setups:
+        state.model.norm = torch.nn.Identity()  # type: ignore[assignment]
+        state.model.eval()
 
-    losses = [_losses(_train(setup)[1]) for setup in setups]
+    losses = [_losses(_train(state)[1]) for state in setups]
 
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)

@@ -13,15 +13,15 @@ from torch.amp.grad_scaler import GradScaler
 from tests.helpers.toy import OPTIMIZERS, make_setup
 from trainer.checkpoints.checkpoint import newest_checkpoint, restore_checkpoint
 from trainer.core.events import CheckpointSaved, Event, Notice, RunAdapted, StepDone
-from trainer.core.train_state import Cadence, Precision, Setup
+from trainer.core.train_state import Cadence, Precision, TrainState
 from trainer.training.loop import train, train_step
 from trainer.training.nan_recovery import MOST_AMONG, LossNotFinite, NanRecovery
 from trainer.training.oom_recovery import RestartFromCheckpoint, restore_adaptation
 
 
-def _poison(setup: Setup, *steps: int, gradient_only: bool = False) -> None:
+def _poison(state: TrainState, *steps: int, gradient_only: bool = False) -> None:
     """Let the loss, or only its gradient, be NaN in some steps."""
-    losses, of_step = setup.family.losses, setup.train_batches.micro_batches
+    losses, of_step = state.family.losses, state.train_batches.micro_batches
     now = [0]
 
     def watched(step: int) -> Any:
@@ -37,17 +37,17 @@ def _poison(setup: Setup, *steps: int, gradient_only: bool = False) -> None:
             return found
         return {name: value * math.nan for name, value in found.items()}
 
-    setup.train_batches.micro_batches = watched  # type: ignore[method-assign]
-    setup.family = replace(setup.family, losses=poisoned)
+    state.train_batches.micro_batches = watched  # type: ignore[method-assign]
+    state.family = replace(state.family, losses=poisoned)
 
 
-def _digest(setup: Setup) -> dict[str, bytes]:
+def _digest(state: TrainState) -> dict[str, bytes]:
     """Return every number that a step may change, as bytes by name."""
     found: dict[str, bytes] = {}
     parts = {
-        "model": setup.model.state_dict(),
-        "average": setup.average or {},
-        "optimizer": setup.optimizer.state_dict(),
+        "model": state.model.state_dict(),
+        "average": state.average or {},
+        "optimizer": state.optimizer.state_dict(),
     }
 
     def collect(name: str, value: Any) -> None:
@@ -76,27 +76,27 @@ def _notices(events: list[Event]) -> list[Notice]:
 def test_a_step_without_finite_numbers_changes_nothing(
     tmp_path: Path, optimizer: str, gradient_only: bool
 ) -> None:
-    setup = make_setup(tmp_path, optimizer=optimizer, num_micro_steps=2, ema_decay=0.9)
-    _poison(setup, 3, gradient_only=gradient_only)
+    state = make_setup(tmp_path, optimizer=optimizer, num_micro_steps=2, ema_decay=0.9)
+    _poison(state, 3, gradient_only=gradient_only)
     for step in (1, 2):
-        train_step(setup, step)
-    before = _digest(setup)
+        train_step(state, step)
+    before = _digest(state)
 
-    train_step(setup, 3)
-    untouched = _digest(setup)
-    train_step(setup, 4)
+    train_step(state, 3)
+    untouched = _digest(state)
+    train_step(state, 4)
 
     assert untouched == before
-    assert _digest(setup) != before
+    assert _digest(state) != before
 
 
 @pytest.mark.fault("E1")
 def test_a_few_such_steps_are_left_out_and_the_run_goes_on(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, steps=12)
-    _poison(setup, 3, 4, 8)
+    state = make_setup(tmp_path, steps=12)
+    _poison(state, 3, 4, 8)
     events: list[Event] = []
 
-    outcome = train(setup, events.append)
+    outcome = train(state, events.append)
 
     notices = _notices(events)
     assert outcome == "finished"
@@ -104,7 +104,7 @@ def test_a_few_such_steps_are_left_out_and_the_run_goes_on(tmp_path: Path) -> No
     assert "clip-3-0, clip-3-1" in notices[0].text
     # What a checkpoint of step 4 or 8 would hold is no longer the run's best knowledge.
     assert [event.step for event in events if isinstance(event, CheckpointSaved)] == [12]
-    assert all(bool(value.isfinite().all()) for value in setup.model.state_dict().values())
+    assert all(bool(value.isfinite().all()) for value in state.model.state_dict().values())
 
 
 @pytest.mark.fault("E1")
@@ -134,43 +134,43 @@ def test_a_run_goes_back_once_with_a_lower_rate_and_then_stops_with_the_clips(
 
 
 def test_a_run_in_half_precision_goes_back_in_full_precision(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, steps=20)
-    setup.precision = Precision(torch.bfloat16)
-    _poison(setup, *range(1, 20))
+    state = make_setup(tmp_path, steps=20)
+    state.precision = Precision(torch.bfloat16)
+    _poison(state, *range(1, 20))
     events: list[Event] = []
 
     with pytest.raises(RestartFromCheckpoint):
-        train(setup, events.append)
+        train(state, events.append)
     adapted = [event for event in events if isinstance(event, RunAdapted)][-1]
-    restore_adaptation(setup, adapted)
+    restore_adaptation(state, adapted)
 
     assert (adapted.full_precision, adapted.rate) == (True, 1.0)
-    assert setup.precision.autocast_dtype is None
+    assert state.precision.autocast_dtype is None
 
 
 def test_now_and_then_is_too_often_in_the_end(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, steps=90, roll_back=False)
-    setup.save_every = setup.validate_every = Cadence()
-    _poison(setup, *range(2, 90, 2))
+    state = make_setup(tmp_path, steps=90, roll_back=False)
+    state.save_every = state.validate_every = Cadence()
+    _poison(state, *range(2, 90, 2))
     events: list[Event] = []
 
     with pytest.raises(LossNotFinite):
-        train(setup, events.append)
+        train(state, events.append)
 
     assert len(_notices(events)) == MOST_AMONG + 1
 
 
 @pytest.mark.fault("E4")
 def test_a_scaler_may_calibrate_but_not_collapse(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, roll_back=False)
+    state = make_setup(tmp_path, roll_back=False)
     events: list[Event] = []
-    setup.precision = Precision(torch.float16, GradScaler("cpu", init_scale=4.0))
-    watch = NanRecovery(setup, events.append)
+    state.precision = Precision(torch.float16, GradScaler("cpu", init_scale=4.0))
+    watch = NanRecovery(state, events.append)
 
     for step in range(1, 30):
         watch.record(step, 1.0, math.inf)
     calm = list(events)
-    setup.precision = Precision(torch.float16, GradScaler("cpu", init_scale=1e-7))
+    state.precision = Precision(torch.float16, GradScaler("cpu", init_scale=1e-7))
 
     assert calm == []
     with pytest.raises(LossNotFinite, match="without mixed precision"):
@@ -179,28 +179,28 @@ def test_a_scaler_may_calibrate_but_not_collapse(tmp_path: Path) -> None:
 
 @pytest.mark.fault("E4")
 def test_a_loss_that_is_no_number_passes_no_scaler(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path)
-    setup.precision = Precision(None, GradScaler("cpu", init_scale=4.0))
-    _poison(setup, 2)
+    state = make_setup(tmp_path)
+    state.precision = Precision(None, GradScaler("cpu", init_scale=4.0))
+    _poison(state, 2)
     # A loss can be NaN while its gradient is finite.
-    losses = setup.family.losses
-    setup.family = replace(
-        setup.family,
+    losses = state.family.losses
+    state.family = replace(
+        state.family,
         losses=lambda model, batch: {
             k: v.nan_to_num() + v.detach() for k, v in losses(model, batch).items()
         },
     )
-    train_step(setup, 1)
-    before = _digest(setup)
+    train_step(state, 1)
+    before = _digest(state)
 
-    train_step(setup, 2)
+    train_step(state, 2)
 
-    assert _digest(setup) == before
+    assert _digest(state) == before
 
 
 def test_the_count_of_steps_left_out_outlives_a_resume(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, roll_back=False)
-    setup.progress = {"skipped": list(range(1, MOST_AMONG + 1))}
+    state = make_setup(tmp_path, roll_back=False)
+    state.progress = {"skipped": list(range(1, MOST_AMONG + 1))}
 
     with pytest.raises(LossNotFinite):
-        NanRecovery(setup, lambda event: None).record(MOST_AMONG + 1, math.nan, 1.0)
+        NanRecovery(state, lambda event: None).record(MOST_AMONG + 1, math.nan, 1.0)

@@ -19,7 +19,7 @@ from trainer.checkpoints.checkpoint import newest_step
 from trainer.core.device import Device, GpuProcess, list_gpu_processes
 from trainer.core.errors import MemoryFragmented
 from trainer.core.events import CheckpointSaved, Event, Notice, RunAdapted, StepDone
-from trainer.core.train_state import Setup
+from trainer.core.train_state import TrainState
 from trainer.runs.restart_policy import RESTARTABLE, Ending
 from trainer.training import oom_diagnosis, oom_recovery
 from trainer.training.loop import train
@@ -39,7 +39,7 @@ def say(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def prepare(*answers: OomDiagnosis) -> None:
         left = list(answers)
 
-        def read(setup: Setup) -> OomDiagnosis:
+        def read(state: TrainState) -> OomDiagnosis:
             return left.pop(0) if len(left) > 1 else left[0]
 
         monkeypatch.setattr(oom_recovery, "diagnose_oom", read)
@@ -58,9 +58,9 @@ def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return slept
 
 
-def _fail_at(setup: Setup, *calls: int) -> None:
+def _fail_at(state: TrainState, *calls: int) -> None:
     """Run out of memory at these passes over a batch, counted from 1."""
-    losses = setup.family.losses
+    losses = state.family.losses
     count = 0
 
     def limited(model: Any, batch: Any) -> dict[str, Tensor]:
@@ -70,7 +70,7 @@ def _fail_at(setup: Setup, *calls: int) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         return losses(model, batch)
 
-    setup.family = replace(setup.family, losses=limited)
+    state.family = replace(state.family, losses=limited)
 
 
 def _kinds(events: list[Event], kind: type) -> list[Any]:
@@ -81,16 +81,16 @@ def _kinds(events: list[Event], kind: type) -> list[Any]:
 def test_after_many_steps_memory_in_pieces_saves_and_asks_for_a_new_process(
     tmp_path: Path, say: Callable[..., None]
 ) -> None:
-    setup = make_setup(tmp_path, steps=70)
+    state = make_setup(tmp_path, steps=70)
     say(OomDiagnosis(), IN_PIECES)
-    _fail_at(setup, 60)
+    _fail_at(state, 60)
     events: list[Event] = []
 
     with pytest.raises(MemoryFragmented, match="6.0 GiB of the 20.0 GiB") as ended:
-        train(setup, events.append)
+        train(state, events.append)
 
     assert Ending(ended.value.exit_code).may_restart and ended.value.exit_code == RESTARTABLE
-    assert newest_step(setup.folder / "checkpoints") == 59
+    assert newest_step(state.folder / "checkpoints") == 59
     assert _kinds(events, CheckpointSaved)[-1].step == 59
     assert [event.step for event in _kinds(events, StepDone)][-1] == 59
     assert [event.regrouped for event in _kinds(events, RunAdapted)] == [1]
@@ -104,13 +104,13 @@ def test_after_many_steps_memory_in_pieces_saves_and_asks_for_a_new_process(
 def test_a_new_process_is_asked_for_once_and_only_where_it_helps(
     tmp_path: Path, say: Callable[..., None], call: int, said: OomDiagnosis, regrouped: int
 ) -> None:
-    setup = make_setup(tmp_path, steps=62)
-    restore_adaptation(setup, RunAdapted(0, "", regrouped=regrouped))
+    state = make_setup(tmp_path, steps=62)
+    restore_adaptation(state, RunAdapted(0, "", regrouped=regrouped))
     say(OomDiagnosis(), said)
-    _fail_at(setup, call)
+    _fail_at(state, call)
     events: list[Event] = []
 
-    assert train(setup, events.append) == "finished"
+    assert train(state, events.append) == "finished"
 
     assert [event.parts for event in _kinds(events, RunAdapted)] == [2]
 
@@ -139,14 +139,14 @@ def test_segments_grow_unless_a_person_chose_otherwise(
 def test_a_program_that_takes_memory_is_named_and_waited_for(
     tmp_path: Path, say: Callable[..., None], naps: list[float]
 ) -> None:
-    setup = make_setup(tmp_path, steps=6)
+    state = make_setup(tmp_path, steps=6)
     calm = make_setup(tmp_path / "calm", steps=6)
     taken = OomDiagnosis(20.0, 19.5, (BLENDER,))
     say(OomDiagnosis(), taken, taken, taken, OomDiagnosis())
-    _fail_at(setup, 3)
+    _fail_at(state, 3)
     events: list[Event] = []
 
-    assert train(setup, events.append) == "finished"
+    assert train(state, events.append) == "finished"
 
     notices = _kinds(events, Notice)
     assert len(notices) == 1 and "blender (pid 4242) 9.1 GiB" in notices[0].text
@@ -154,7 +154,7 @@ def test_a_program_that_takes_memory_is_named_and_waited_for(
     assert _kinds(events, RunAdapted) == []
     train(calm, lambda event: None)
     for value, same in zip(
-        setup.model.state_dict().values(), calm.model.state_dict().values(), strict=True
+        state.model.state_dict().values(), calm.model.state_dict().values(), strict=True
     ):
         assert torch.equal(value, same)
 
@@ -163,12 +163,12 @@ def test_a_program_that_takes_memory_is_named_and_waited_for(
 def test_a_program_that_stays_is_waited_for_three_times_and_then_pieces_get_smaller(
     tmp_path: Path, say: Callable[..., None], naps: list[float]
 ) -> None:
-    setup = make_setup(tmp_path, steps=6)
+    state = make_setup(tmp_path, steps=6)
     say(OomDiagnosis(), OomDiagnosis(20.0, 19.5, (BLENDER,)))
-    _fail_at(setup, 3, 4, 5, 6)
+    _fail_at(state, 3, 4, 5, 6)
     events: list[Event] = []
 
-    assert train(setup, events.append) == "finished"
+    assert train(state, events.append) == "finished"
 
     assert sum(naps) == pytest.approx(sum(oom_diagnosis.WAITS_S))
     assert [event.parts for event in _kinds(events, RunAdapted)] == [2]
@@ -179,27 +179,27 @@ def test_a_program_that_stays_is_waited_for_three_times_and_then_pieces_get_smal
 def test_what_was_there_at_the_start_is_named_but_not_waited_for(
     tmp_path: Path, say: Callable[..., None], naps: list[float]
 ) -> None:
-    setup = make_setup(tmp_path)
+    state = make_setup(tmp_path)
     say(OomDiagnosis(20.0, 19.5, (BLENDER,)))
 
     def deed() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     with pytest.raises(OutOfMemory, match=r"blender \(pid 4242\) 9.1 GiB"):
-        OomGuard(setup, lambda event: None).run(1, deed)
+        OomGuard(state, lambda event: None).run(1, deed)
 
     assert naps == []
 
 
 @pytest.mark.fault("E7")
 def test_a_stop_ends_the_wait(tmp_path: Path, say: Callable[..., None], naps: list[float]) -> None:
-    setup = make_setup(tmp_path, steps=6)
-    (setup.folder / "control").mkdir(parents=True, exist_ok=True)
-    (setup.folder / "control" / "stop").touch()
+    state = make_setup(tmp_path, steps=6)
+    (state.folder / "control").mkdir(parents=True, exist_ok=True)
+    (state.folder / "control" / "stop").touch()
     say(OomDiagnosis(), OomDiagnosis(20.0, 19.5, (BLENDER,)))
-    _fail_at(setup, 1)
+    _fail_at(state, 1)
 
-    train(setup, lambda event: None)
+    train(state, lambda event: None)
 
     assert naps == []
 

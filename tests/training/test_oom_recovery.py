@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.helpers.toy import make_setup
 from trainer.core.events import Event, EventLog, Notice, PreviewMade, RunAdapted
-from trainer.core.train_state import Cadence, Setup
+from trainer.core.train_state import Cadence, TrainState
 from trainer.runs.metric_store import MetricStore
 from trainer.training.loop import train, train_step
 from trainer.training.oom_recovery import (
@@ -22,19 +22,19 @@ from trainer.training.oom_recovery import (
 from trainer.training.optimizer_step import is_out_of_memory
 
 
-def _calm_setup(folder: Path, **options: Any) -> Setup:
+def _calm_setup(folder: Path, **options: Any) -> TrainState:
     """Return a setup whose dropout and BatchNorm rest: they see other batches when one is cut."""
-    setup = make_setup(folder, **options)
-    setup.model.train = lambda mode=True: setup.model  # type: ignore[method-assign]
-    setup.model.eval = lambda: setup.model  # type: ignore[method-assign]
-    for module in setup.model.modules():
+    state = make_setup(folder, **options)
+    state.model.train = lambda mode=True: state.model  # type: ignore[method-assign]
+    state.model.eval = lambda: state.model  # type: ignore[method-assign]
+    for module in state.model.modules():
         module.training = False
-    return setup
+    return state
 
 
-def _limit(setup: Setup, most_clips: int, *, while_training: bool = True) -> list[int]:
+def _limit(state: TrainState, most_clips: int, *, while_training: bool = True) -> list[int]:
     """Raise torch's error above a number of clips; the list it returns takes the sizes tried."""
-    losses = setup.family.losses
+    losses = state.family.losses
     tried: list[int] = []
 
     def limited(model: Any, batch: Any) -> dict[str, Tensor]:
@@ -46,13 +46,13 @@ def _limit(setup: Setup, most_clips: int, *, while_training: bool = True) -> lis
             raise torch.OutOfMemoryError(f"CUDA out of memory. Tried {len(batch['x'])} clips.")
         return losses(model, batch)
 
-    setup.family = replace(setup.family, losses=limited)
+    state.family = replace(state.family, losses=limited)
     return tried
 
 
-def _train(setup: Setup) -> list[Event]:
+def _train(state: TrainState) -> list[Event]:
     events: list[Event] = []
-    assert train(setup, events.append) == "finished"
+    assert train(state, events.append) == "finished"
     return events
 
 
@@ -89,8 +89,8 @@ def test_what_failed_leaves_no_trace_in_running_statistics(tmp_path: Path) -> No
         make_setup(tmp_path / name, num_micro_steps=n) for name, n in (("a", 2), ("b", 1))
     )
     _limit(tight, 4)
-    for setup in (free, tight):
-        OomGuard(setup, lambda event: None).run(1, lambda setup=setup: train_step(setup, 1))
+    for state in (free, tight):
+        OomGuard(state, lambda event: None).run(1, lambda state=state: train_step(state, 1))
 
     for name, value in free.model.state_dict().items():
         assert torch.equal(value, tight.model.state_dict()[name]), name
@@ -99,9 +99,9 @@ def test_what_failed_leaves_no_trace_in_running_statistics(tmp_path: Path) -> No
 @pytest.mark.fault("E5")
 def test_the_pieces_are_remembered_by_the_log_and_told_on_the_curve(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl")
-    setup = make_setup(tmp_path / "run")
-    _limit(setup, 4)
-    events = _train(setup)
+    state = make_setup(tmp_path / "run")
+    _limit(state, 4)
+    events = _train(state)
     for event in events:
         log.append(event)
     series = MetricStore(log)
@@ -126,10 +126,10 @@ def test_validation_that_does_not_fit_is_done_again_in_pieces(tmp_path: Path) ->
     losses = [
         [
             e.metrics["val/loss"]
-            for e in _train(setup)
+            for e in _train(state)
             if hasattr(e, "metrics") and "val/loss" in e.metrics
         ]
-        for setup in (free, tight)
+        for state in (free, tight)
     ]
 
     assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-5)
@@ -139,48 +139,48 @@ def test_validation_that_does_not_fit_is_done_again_in_pieces(tmp_path: Path) ->
 def test_single_clips_that_do_not_fit_turn_checkpointing_on_and_then_end_with_numbers(
     tmp_path: Path,
 ) -> None:
-    setup = make_setup(tmp_path)
-    _limit(setup, 0)
+    state = make_setup(tmp_path)
+    _limit(state, 0)
     events: list[Event] = []
 
     with pytest.raises(OutOfMemory, match="one clip.*1.0 GiB.*4.0 s") as stopped:
-        train(setup, events.append)
+        train(state, events.append)
 
     assert [(e.parts, e.checkpointing) for e in _adapted(events)] == [
         (2, False), (4, False), (8, False), (8, True),
     ]  # fmt: skip
     assert stopped.value.exit_code == 20
-    assert setup.model.inner.checkpointing == "full"  # type: ignore[union-attr]
+    assert state.model.inner.checkpointing == "full"  # type: ignore[union-attr]
 
 
 @pytest.mark.fault("E5")
 def test_an_optimizer_that_ran_out_of_memory_midway_starts_from_the_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup = make_setup(tmp_path)
+    state = make_setup(tmp_path)
     events: list[Event] = []
 
     def fail(*arguments: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(setup.optimizer, "step", fail)
+    monkeypatch.setattr(state.optimizer, "step", fail)
     with pytest.raises(RestartFromCheckpoint):
-        train(setup, events.append)
+        train(state, events.append)
 
     assert [event.parts for event in _adapted(events)] == [2]
 
 
 def test_the_largest_micro_batch_is_tried_before_the_first_step(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path)
-    tried = _limit(setup, 4)
-    before = {name: value.clone() for name, value in setup.model.state_dict().items()}
+    state = make_setup(tmp_path)
+    tried = _limit(state, 4)
+    before = {name: value.clone() for name, value in state.model.state_dict().items()}
     events: list[Event] = []
 
-    OomGuard(setup, events.append).probe_largest()
+    OomGuard(state, events.append).probe_largest()
 
     assert tried[:2] == [8, 4]
     assert [(event.step, event.parts) for event in _adapted(events)] == [(0, 2)]
-    for name, value in setup.model.state_dict().items():
+    for name, value in state.model.state_dict().items():
         assert torch.equal(value, before[name]), name
 
 
@@ -188,11 +188,11 @@ def test_a_preview_that_does_not_fit_is_a_notice(tmp_path: Path) -> None:
     def speak(*arguments: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    setup = make_setup(tmp_path, steps=2)
-    setup.family = replace(setup.family, synthesize=speak)
-    setup.preview_every = Cadence(2)
+    state = make_setup(tmp_path, steps=2)
+    state.family = replace(state.family, synthesize=speak)
+    state.preview_every = Cadence(2)
 
-    events = _train(setup)
+    events = _train(state)
 
     assert not [event for event in events if isinstance(event, PreviewMade)]
     assert [e.text for e in events if isinstance(e, Notice)] == [

@@ -24,12 +24,12 @@ _FORCED = ["config.json", "model.safetensors", "state.pt", "manifest.json", ".pa
 def saving(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Operation]]:
     """A checkpoints folder with step 1 on the disk, and the operations that save step 2."""
     folder = tmp_path_factory.mktemp("saving")
-    setup = make_setup(folder / "run", keep_last=1)
-    train_step(setup, 1)
-    save_checkpoint(setup, 1, best=False)
+    state = make_setup(folder / "run", keep_last=1)
+    train_step(state, 1)
+    save_checkpoint(state, 1, best=False)
     before = folder / "before"
     shutil.copytree(folder / "run" / "checkpoints", before)
-    log = record(folder / "run" / "checkpoints", lambda: save_checkpoint(setup, 2, best=False))
+    log = record(folder / "run" / "checkpoints", lambda: save_checkpoint(state, 2, best=False))
     return before, log
 
 

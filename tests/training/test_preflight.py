@@ -24,57 +24,57 @@ from trainer.worker.event_writer import EventWriter
 def test_a_disk_too_small_for_the_checkpoints_is_told_before_the_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup = make_setup(tmp_path)
-    setup.save_every = Cadence(minutes=1)
-    monkeypatch.setattr(preflight, "checkpoint_bytes", lambda setup: 2 * 2**30)
+    state = make_setup(tmp_path)
+    state.save_every = Cadence(minutes=1)
+    monkeypatch.setattr(preflight, "checkpoint_bytes", lambda state: 2 * 2**30)
     monkeypatch.setattr(preflight, "free_disk_gib", lambda path: 10.9)
 
     with pytest.raises(
         InsufficientResources, match=r"10.90 GiB free, .* 11.00 GiB: 5 checkpoints of 2.00 GiB"
     ):
-        check_resources(setup)
+        check_resources(state)
     monkeypatch.setattr(preflight, "free_disk_gib", lambda path: 11.1)
-    check_resources(setup)
+    check_resources(state)
 
 
 @pytest.mark.fault("B3")
 def test_who_insists_is_not_refused_and_few_saves_need_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup = make_setup(tmp_path, steps=10)
-    setup.save_every = Cadence(steps=10)
-    monkeypatch.setattr(preflight, "checkpoint_bytes", lambda setup: 2**30)
+    state = make_setup(tmp_path, steps=10)
+    state.save_every = Cadence(steps=10)
+    monkeypatch.setattr(preflight, "checkpoint_bytes", lambda state: 2**30)
     monkeypatch.setattr(preflight, "free_disk_gib", lambda path: 1.0)
-    training = replace(setup.config.training, check_room=False)
-    insisting = replace(setup, config=setup.config.with_values(training=training))
+    training = replace(state.config.training, check_room=False)
+    insisting = replace(state, config=state.config.with_values(training=training))
 
     check_resources(insisting)
     with pytest.raises(InsufficientResources, match="2 checkpoints of 1.00 GiB"):
-        check_resources(setup)
+        check_resources(state)
 
 
 def test_weights_that_exceed_the_memory_are_told_with_their_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup = make_setup(tmp_path)
+    state = make_setup(tmp_path)
     tiny = SimpleNamespace(total=100)
     monkeypatch.setattr(preflight.psutil, "virtual_memory", lambda: tiny)
 
     with pytest.raises(
         InsufficientResources, match="weights .*, gradients .*, optimizer .*Tick LoRA"
     ):
-        check_resources(setup)
+        check_resources(state)
 
 
 def test_the_size_of_a_checkpoint_is_foreseen(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path)
+    state = make_setup(tmp_path)
 
-    foreseen = checkpoint_bytes(setup)
-    saved = save_checkpoint(setup, 1, best=False)
-    tensors = sum(value.nbytes for value in setup.model.state_dict().values())
+    foreseen = checkpoint_bytes(state)
+    saved = save_checkpoint(state, 1, best=False)
+    tensors = sum(value.nbytes for value in state.model.state_dict().values())
 
     assert tensors < foreseen < saved.size_bytes
-    assert checkpoint_bytes(setup) == saved.size_bytes
+    assert checkpoint_bytes(state) == saved.size_bytes
 
 
 class _Disk:
@@ -97,9 +97,9 @@ def test_events_wait_for_a_full_disk_older_checkpoints_make_room_and_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run.create(tmp_path / "voice", RunConfig())
-    setup = make_setup(run.folder)
+    state = make_setup(run.folder)
     for step in (1, 2, 3):
-        save_checkpoint(setup, step, best=False)
+        save_checkpoint(state, step, best=False)
     disk = _Disk(monkeypatch)
     heard: list[Event] = []
     tell = EventWriter(run, World(), heard.append)

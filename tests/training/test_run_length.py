@@ -9,17 +9,17 @@ from tests.helpers.toy import make_setup
 from trainer.checkpoints.checkpoint import newest_checkpoint, restore_checkpoint
 from trainer.config.schedules import SCHEDULES, CosineOptions, LinearOptions, NoamOptions
 from trainer.core.events import Event, EventLog, PlanChanged, RunStarted, StepDone, ValidationDone
-from trainer.core.train_state import Setup
+from trainer.core.train_state import TrainState
 from trainer.runs.control import pop_step_request, request_steps, requested_steps
 from trainer.runs.metric_store import MetricStore
 from trainer.training.loop import train
 from trainer.training.run_length import MIN_RATE_SHARE, extend_schedule, restore_run_length
 
 
-def _train(setup: Setup, told: PlanChanged | None = None) -> list[Event]:
+def _train(state: TrainState, told: PlanChanged | None = None) -> list[Event]:
     events: list[Event] = []
-    restore_run_length(setup, told, events.append)
-    assert train(setup, events.append) == "finished"
+    restore_run_length(state, told, events.append)
+    assert train(state, events.append) == "finished"
     return events
 
 
@@ -31,13 +31,13 @@ def _steps(events: list[Event]) -> dict[int, tuple[float, float]]:
     }
 
 
-def _resumed(folder: Path) -> Setup:
-    setup = make_setup(folder, steps=8)
+def _resumed(folder: Path) -> TrainState:
+    state = make_setup(folder, steps=8)
     torch.manual_seed(99)
     checkpoint, _ = newest_checkpoint(folder / "checkpoints")
     assert checkpoint is not None
-    setup.first_step = restore_checkpoint(setup, checkpoint) + 1
-    return setup
+    state.first_step = restore_checkpoint(state, checkpoint) + 1
+    return state
 
 
 def test_steps_added_during_a_run_and_after_its_end_are_the_same(tmp_path: Path) -> None:
@@ -57,9 +57,9 @@ def test_steps_added_during_a_run_and_after_its_end_are_the_same(tmp_path: Path)
 
 
 def test_a_change_is_told_once_and_holds_for_every_later_start(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, steps=8)
+    state = make_setup(tmp_path, steps=8)
     request_steps(tmp_path, 10)
-    events = _train(setup)
+    events = _train(state)
     changes = [event for event in events if isinstance(event, PlanChanged)]
     again = _resumed(tmp_path)
 
@@ -71,11 +71,11 @@ def test_a_change_is_told_once_and_holds_for_every_later_start(tmp_path: Path) -
 
 
 def test_a_run_asked_to_end_sooner_ends_after_the_step_at_hand(tmp_path: Path) -> None:
-    setup = make_setup(tmp_path, steps=8)
-    setup.first_step = 5
+    state = make_setup(tmp_path, steps=8)
+    state.first_step = 5
     request_steps(tmp_path, 6)
 
-    events = _train(setup)
+    events = _train(state)
 
     assert list(_steps(events)) == [5, 6]
     assert [event.step for event in events if isinstance(event, ValidationDone)] == [6]

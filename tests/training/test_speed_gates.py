@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from tests.helpers.no_reads import copies_to_the_host
 from trainer.core.events import EventLog, StepDone
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
-from trainer.core.train_state import Setup, World
+from trainer.core.train_state import TrainState, World
 from trainer.core.types import Batch
 from trainer.data.features.loader import BatchPlan, ClipBatches
 from trainer.models._layers.attention import SelfAttention
@@ -103,18 +103,18 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def prepare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, str], Setup]]:
+def prepare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, str], TrainState]]:
     """Assemble runs on a few demo clips, each but once."""
-    setups: dict[tuple[str, str], Setup] = {}
+    setups: dict[tuple[str, str], TrainState] = {}
 
-    def make(family: str, speed: str) -> Setup:
+    def make(family: str, speed: str) -> TrainState:
         if (family, speed) not in setups:
             setups[family, speed] = assemble_run(tmp_path_factory.mktemp("run"), family, speed)
         return setups[family, speed]
 
     yield make
-    for setup in setups.values():
-        setup.train_batches.close()
+    for state in setups.values():
+        state.train_batches.close()
 
 
 def demo_rows() -> list[list[str]]:
@@ -123,7 +123,7 @@ def demo_rows() -> list[list[str]]:
         return list(csv.reader(file, delimiter="|"))[1:]
 
 
-def assemble_run(folder: Path, family: str, speed: str) -> Setup:
+def assemble_run(folder: Path, family: str, speed: str) -> TrainState:
     """Assemble a run without validation on the first demo clips."""
     lines = ["audio_file|text|speaker_name"]
     lines += ["|".join([str(DEMO / name), *rest]) for name, *rest in demo_rows()[:NUM_CLIPS]]
@@ -141,23 +141,23 @@ def assemble_run(folder: Path, family: str, speed: str) -> Setup:
     return assemble(run.folder, config, world=World(), emit=lambda event: None)
 
 
-def watch_step(setup: Setup, step: int) -> Watch:
+def watch_step(state: TrainState, step: int) -> Watch:
     """Run a step of training and return what it did."""
     with Watch() as watch:
-        train_step(setup, step)
+        train_step(state, step)
     return watch
 
 
 @pytest.mark.parametrize("speed", OPTIMIZATIONS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_steady_step_reads_nothing_back(
-    prepare: Callable[[str, str], Setup], family: str, speed: str
+    prepare: Callable[[str, str], TrainState], family: str, speed: str
 ) -> None:
-    setup = prepare(family, speed)
-    train_step(setup, 1)
+    state = prepare(family, speed)
+    train_step(state, 1)
 
     with copies_to_the_host() as copies:
-        watch = watch_step(setup, 2)
+        watch = watch_step(state, 2)
 
     assert watch.total > 100
     assert copies == []
@@ -184,12 +184,12 @@ def test_a_copy_to_the_host_would_be_seen(name: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_step_needs_no_more_operators_than_it_did(
-    prepare: Callable[[str, str], Setup], family: str
+    prepare: Callable[[str, str], TrainState], family: str
 ) -> None:
-    setup = prepare(family, "plain")
-    train_step(setup, 1)
+    state = prepare(family, "plain")
+    train_step(state, 1)
 
-    counts_of_steps = [watch_step(setup, step).total for step in (2, 3)]
+    counts_of_steps = [watch_step(state, step).total for step in (2, 3)]
 
     assert counts_of_steps[0] == counts_of_steps[1] <= MOST_OPERATORS[family]
 
@@ -280,14 +280,14 @@ def test_heads_see_real_positions_only() -> None:
 
 
 def test_the_optimizer_and_the_gradient_norm_take_a_handful_of_operators(
-    prepare: Callable[[str, str], Setup],
+    prepare: Callable[[str, str], TrainState],
 ) -> None:
-    setup = prepare("xtts", "plain")
-    train_step(setup, 1)
+    state = prepare("xtts", "plain")
+    train_step(state, 1)
 
-    watch = watch_step(setup, 2)
+    watch = watch_step(state, 2)
 
-    assert watch.operators["aten::_fused_adamw_"] == len(setup.optimizer.param_groups)
+    assert watch.operators["aten::_fused_adamw_"] == len(state.optimizer.param_groups)
     assert watch.operators["aten::_foreach_norm"] == 1
     assert watch.operators["aten::_foreach_mul_"] == 1
 
@@ -321,7 +321,7 @@ def test_rows_hold_little_padding() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_with_features_in_the_cache_no_recording_is_decoded(
-    prepare: Callable[[str, str], Setup],
+    prepare: Callable[[str, str], TrainState],
     family: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -336,11 +336,11 @@ def test_with_features_in_the_cache_no_recording_is_decoded(
 
     monkeypatch.setattr(soundfile.SoundFile, "read", read)
 
-    setup = assemble_run(tmp_path, family, "plain")
-    for step in range(1, 2 * setup.train_batches.steps_per_epoch + 1):
-        assert setup.train_batches.micro_batches(step)
+    state = assemble_run(tmp_path, family, "plain")
+    for step in range(1, 2 * state.train_batches.steps_per_epoch + 1):
+        assert state.train_batches.micro_batches(step)
 
-    setup.train_batches.close()
+    state.train_batches.close()
     assert decoded == []
     monkeypatch.setenv("TIMBRE_CACHE", str(tmp_path / "empty"))
     (tmp_path / "again").mkdir()
@@ -350,16 +350,16 @@ def test_with_features_in_the_cache_no_recording_is_decoded(
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_telemetry_adds_nothing_to_a_step_and_little_after_it(
-    prepare: Callable[[str, str], Setup], family: str, tmp_path: Path
+    prepare: Callable[[str, str], TrainState], family: str, tmp_path: Path
 ) -> None:
-    setup = prepare(family, "plain")
-    train_step(setup, 1)
-    bare = watch_step(setup, 2)
+    state = prepare(family, "plain")
+    train_step(state, 1)
+    bare = watch_step(state, 2)
     log = EventLog(tmp_path / "events.jsonl")
-    step_metrics = StepMetrics(setup, log.append)
+    step_metrics = StepMetrics(state, log.append)
 
     with Watch() as told:
-        metrics = train_step(setup, 3)
+        metrics = train_step(state, 3)
         measured = told.total
         step_metrics.record(3, metrics)
     step_metrics.flush()

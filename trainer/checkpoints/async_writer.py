@@ -22,7 +22,7 @@ from trainer.checkpoints.checkpoint import (
 from trainer.checkpoints.staging import Staging
 from trainer.core.errors import CheckpointError, MemoryFragmented, TimbreError
 from trainer.core.events import Event, Notice
-from trainer.core.train_state import Setup
+from trainer.core.train_state import TrainState
 
 Emit = Callable[[Event], None]
 _FAILURES = (OSError, RuntimeError, SafetensorError, TimbreError)
@@ -46,10 +46,10 @@ class CheckpointWriter:
     state that the new process starts from.
     """
 
-    def __init__(self, setup: Setup, emit: Emit) -> None:
-        self._setup = setup
+    def __init__(self, state: TrainState, emit: Emit) -> None:
+        self._state = state
         self._emit = emit
-        self._staging = Staging(setup.device)
+        self._staging = Staging(state.device)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
         self._running_save: Future[_Outcome] | None = None
 
@@ -74,20 +74,20 @@ class CheckpointWriter:
         began = time.monotonic()
         self._finish()
         try:
-            snapshot = take_snapshot(self._setup, step, best=best, staging=self._staging)
+            snapshot = take_snapshot(self._state, step, best=best, staging=self._staging)
         except torch.OutOfMemoryError:
             # Evaluation weights in fp32 need extra memory; freeing cached blocks may provide it.
             torch.cuda.empty_cache()
-            snapshot = take_snapshot(self._setup, step, best=best, staging=self._staging)
+            snapshot = take_snapshot(self._state, step, best=best, staging=self._staging)
         waited_s = time.monotonic() - began
-        self._running_save = self._pool.submit(_write, self._setup, snapshot, waited_s)
+        self._running_save = self._pool.submit(_write, self._state, snapshot, waited_s)
         if wait and (outcome := self._finish()).failure:
             raise CheckpointError(f"{outcome.failure} {outcome.remedy}")
 
     def _save_last(self, step: int) -> None:
         """Save a step on the main rank before the process ends, unless it is saved already."""
-        saved = newest_step(self._setup.folder / "checkpoints")
-        if self._setup.world.is_main and saved != step:
+        saved = newest_step(self._state.folder / "checkpoints")
+        if self._state.world.is_main and saved != step:
             self.save(step, best=False, wait=True)
 
     def report_finished(self) -> None:
@@ -103,19 +103,19 @@ class CheckpointWriter:
         return outcome
 
 
-def _write(setup: Setup, snapshot: Snapshot, waited_s: float) -> _Outcome:
+def _write(state: TrainState, snapshot: Snapshot, waited_s: float) -> _Outcome:
     """Write a snapshot; if the disk is full, delete older checkpoints but the best and retry."""
-    step, parent = snapshot.step, setup.folder / "checkpoints"
+    step, parent = snapshot.step, state.folder / "checkpoints"
     events: list[Event] = []
     try:
-        saved = write_snapshot(setup, snapshot)
+        saved = write_snapshot(state, snapshot)
     except _FAILURES as error:
         if not _is_full(parent, error, snapshot.size_bytes):
             return _failed(parent, snapshot, error)
         # The latest checkpoint stays: if the second attempt fails too, the run can still resume.
         try:
             prune(parent, keep_last=1)
-            saved = write_snapshot(setup, snapshot)
+            saved = write_snapshot(state, snapshot)
         except _FAILURES as second:
             return _failed(parent, snapshot, second)
         text = "The disk was full: older checkpoints were deleted to save the latest one."

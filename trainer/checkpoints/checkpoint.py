@@ -26,7 +26,7 @@ from trainer.core.ema import start_average
 from trainer.core.errors import CheckpointError
 from trainer.core.events import CheckpointSaved
 from trainer.core.run_config import WRITTEN_BY
-from trainer.core.train_state import Setup, evaluation_weights, has_other_weights
+from trainer.core.train_state import TrainState, evaluation_weights, has_other_weights
 from trainer.core.version import __version__
 
 FORMAT = 1  # raise it when an older Timbre could not read what this one writes
@@ -50,26 +50,26 @@ class Snapshot:
         return _count_bytes(self.weights) + _count_bytes(self.state)
 
 
-def save_checkpoint(setup: Setup, step: int, *, best: bool) -> CheckpointSaved:
+def save_checkpoint(train_state: TrainState, step: int, *, best: bool) -> CheckpointSaved:
     """Write and publish a checkpoint now; `CheckpointWriter` does so in the background."""
-    snapshot = take_snapshot(setup, step, best=best, staging=Staging(setup.device))
-    return write_snapshot(setup, snapshot)
+    snapshot = take_snapshot(train_state, step, best=best, staging=Staging(train_state.device))
+    return write_snapshot(train_state, snapshot)
 
 
-def take_snapshot(setup: Setup, step: int, *, best: bool, staging: Staging) -> Snapshot:
+def take_snapshot(train_state: TrainState, step: int, *, best: bool, staging: Staging) -> Snapshot:
     """Copy the contents of a step's checkpoint; the only part that training waits for."""
-    with evaluation_weights(setup):
-        weights = staging.copy(setup.model.state_dict(), "weights")
-    with setup.fp32_weights():
-        state = staging.copy(_resume_state(setup, step), "state")
+    with evaluation_weights(train_state):
+        weights = staging.copy(train_state.model.state_dict(), "weights")
+    with train_state.fp32_weights():
+        state = staging.copy(_resume_state(train_state, step), "state")
     # Metrics of an earlier validation do not describe these weights.
-    validation = setup.progress.get("validation", {})
+    validation = train_state.progress.get("validation", {})
     metrics = validation if validation.get("step") == step else {}
-    scope = describe_scope(setup)
+    scope = describe_scope(train_state)
     return Snapshot(step, best, dict(metrics), scope, weights, state, staging.ready())
 
 
-def write_snapshot(setup: Setup, snapshot: Snapshot) -> CheckpointSaved:
+def write_snapshot(train_state: TrainState, snapshot: Snapshot) -> CheckpointSaved:
     """Write and publish a snapshot, then delete older ones beyond `keep_last` and the best.
 
     It may run in a thread beside training: it reads nothing of the model that training changes.
@@ -79,7 +79,7 @@ def write_snapshot(setup: Setup, snapshot: Snapshot) -> CheckpointSaved:
             unharmed.
     """
     started = time.monotonic()
-    step, parent = snapshot.step, setup.folder / "checkpoints"
+    step, parent = snapshot.step, train_state.folder / "checkpoints"
     if snapshot.ready is not None:
         snapshot.ready.synchronize()  # the copies from the GPU were queued, not waited for
     # A leading dot: no reader takes it for a checkpoint. The process id keeps two writers apart.
@@ -87,17 +87,19 @@ def write_snapshot(setup: Setup, snapshot: Snapshot) -> CheckpointSaved:
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir()
-        setup.family.export(setup.model, setup.corpus.facts, partial, snapshot.weights)
+        train_state.family.export(
+            train_state.model, train_state.corpus.facts, partial, snapshot.weights
+        )
         torch.save(snapshot.state, partial / "state.pt")
         _publish(partial, parent / f"step-{step:08d}", snapshot)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     # The new checkpoint is safe by now; a folder that cannot be deleted must not fail the save.
     with suppress(OSError):
-        prune(parent, keep_last=setup.config.training.keep_last)
+        prune(parent, keep_last=train_state.config.training.keep_last)
     folder = parent / f"step-{step:08d}"
     size = sum(file.stat().st_size for file in folder.iterdir())
-    path = str(folder.relative_to(setup.folder))
+    path = str(folder.relative_to(train_state.folder))
     return CheckpointSaved(step, path, snapshot.best, size, time.monotonic() - started)
 
 
@@ -184,7 +186,9 @@ def saved_scope(folder: Path) -> dict[str, Any]:
     return manifest.get("scope", {})
 
 
-def restore_checkpoint(setup: Setup, folder: Path, *, fresh_optimizer: bool = False) -> int:
+def restore_checkpoint(
+    train_state: TrainState, folder: Path, *, fresh_optimizer: bool = False
+) -> int:
     """Load weights, optimizer and progress into the setup; return the last finished step.
 
     Random states are not stored, because every step seeds its own generators. With
@@ -196,23 +200,23 @@ def restore_checkpoint(setup: Setup, folder: Path, *, fresh_optimizer: bool = Fa
     # Only Schedule-Free stores "train_mode". Its training weights are an interpolated point that
     # another optimizer cannot continue from; the exported average can be.
     was_averaging = "train_mode" in state["optimizer"]["param_groups"][0]
-    if setup.has_lora or not (fresh_optimizer and was_averaging):
+    if train_state.has_lora or not (fresh_optimizer and was_averaging):
         weights |= state["training_weights"]
-    with setup.fp32_weights():
-        setup.model.load_state_dict(weights, strict=True)
+    with train_state.fp32_weights():
+        train_state.model.load_state_dict(weights, strict=True)
         if not fresh_optimizer:
-            setup.optimizer.load_state_dict(state["optimizer"])
-        elif setup.build_optimizer is not None:
+            train_state.optimizer.load_state_dict(state["optimizer"])
+        elif train_state.build_optimizer is not None:
             # Some optimizers copy the weights when they are built, so build one after loading.
-            setup.optimizer = setup.build_optimizer(setup.model)
+            train_state.optimizer = train_state.build_optimizer(train_state.model)
     if state["scaler"]:
-        setup.precision.scaler.load_state_dict(state["scaler"])
-    if setup.average is not None:
+        train_state.precision.scaler.load_state_dict(state["scaler"])
+    if train_state.average is not None:
         # What the checkpoint lacks, because EMA was turned on since, starts from the weights.
-        setup.average = start_average(setup.model)
+        train_state.average = start_average(train_state.model)
         for name, value in state["average"].items():
-            setup.average[name].copy_(value)
-    setup.progress = state["progress"]
+            train_state.average[name].copy_(value)
+    train_state.progress = state["progress"]
     return int(state["step"])
 
 
@@ -236,17 +240,17 @@ def clean_leftovers(parent: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _resume_state(setup: Setup, step: int) -> dict[str, Any]:
+def _resume_state(train_state: TrainState, step: int) -> dict[str, Any]:
     # Usually the exported weights are the training weights; storing them twice would double a save.
-    differs = has_other_weights(setup)
-    parameters = {name: value.detach() for name, value in setup.model.named_parameters()}
+    differs = has_other_weights(train_state)
+    parameters = {name: value.detach() for name, value in train_state.model.named_parameters()}
     return {
         "step": step,
         "training_weights": parameters if differs else {},
-        "optimizer": setup.optimizer.state_dict(),
-        "scaler": setup.precision.scaler.state_dict(),
-        "average": setup.average or {},
-        "progress": setup.progress,
+        "optimizer": train_state.optimizer.state_dict(),
+        "scaler": train_state.precision.scaler.state_dict(),
+        "average": train_state.average or {},
+        "progress": train_state.progress,
         "versions": {"format": FORMAT, "torch": str(torch.__version__)},
     }
 

@@ -15,7 +15,7 @@ import torch
 from trainer.core.errors import ConfigError
 from trainer.core.events import Notice
 from trainer.core.run_config import RunConfig, merge_values
-from trainer.core.train_state import Setup
+from trainer.core.train_state import TrainState
 
 HARMLESS = "harmless"
 INEXACT = "allowed, not bit for bit"
@@ -56,16 +56,16 @@ class Difference:
         return f"{label} ({_short(self.before)}, now {_short(self.now)})"
 
 
-def describe_scope(setup: Setup) -> dict[str, Any]:
+def describe_scope(state: TrainState) -> dict[str, Any]:
     """Return what determines a run's numbers besides the checkpoint's contents, as plain JSON."""
     return {
-        "config": setup.config.to_json(),
-        "clips": setup.data_hash,
+        "config": state.config.to_json(),
+        "clips": state.data_hash,
         "torch": str(torch.__version__),
-        "device": setup.machine.name,
+        "device": state.machine.name,
         # Sums on a CPU are split among threads, so their number changes the rounding.
-        "threads": torch.get_num_threads() if setup.device.type == "cpu" else None,
-        "world_size": setup.world.size,
+        "threads": torch.get_num_threads() if state.device.type == "cpu" else None,
+        "world_size": state.world.size,
         "reproducible": torch.are_deterministic_algorithms_enabled(),
     }
 

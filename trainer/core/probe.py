@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainer.core.train_state import Probe, Setup
+from trainer.core.train_state import Probe, TrainState
 from trainer.core.types import Batch
 
 _PRODUCTS = {
@@ -30,19 +30,19 @@ _PRODUCTS = {
 """Matrix-product operators and the positions of the operands that are multiplied."""
 
 
-def probe(setup: Setup, batch: Batch) -> Probe:
+def probe(state: TrainState, batch: Batch) -> Probe:
     """Compute the losses and gradients of a batch as a step would and record what happened.
 
     Weights, buffers, gradients, random states and modes are restored.
     """
     recorder = _Recorder()
-    blocks = setup.family.blocks(setup.model)
+    blocks = state.family.blocks(state.model)
     with _counted_forwards(blocks) as calls, recorder:
-        saved_bytes = _measure_saved_bytes(setup, batch)
+        saved_bytes = _measure_saved_bytes(state, batch)
     # A dispatch mode disables compiled code, so compiled blocks run once more without recording.
     before = _compiled_runs(blocks)
     if any("program" in vars(block) for block in blocks):
-        saved_bytes = _measure_saved_bytes(setup, batch)
+        saved_bytes = _measure_saved_bytes(state, batch)
     pairs = zip(before, _compiled_runs(blocks), strict=True)
     return Probe(
         operators=recorder.operators,
@@ -54,26 +54,26 @@ def probe(setup: Setup, batch: Batch) -> Probe:
 
 
 def forward_backward(
-    setup: Setup, batch: Batch, watched: AbstractContextManager[Any] | None = None
+    state: TrainState, batch: Batch, watched: AbstractContextManager[Any] | None = None
 ) -> None:
     """Run one forward and backward pass as a step would and restore all state.
 
     The forward pass runs inside the context manager `watched`.
     """
-    with _restore_afterwards(setup.model, setup.device):
+    with _restore_afterwards(state.model, state.device):
         with watched or nullcontext():
-            with setup.precision.autocast(setup.device):
-                losses = setup.family.losses(setup.model, batch)
+            with state.precision.autocast(state.device):
+                losses = state.family.losses(state.model, batch)
             loss = torch.stack(list(losses.values())).sum()
         # No loss scaling: it would change the scaler's state and make no difference here.
         loss.backward()
 
 
-def _measure_saved_bytes(setup: Setup, batch: Batch) -> int:
+def _measure_saved_bytes(state: TrainState, batch: Batch) -> int:
     """Run a pass and return the bytes saved for its backward pass."""
-    saved = _SavedStorages(setup.model)
-    forward_backward(setup, batch, saved_tensors_hooks(saved.pack, saved.unpack))
-    blocks = setup.family.blocks(setup.model)
+    saved = _SavedStorages(state.model)
+    forward_backward(state, batch, saved_tensors_hooks(saved.pack, saved.unpack))
+    blocks = state.family.blocks(state.model)
     # Selective checkpointing caches results outside of autograd's saved tensors.
     return saved.num_bytes + sum(vars(block).get("kept_bytes", 0) for block in blocks)
 

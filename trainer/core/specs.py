@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from trainer.core.train_state import Probe, Setup
+    from trainer.core.train_state import Probe, TrainState
 
 Progress = Callable[[str, int, int], None]
 """Called as (phase, done, total) during long work before the first step."""
@@ -224,7 +224,7 @@ class OptimizerSpec:
 
 
 @dataclass(frozen=True)
-class State:
+class OptimizationStatus:
     """Whether an optimization is really active, as measured on the assembled model."""
 
     on: bool
@@ -252,11 +252,11 @@ class Optimization:
     exact: bool
     options: type
     unavailable: Callable[[Device], str | None]
-    apply: "Callable[[Setup, Any], None]"
-    state: "Callable[[Setup, Probe], State]"
+    apply: "Callable[[TrainState, Any], None]"
+    status: "Callable[[TrainState, Probe], OptimizationStatus]"
     default_on: bool = False
     refuse: Callable[[Device, Any], str | None] | None = None
-    finalize: "Callable[[Setup, Any, Callable[[Event], None]], None] | None" = None
+    finalize: "Callable[[TrainState, Any, Callable[[Event], None]], None] | None" = None
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ def _keep_weights() -> None:
 
 
 @dataclass
-class Setup:
+class TrainState:
     """Everything the loop needs; after assembly, training changes little but its tensors."""
 
     config: RunConfig
@@ -191,44 +191,44 @@ class Setup:
         }
 
 
-def has_other_weights(setup: Setup) -> bool:
+def has_other_weights(state: TrainState) -> bool:
     """Whether evaluation uses other weights than training: EMA, Schedule-Free's or merged LoRA."""
-    has_mode = setup.optimizer_spec.set_mode is not None
-    return setup.average is not None or has_mode or setup.has_lora
+    has_mode = state.optimizer_spec.set_mode is not None
+    return state.average is not None or has_mode or state.has_lora
 
 
 @contextmanager
-def evaluation_weights(setup: Setup) -> Iterator[None]:
+def evaluation_weights(state: TrainState) -> Iterator[None]:
     """Switch the model to evaluation mode and evaluation weights, and back bit for bit."""
-    with setup.fp32_weights():
-        was_training = setup.model.training
-        setup.model.eval()
+    with state.fp32_weights():
+        was_training = state.model.training
+        state.model.eval()
         try:
-            with _other_weights(setup):
+            with _other_weights(state):
                 yield
         finally:
-            setup.model.train(was_training)
+            state.model.train(was_training)
 
 
 @contextmanager
-def _other_weights(setup: Setup) -> Iterator[None]:
-    if not has_other_weights(setup):
+def _other_weights(state: TrainState) -> Iterator[None]:
+    if not has_other_weights(state):
         yield
         return
-    named = setup.model.named_parameters()
+    named = state.model.named_parameters()
     parameters = {name: value for name, value in named if value.requires_grad}
     # Copied, because Schedule-Free's own way back is an interpolation that loses precision.
     kept = {name: value.detach().clone() for name, value in parameters.items()}
-    if setup.optimizer_spec.set_mode is not None:
-        setup.optimizer_spec.set_mode(setup.optimizer, False)
-    if setup.average is not None:
-        _copy_into(parameters, setup.average)
+    if state.optimizer_spec.set_mode is not None:
+        state.optimizer_spec.set_mode(state.optimizer, False)
+    if state.average is not None:
+        _copy_into(parameters, state.average)
     try:
-        with setup.merged_lora():
+        with state.merged_lora():
             yield
     finally:
-        if setup.optimizer_spec.set_mode is not None:
-            setup.optimizer_spec.set_mode(setup.optimizer, True)
+        if state.optimizer_spec.set_mode is not None:
+            state.optimizer_spec.set_mode(state.optimizer, True)
         _copy_into(parameters, kept)
 
 

@@ -12,8 +12,8 @@ import torch
 from trainer.core.device import Device
 from trainer.core.errors import ConfigError
 from trainer.core.options import option
-from trainer.core.specs import Optimization, State
-from trainer.core.train_state import Precision, Probe, Setup
+from trainer.core.specs import Optimization, OptimizationStatus
+from trainer.core.train_state import Precision, Probe, TrainState
 from trainer.optimizations._core.half_weights import HalfWeights
 
 MASTER, STOCHASTIC = "master", "stochastic"
@@ -43,70 +43,72 @@ def unavailable(device: Device) -> str | None:
     )
 
 
-def apply(setup: Setup, options: Options) -> None:
+def apply(state: TrainState, options: Options) -> None:
     """Round the weights of linear and convolution layers; give the optimizer fp32 copies.
 
     Raises:
         ConfigError: another option is incompatible.
     """
-    _refuse_combinations(setup, options)
+    _refuse_combinations(state, options)
     is_stochastic = options.updates == STOCHASTIC
     half = HalfWeights(
-        setup.model,
+        state.model,
         is_stochastic=is_stochastic,
-        in_parts=setup.optimizer_spec.in_parts,
+        in_parts=state.optimizer_spec.in_parts,
         # Sums in bf16 would lose what later micro-steps add. Without masters, memory comes first.
-        exact_sums=not is_stochastic and setup.config.training.accumulate > 1,
-        seed=setup.config.training.seed,
+        exact_sums=not is_stochastic and state.config.training.accumulate > 1,
+        seed=state.config.training.seed,
     )
     # The optimizer is rebuilt, because it must hold the fp32 copies from the start.
-    assert setup.build_optimizer is not None
-    plainly = setup.build_optimizer
-    setup.precision = Precision(torch.bfloat16)
-    setup.fp32_weights, setup.upcast_weights, setup.master_weights = (
+    assert state.build_optimizer is not None
+    plainly = state.build_optimizer
+    state.precision = Precision(torch.bfloat16)
+    state.fp32_weights, state.upcast_weights, state.master_weights = (
         half.fp32_weights,
         half.upcast_weights,
         half.master_weights,
     )
-    setup.build_optimizer = lambda model: half.build(plainly, model)
-    setup.optimizer = setup.build_optimizer(setup.model)
+    state.build_optimizer = lambda model: half.build(plainly, model)
+    state.optimizer = state.build_optimizer(state.model)
 
 
-def _refuse_combinations(setup: Setup, options: Options) -> None:
-    mixed = setup.config.optimizations.get("mixed_precision", {})
+def _refuse_combinations(state: TrainState, options: Options) -> None:
+    mixed = state.config.optimizations.get("mixed_precision", {})
     if mixed.get("mode") == "fp16":
         raise ConfigError(
             "Weights in bf16 cannot be combined with mixed precision in fp16. Choose bf16 or auto "
             "there, or turn off one of the two."
         )
     # Schedule-Free computes x from y and z, so the errors of rounding y to bf16 would enter x.
-    if options.updates == STOCHASTIC and setup.optimizer_spec.set_mode is not None:
+    if options.updates == STOCHASTIC and state.optimizer_spec.set_mode is not None:
         raise ConfigError(
-            f"{setup.optimizer_spec.label} computes its average from the weights, which "
+            f"{state.optimizer_spec.label} computes its average from the weights, which "
             "stochastic rounding would blur. Set Updates to master, or choose another optimizer."
         )
 
 
-def state(setup: Setup, probe: Probe) -> State:
+def status(state: TrainState, probe: Probe) -> OptimizationStatus:
     """Report how many weights are in bf16, and what the optimizer updates instead."""
-    weights = list(setup.model.parameters())
+    weights = list(state.model.parameters())
     total = sum(value.numel() for value in weights)
     halves = {id(value): value for value in weights if value.dtype == torch.bfloat16}
     count = sum(value.numel() for value in halves.values())
     if count == 0:
-        return State(False, "all weights are in fp32")
-    held = [value for group in setup.optimizer.param_groups for value in group["params"]]
+        return OptimizationStatus(False, "all weights are in fp32")
+    held = [value for group in state.optimizer.param_groups for value in group["params"]]
     # Any bf16 weight in the optimizer would lose small updates, which is what this must prevent.
     num_plain = sum(id(value) in halves for value in held)
     if num_plain:
-        return State(False, f"the optimizer updates {num_plain} weights directly in bf16")
-    beside = sum(value.nbytes for value in setup.master_weights.values())
+        return OptimizationStatus(
+            False, f"the optimizer updates {num_plain} weights directly in bf16"
+        )
+    beside = sum(value.nbytes for value in state.master_weights.values())
     how = (
         f"fp32 masters of {beside / 2**20:,.1f} MiB"
         if beside
         else "no masters, stochastically rounded updates"
     )
-    return State(True, f"{count:,} of {total:,} weights in bf16, {how}")
+    return OptimizationStatus(True, f"{count:,} of {total:,} weights in bf16, {how}")
 
 
 OPTIMIZATION = Optimization(
@@ -120,5 +122,5 @@ OPTIMIZATION = Optimization(
     options=Options,
     unavailable=unavailable,
     apply=apply,
-    state=state,
+    status=status,
 )

@@ -26,8 +26,8 @@ from trainer.core.device import Device
 from trainer.core.events import Event, Notice, PhaseChanged
 from trainer.core.options import option
 from trainer.core.probe import forward_backward
-from trainer.core.specs import Optimization, State
-from trainer.core.train_state import Probe, Setup
+from trainer.core.specs import Optimization, OptimizationStatus
+from trainer.core.train_state import Probe, TrainState
 from trainer.core.types import Batch
 from trainer.data.features.cache import default_cache_folder
 from trainer.optimizations._core.blocks import compute_block
@@ -102,20 +102,20 @@ def refuse(device: Device, options: Options) -> str | None:
     return None
 
 
-def apply(setup: Setup, options: Options) -> None:
+def apply(state: TrainState, options: Options) -> None:
     """Give every block of the model the compiled form of its class's forward."""
     if options.mode == _GRAPHS:
-        prepare_graphs(setup)
-    _attach_programs(setup, options)
+        prepare_graphs(state)
+    _attach_programs(state, options)
 
 
-def _attach_programs(setup: Setup, options: Options) -> None:
+def _attach_programs(state: TrainState, options: Options) -> None:
     # Imported here because loading the compiler takes seconds.
     from trainer.optimizations._core.compiled_block import SharedProgram, compile_with_inductor
 
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_cache_folder()))
     programs: dict[type, SharedProgram] = {}
-    for block in setup.family.blocks(setup.model):
+    for block in state.family.blocks(state.model):
         kind = type(block)
         if kind not in programs:
             budget = _BUDGETS.get(str(getattr(block, "checkpointing", "")), 1.0)
@@ -137,15 +137,15 @@ def _forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return compute_block(self, *args, **kwargs)
 
 
-def finalize(setup: Setup, options: Options, emit: Callable[[Event], None]) -> None:
+def finalize(state: TrainState, options: Options, emit: Callable[[Event], None]) -> None:
     """Compile, measure, and keep the result if it pays; report the numbers either way."""
-    programs = _programs(setup)
-    batches = setup.train_batches.micro_batches(setup.first_step)
+    programs = _programs(state)
+    batches = state.train_batches.micro_batches(state.first_step)
     if not programs or not batches:
         return
     emit(PhaseChanged("Compiling the model"))
     try:
-        emit(_try_out(setup, options, batches, programs))
+        emit(_try_out(state, options, batches, programs))
     except torch.OutOfMemoryError:
         # Splitting batches that do not fit comes later, so this cannot be measured here.
         reason = "the first batch does not fit into memory"
@@ -188,29 +188,29 @@ def compile_cannot_pay(plain_s: float, steps: int, compile_s: float) -> str:
 
 
 def _try_out(
-    setup: Setup, options: Options, batches: list[Batch], programs: "list[SharedProgram]"
+    state: TrainState, options: Options, batches: list[Batch], programs: "list[SharedProgram]"
 ) -> Notice:
-    batch, steps = batches[0].to(setup.device), setup.last_step - setup.first_step + 1
+    batch, steps = batches[0].to(state.device), state.last_step - state.first_step + 1
     is_auto = options.when == "auto"
     _disable_all(programs, "being measured")
-    plain_s = _time_pass(setup, batch) * len(batches)
-    known = _read_seconds().get(_case(setup), _USUAL_COMPILE_S)
+    plain_s = _time_pass(state, batch) * len(batches)
+    known = _read_seconds().get(_case(state), _USUAL_COMPILE_S)
     reason = compile_cannot_pay(plain_s, steps, known) if is_auto else ""
     if reason:
         _disable_all(programs, reason)
         return Notice("info", f"The model is not compiled: {reason}.")
-    compile_s, compiled_s, failure = _compile_and_time(setup, batch, programs)
+    compile_s, compiled_s, failure = _compile_and_time(state, batch, programs)
     without = ""
     if failure and options.mode == _GRAPHS:
         without = f", without CUDA graphs: {failure}"
-        drop_graphs(setup)
-        _attach_programs(setup, replace(options, mode="default"))
-        programs = _programs(setup)
-        compile_s, compiled_s, failure = _compile_and_time(setup, batch, programs)
+        drop_graphs(state)
+        _attach_programs(state, replace(options, mode="default"))
+        programs = _programs(state)
+        compile_s, compiled_s, failure = _compile_and_time(state, batch, programs)
     if failure:
         remedy = "The run continues uncompiled. The log has the compiler's error."
         return Notice("warning", f"The model is not compiled: {failure}.", remedy)
-    _remember_seconds(_case(setup), compile_s)
+    _remember_seconds(_case(state), compile_s)
     gain = Gain(plain_s, compiled_s * len(batches), compile_s, steps)
     if is_auto and gain.compiled_s > _CLEARLY_FASTER * plain_s:
         _disable_all(programs, f"it is not faster here: {gain.describe()}")
@@ -219,7 +219,7 @@ def _try_out(
 
 
 def _compile_and_time(
-    setup: Setup, batch: Batch, programs: "list[SharedProgram]"
+    state: TrainState, batch: Batch, programs: "list[SharedProgram]"
 ) -> tuple[float, float, str]:
     """Return the compile time (s), the time of a compiled pass (s), and why it failed, if so."""
     from torch._dynamo.exc import TorchDynamoException
@@ -230,9 +230,9 @@ def _compile_and_time(
     started = time.perf_counter()
     failure, first_s, compiled_s = "", 0.0, 0.0
     try:
-        forward_backward(setup, batch)
+        forward_backward(state, batch)
         first_s = time.perf_counter() - started
-        compiled_s = _time_pass(setup, batch)
+        compiled_s = _time_pass(state, batch)
     except TorchDynamoException as error:
         failure = explain(error)
     except _errors_of_kernels() as error:
@@ -256,14 +256,14 @@ def _errors_of_kernels() -> tuple[type[Exception], ...]:
     return (*kinds, TritonError)
 
 
-def _time_pass(setup: Setup, batch: Batch) -> float:
+def _time_pass(state: TrainState, batch: Batch) -> float:
     """Return the seconds of a forward and backward pass: the faster of two after a warm-up."""
     seconds = []
     for _ in range(3):
         started = time.perf_counter()
-        forward_backward(setup, batch)
-        if setup.device.type == "cuda":
-            torch.cuda.synchronize(setup.device)
+        forward_backward(state, batch)
+        if state.device.type == "cuda":
+            torch.cuda.synchronize(state.device)
         seconds.append(time.perf_counter() - started)
     return min(seconds[1:])
 
@@ -273,30 +273,30 @@ def _disable_all(programs: "list[SharedProgram]", reason: str) -> None:
         program.disable(reason)
 
 
-def state(setup: Setup, probe: Probe) -> State:
+def status(state: TrainState, probe: Probe) -> OptimizationStatus:
     """Report how many blocks ran compiled, and how often they were recompiled."""
     num_blocks = len(probe.compiled_calls)
     if num_blocks == 0:
-        return State(False, "this model has no blocks to compile")
-    programs = _programs(setup)
+        return OptimizationStatus(False, "this model has no blocks to compile")
+    programs = _programs(state)
     if not programs:
-        return State(False, f"{num_blocks} blocks run uncompiled")
+        return OptimizationStatus(False, f"{num_blocks} blocks run uncompiled")
     resting = [program.disabled_reason for program in programs if program.disabled_reason]
     if resting:
-        return State(False, resting[0])
+        return OptimizationStatus(False, resting[0])
     num_compiled = sum(calls > 0 for calls in probe.compiled_calls)
     num_again = sum(program.num_graphs for program in programs) - len(programs)
     again = f", recompiled {num_again} times" if num_again > 0 else ""
     detail = f"{num_compiled} of {num_blocks} blocks ran compiled{again}"
     is_on = num_compiled == num_blocks
     if any(program.records for program in programs):
-        detail += f"; {describe_graphs(setup)}"
-        is_on = is_on and count_graphs(setup.device)[0] > 0
-    return State(is_on, detail)
+        detail += f"; {describe_graphs(state)}"
+        is_on = is_on and count_graphs(state.device)[0] > 0
+    return OptimizationStatus(is_on, detail)
 
 
-def _programs(setup: Setup) -> "list[SharedProgram]":
-    found = [vars(block).get("program") for block in setup.family.blocks(setup.model)]
+def _programs(state: TrainState) -> "list[SharedProgram]":
+    found = [vars(block).get("program") for block in state.family.blocks(state.model)]
     return list(dict.fromkeys(program for program in found if program is not None))
 
 
@@ -304,8 +304,8 @@ def _cache_folder() -> Path:
     return default_cache_folder() / "compiled"
 
 
-def _case(setup: Setup) -> str:
-    return f"{setup.family.name} on {setup.machine.name}, torch {torch.__version__}"
+def _case(state: TrainState) -> str:
+    return f"{state.family.name} on {state.machine.name}, torch {torch.__version__}"
 
 
 def _read_seconds() -> dict[str, float]:
@@ -341,7 +341,7 @@ OPTIMIZATION = Optimization(
     options=Options,
     unavailable=unavailable,
     apply=apply,
-    state=state,
+    status=status,
     refuse=refuse,
     finalize=finalize,
 )

@@ -10,8 +10,8 @@ import torch
 
 from trainer.core.device import Device
 from trainer.core.options import option
-from trainer.core.specs import Optimization, State
-from trainer.core.train_state import Probe, Setup
+from trainer.core.specs import Optimization, OptimizationStatus
+from trainer.core.train_state import Probe, TrainState
 
 
 @dataclass(frozen=True)
@@ -36,24 +36,26 @@ def unavailable(device: Device) -> str | None:
     return None
 
 
-def apply(setup: Setup, options: Options) -> None:
+def apply(state: TrainState, options: Options) -> None:
     """Set torch's flags for this process."""
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.benchmark_limit = options.candidates
 
 
-def state(setup: Setup, probe: Probe) -> State:
+def status(state: TrainState, probe: Probe) -> OptimizationStatus:
     """Report whether kernels are timed, and for how many convolutions per pass."""
-    reason = unavailable(setup.machine)
+    reason = unavailable(state.machine)
     if reason is not None:
-        return State(False, reason)
+        return OptimizationStatus(False, reason)
     # Counted from the operators of a real pass, since a model may have no convolutions at all.
     num = sum(count for name, count in probe.operators.items() if "convolution" in name)
     if not num:
-        return State(False, "this model computes no convolutions")
+        return OptimizationStatus(False, "this model computes no convolutions")
     if not torch.backends.cudnn.benchmark:
-        return State(False, f"{num} convolutions with the kernels that cuDNN chose")
-    return State(True, f"{num} convolutions per pass with the fastest of the timed kernels")
+        return OptimizationStatus(False, f"{num} convolutions with the kernels that cuDNN chose")
+    return OptimizationStatus(
+        True, f"{num} convolutions per pass with the fastest of the timed kernels"
+    )
 
 
 OPTIMIZATION = Optimization(
@@ -67,5 +69,5 @@ OPTIMIZATION = Optimization(
     options=Options,
     unavailable=unavailable,
     apply=apply,
-    state=state,
+    status=status,
 )

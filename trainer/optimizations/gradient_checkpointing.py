@@ -23,8 +23,8 @@ from torch.utils.checkpoint import (
 
 from trainer.core.device import Device
 from trainer.core.options import option
-from trainer.core.specs import Optimization, State
-from trainer.core.train_state import Probe, Setup
+from trainer.core.specs import Optimization, OptimizationStatus
+from trainer.core.train_state import Probe, TrainState
 from trainer.optimizations._core.blocks import compute_block, is_compiled
 
 
@@ -46,34 +46,34 @@ def unavailable(device: Device) -> str | None:
     return None
 
 
-def apply(setup: Setup, options: Options) -> None:
+def apply(state: TrainState, options: Options) -> None:
     """Make every block drop its activations and recompute them in the backward pass."""
-    for block in setup.family.blocks(setup.model):
+    for block in state.family.blocks(state.model):
         block.checkpointing = options.level  # type: ignore[assignment]
         # A bound method, not a closure over the block, so that a copied model uses its own blocks.
         block.forward = types.MethodType(_checkpointed_forward, block)
 
 
-def state(setup: Setup, probe: Probe) -> State:
+def status(state: TrainState, probe: Probe) -> OptimizationStatus:
     """Report how many blocks were recomputed in the backward pass, and how much memory was kept.
 
     A block that is recomputed runs its forward twice, at every level.
     """
-    blocks = setup.family.blocks(setup.model)
+    blocks = state.family.blocks(state.model)
     if not blocks:
-        return State(False, "this model has no blocks to checkpoint")
+        return OptimizationStatus(False, "this model has no blocks to checkpoint")
     level = getattr(blocks[0], "checkpointing", "none")
     kept = f"{probe.saved_bytes / 2**20:.1f} MiB kept for the backward pass"
     pairs = list(zip(blocks, probe.block_calls, probe.compiled_calls, strict=True))
     num_inside = sum(_is_checkpointed_inside(block) and compiled for block, _, compiled in pairs)
     if num_inside == len(blocks):
-        return State(True, f"{level}, inside {num_inside} compiled blocks, {kept}")
+        return OptimizationStatus(True, f"{level}, inside {num_inside} compiled blocks, {kept}")
     # Counted by the probe in one forward and backward pass.
     num_twice = sum(calls == 2 for calls in probe.block_calls)
     products = sum(int(getattr(block, "kept_bytes", 0)) for block in blocks)
     part = f" ({products / 2**20:.1f} MiB of them products with weights)" if products else ""
     detail = f"{level}: {num_twice} of {len(blocks)} blocks computed twice, {kept}{part}"
-    return State(num_twice == len(blocks), detail)
+    return OptimizationStatus(num_twice == len(blocks), detail)
 
 
 def _checkpointed_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -187,5 +187,5 @@ OPTIMIZATION = Optimization(
     options=Options,
     unavailable=unavailable,
     apply=apply,
-    state=state,
+    status=status,
 )

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from trainer.core.device import Device
 from trainer.core.errors import ConfigError
 from trainer.core.options import option
-from trainer.core.specs import Optimization, State
-from trainer.core.train_state import Probe, Setup
+from trainer.core.specs import Optimization, OptimizationStatus
+from trainer.core.train_state import Probe, TrainState
 from trainer.models._layers.attention import SelfAttention
 from trainer.models._layers.gpt2 import InputMajorLinear
 
@@ -73,28 +73,28 @@ def unavailable(device: Device) -> str | None:
     return None
 
 
-def apply(setup: Setup, options: Options) -> None:
+def apply(state: TrainState, options: Options) -> None:
     """Freeze the model and add adapters to its linear layers.
 
     Raises:
         ConfigError: the model has no linear layers to adapt.
     """
-    layers = _linear_layers(setup, options.target)
+    layers = _linear_layers(state, options.target)
     if not layers:
         raise ConfigError(
-            f"LoRA finds no linear layers in {setup.family.label} ({options.target}). Choose "
+            f"LoRA finds no linear layers in {state.family.label} ({options.target}). Choose "
             "other layers, or train without LoRA."
         )
-    setup.model.requires_grad_(False)
+    state.model.requires_grad_(False)
     for layer in layers:
         _adapt(layer, options)
     if options.train_embeddings:
-        for module in setup.model.modules():
+        for module in state.model.modules():
             if isinstance(module, nn.Embedding):
                 module.requires_grad_(True)
-    setup.merged_lora = functools.partial(merged, setup.model)
-    setup.has_lora = True
-    setup.train_other_weights()
+    state.merged_lora = functools.partial(merged, state.model)
+    state.has_lora = True
+    state.train_other_weights()
 
 
 @contextmanager
@@ -194,10 +194,10 @@ def _adapt(layer: nn.Module, options: Options) -> None:
     layer.is_merged = False  # type: ignore[assignment]
 
 
-def _linear_layers(setup: Setup, target: str) -> list[nn.Module]:
-    blocks = setup.family.blocks(setup.model)
+def _linear_layers(state: TrainState, target: str) -> list[nn.Module]:
+    blocks = state.family.blocks(state.model)
     if target == "model":
-        roots = [setup.model]
+        roots = [state.model]
     elif target == "blocks":
         roots = blocks
     else:
@@ -211,31 +211,33 @@ def _adapted_layers(model: nn.Module) -> list[_Adapted]:
     return [module for module in model.modules() if isinstance(module, _Adapted)]
 
 
-def state(setup: Setup, probe: Probe) -> State:
+def status(state: TrainState, probe: Probe) -> OptimizationStatus:
     """Report how many layers have adapters, whether the rest is frozen, and what that saves."""
-    layers = _adapted_layers(setup.model)
+    layers = _adapted_layers(state.model)
     if not layers:
-        return State(False, "all weights are trained directly")
+        return OptimizationStatus(False, "all weights are trained directly")
     # A weight that trains beside its adapters would make the run a full fine-tune.
     num_free = sum(layer.weight.requires_grad for layer in layers)
     if num_free:
-        return State(False, f"{num_free} of {len(layers)} adapted layers train their weights too")
-    trained = setup.trained_weights().values()
-    held = [value for group in setup.optimizer.param_groups for value in group["params"]]
+        return OptimizationStatus(
+            False, f"{num_free} of {len(layers)} adapted layers train their weights too"
+        )
+    trained = state.trained_weights().values()
+    held = [value for group in state.optimizer.param_groups for value in group["params"]]
     if len(held) != len(trained):
-        return State(False, "the optimizer does not hold the trained weights")
+        return OptimizationStatus(False, "the optimizer does not hold the trained weights")
     adapters = sum(layer.lora_down.numel() + layer.lora_up.numel() for layer in layers)
-    whole = sum(value.numel() for value in setup.model.parameters()) - adapters
+    whole = sum(value.numel() for value in state.model.parameters()) - adapters
     few = sum(value.numel() for value in trained)
     # 4 bytes for a gradient in fp32, plus the optimizer's state.
-    bytes_each = 4 + setup.optimizer_spec.state_bytes
+    bytes_each = 4 + state.optimizer_spec.state_bytes
     mib = [round(count * bytes_each / 2**20, 1) for count in (few, whole)]
     detail = (
         f"{len(layers)} layers with adapters of rank {layers[0].lora_down.shape[0]}: {few:,} of "
         f"{whole:,} weights are trained; gradients and optimizer state take {mib[0]:,} instead of "
         f"{mib[1]:,} MiB"
     )
-    return State(True, detail)
+    return OptimizationStatus(True, detail)
 
 
 OPTIMIZATION = Optimization(
@@ -249,5 +251,5 @@ OPTIMIZATION = Optimization(
     options=Options,
     unavailable=unavailable,
     apply=apply,
-    state=state,
+    status=status,
 )

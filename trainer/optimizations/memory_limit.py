@@ -6,8 +6,8 @@ import torch
 
 from trainer.core.device import Device
 from trainer.core.options import option
-from trainer.core.specs import Optimization, State
-from trainer.core.train_state import Probe, Setup
+from trainer.core.specs import Optimization, OptimizationStatus
+from trainer.core.train_state import Probe, TrainState
 
 
 @dataclass(frozen=True)
@@ -31,23 +31,23 @@ def unavailable(device: Device) -> str | None:
     return None
 
 
-def apply(setup: Setup, options: Options) -> None:
+def apply(state: TrainState, options: Options) -> None:
     """Make PyTorch's allocator refuse allocations beyond the share."""
     # The fraction is of the total memory and applies to this process only; memory that the driver
     # and libraries allocate outside PyTorch's allocator is not covered.
-    torch.cuda.set_per_process_memory_fraction(options.share, setup.machine.index)
+    torch.cuda.set_per_process_memory_fraction(options.share, state.machine.index)
 
 
-def state(setup: Setup, probe: Probe) -> State:
+def status(state: TrainState, probe: Probe) -> OptimizationStatus:
     """Report the limit that PyTorch's allocator has."""
-    reason = unavailable(setup.machine)
+    reason = unavailable(state.machine)
     if reason is not None:
-        return State(False, reason)
-    share = torch.cuda.get_per_process_memory_fraction(setup.machine.index)
+        return OptimizationStatus(False, reason)
+    share = torch.cuda.get_per_process_memory_fraction(state.machine.index)
     if share >= 1.0:
-        return State(False, f"all {setup.machine.memory_gib:.1f} GiB may be used")
-    limit = share * setup.machine.memory_gib
-    return State(True, f"at most {limit:.1f} of {setup.machine.memory_gib:.1f} GiB")
+        return OptimizationStatus(False, f"all {state.machine.memory_gib:.1f} GiB may be used")
+    limit = share * state.machine.memory_gib
+    return OptimizationStatus(True, f"at most {limit:.1f} of {state.machine.memory_gib:.1f} GiB")
 
 
 OPTIMIZATION = Optimization(
@@ -60,5 +60,5 @@ OPTIMIZATION = Optimization(
     options=Options,
     unavailable=unavailable,
     apply=apply,
-    state=state,
+    status=status,
 )

@@ -7,8 +7,8 @@ from torch.amp.grad_scaler import GradScaler
 
 from trainer.core.device import Device
 from trainer.core.options import option
-from trainer.core.specs import Optimization, State
-from trainer.core.train_state import Precision, Probe, Setup
+from trainer.core.specs import Optimization, OptimizationStatus
+from trainer.core.train_state import Precision, Probe, TrainState
 
 _HALF_TYPES = {"bfloat16": "bf16", "float16": "fp16"}
 
@@ -49,30 +49,30 @@ def refuse(device: Device, options: Options) -> str | None:
     return None
 
 
-def apply(setup: Setup, options: Options) -> None:
+def apply(state: TrainState, options: Options) -> None:
     """Run the forward pass under autocast, with loss scaling for fp16."""
     mode = options.mode
     if mode == "auto":
-        mode = "bf16" if setup.machine.has_bf16 else "fp16"
+        mode = "bf16" if state.machine.has_bf16 else "fp16"
     # bf16 has the exponent range of fp32, so gradients do not underflow and need no scaling.
     if mode == "bf16":
-        setup.precision = Precision(torch.bfloat16)
+        state.precision = Precision(torch.bfloat16)
     else:
-        setup.precision = Precision(torch.float16, GradScaler(setup.machine.kind))
+        state.precision = Precision(torch.float16, GradScaler(state.machine.kind))
 
 
-def state(setup: Setup, probe: Probe) -> State:
+def status(state: TrainState, probe: Probe) -> OptimizationStatus:
     """Report the actual dtype of the operands of matrix products and convolutions."""
     total = sum(probe.matmul_dtypes.values())
     counts = {short: probe.matmul_dtypes[name] for name, short in _HALF_TYPES.items()}
     short, count = max(counts.items(), key=lambda item: item[1])
     if count == 0:
         kinds = ", ".join(sorted(probe.matmul_dtypes)) or "no matrix products"
-        return State(False, f"operands of matrix products: {kinds}")
-    scaled = ", loss scaled" if setup.precision.scaler.is_enabled() else ""
+        return OptimizationStatus(False, f"operands of matrix products: {kinds}")
+    scaled = ", loss scaled" if state.precision.scaler.is_enabled() else ""
     detail = f"{count} of {total} operands of matrix products in {short}{scaled}"
     # Some layers stay in fp32 on purpose, so this asks for a majority only.
-    return State(count > total / 2, detail)
+    return OptimizationStatus(count > total / 2, detail)
 
 
 OPTIMIZATION = Optimization(
@@ -85,6 +85,6 @@ OPTIMIZATION = Optimization(
     options=Options,
     unavailable=unavailable,
     apply=apply,
-    state=state,
+    status=status,
     refuse=refuse,
 )

@@ -11,8 +11,8 @@ import torch
 
 from trainer.core.device import Device
 from trainer.core.options import option
-from trainer.core.specs import Optimization, State
-from trainer.core.train_state import Probe, Setup
+from trainer.core.specs import Optimization, OptimizationStatus
+from trainer.core.train_state import Probe, TrainState
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _WORKSPACES = (":4096:8", ":16:8")
@@ -44,7 +44,7 @@ def unavailable(device: Device) -> str | None:
     return None
 
 
-def apply(setup: Setup, options: Options) -> None:
+def apply(state: TrainState, options: Options) -> None:
     """Set torch's flags for this process."""
     # cuBLAS reads this at its first matrix product, which has not happened yet.
     if os.environ.get(_WORKSPACE) not in _WORKSPACES:
@@ -59,7 +59,7 @@ def apply(setup: Setup, options: Options) -> None:
     torch.set_num_threads(options.threads or torch.get_num_threads())
 
 
-def state(setup: Setup, probe: Probe) -> State:
+def status(state: TrainState, probe: Probe) -> OptimizationStatus:
     """Report torch's flags, which other optimizations may have changed."""
     missing = [
         words
@@ -72,10 +72,10 @@ def state(setup: Setup, probe: Probe) -> State:
         if not is_set
     ]
     if missing:
-        return State(False, ", ".join(missing))
+        return OptimizationStatus(False, ", ".join(missing))
     is_strict = not torch.is_deterministic_algorithms_warn_only_enabled()
     kernels = "reproducible kernels only" if is_strict else "reproducible kernels where available"
-    return State(is_strict, f"{kernels}, threads: {torch.get_num_threads()}")
+    return OptimizationStatus(is_strict, f"{kernels}, threads: {torch.get_num_threads()}")
 
 
 OPTIMIZATION = Optimization(
@@ -89,5 +89,5 @@ OPTIMIZATION = Optimization(
     options=Options,
     unavailable=unavailable,
     apply=apply,
-    state=state,
+    status=status,
 )

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.core.device import Device
-from trainer.core.specs import Optimization, State
-from trainer.core.train_state import Probe, Setup
+from trainer.core.specs import Optimization, OptimizationStatus
+from trainer.core.train_state import Probe, TrainState
 
 _BACKENDS = {
     "flash_attention_for_cpu": "flash (CPU)",
@@ -26,31 +26,35 @@ def unavailable(device: Device) -> str | None:
     return None
 
 
-def apply(setup: Setup, options: Options) -> None:
+def apply(state: TrainState, options: Options) -> None:
     """Switch every attention layer of the model to the fused kernels."""
-    for layer in _attention_layers(setup):
+    for layer in _attention_layers(state):
         layer.use_sdpa = True
 
 
-def state(setup: Setup, probe: Probe) -> State:
+def status(state: TrainState, probe: Probe) -> OptimizationStatus:
     """Report which fused kernels ran."""
-    layers = _attention_layers(setup)
+    layers = _attention_layers(state)
     if not layers:
-        return State(False, "this model has no attention")
+        return OptimizationStatus(False, "this model has no attention")
     kernels = _kernels_seen(probe.operators)
     if any(layer.runs_in_rows for layer in layers):
         # PyTorch has no fused CPU kernel for attention with dropout, so those layers go by rows.
         kernels.append("blocks of rows")
     num_plain = sum(not layer.use_sdpa for layer in layers)
     if num_plain:
-        return State(False, f"{num_plain} of {len(layers)} attention layers use no fused kernel")
+        return OptimizationStatus(
+            False, f"{num_plain} of {len(layers)} attention layers use no fused kernel"
+        )
     if not kernels:
-        return State(False, "PyTorch has no fused kernel for these shapes and used plain attention")
-    return State(True, f"{len(layers)} attention layers, kernel: {', '.join(kernels)}")
+        return OptimizationStatus(
+            False, "PyTorch has no fused kernel for these shapes and used plain attention"
+        )
+    return OptimizationStatus(True, f"{len(layers)} attention layers, kernel: {', '.join(kernels)}")
 
 
-def _attention_layers(setup: Setup) -> list[Any]:
-    return [module for module in setup.model.modules() if hasattr(module, "use_sdpa")]
+def _attention_layers(state: TrainState) -> list[Any]:
+    return [module for module in state.model.modules() if hasattr(module, "use_sdpa")]
 
 
 def _kernels_seen(operators: Counter[str]) -> list[str]:
@@ -75,5 +79,5 @@ OPTIMIZATION = Optimization(
     options=Options,
     unavailable=unavailable,
     apply=apply,
-    state=state,
+    status=status,
 )

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 
 from trainer.core.device import Device
-from trainer.core.specs import Optimization, State
-from trainer.core.train_state import Probe, Setup
+from trainer.core.specs import Optimization, OptimizationStatus
+from trainer.core.train_state import Probe, TrainState
 
 
 @dataclass(frozen=True)
@@ -23,23 +23,23 @@ def unavailable(device: Device) -> str | None:
     return None
 
 
-def apply(setup: Setup, options: Options) -> None:
+def apply(state: TrainState, options: Options) -> None:
     """Set torch's flags for this process."""
     # The older flags: torch.compile reads them, and torch refuses to mix them with the newer ones.
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = True
 
 
-def state(setup: Setup, probe: Probe) -> State:
+def status(state: TrainState, probe: Probe) -> OptimizationStatus:
     """Report torch's flags, on a device that obeys them."""
-    reason = unavailable(setup.machine)
+    reason = unavailable(state.machine)
     if reason is not None:
-        return State(False, reason)
+        return OptimizationStatus(False, reason)
     # "medium" allows bf16 for internal products as well; it counts as TF32 here.
     precision = torch.get_float32_matmul_precision()
     convolutions = "TF32" if torch.backends.cudnn.allow_tf32 else "fp32"
     products = "TF32" if precision in ("high", "medium") else "fp32"
-    return State(
+    return OptimizationStatus(
         products == convolutions == "TF32",
         f"fp32 matrix products in {products}, convolutions in {convolutions}",
     )
@@ -55,5 +55,5 @@ OPTIMIZATION = Optimization(
     options=Options,
     unavailable=unavailable,
     apply=apply,
-    state=state,
+    status=status,
 )

@@ -23,7 +23,7 @@ from trainer.config.resolve import find_base_lr, resolve
 from trainer.core.errors import ConfigError, MissingDependency, RunExists
 from trainer.core.events import Event
 from trainer.core.run_config import RunConfig
-from trainer.core.train_state import Setup, World
+from trainer.core.train_state import TrainState, World
 from trainer.training.assemble import assemble, check_before_start
 from trainer.training.loop import seed_step, train_step
 
@@ -86,18 +86,18 @@ def find_rate(
     with tempfile.TemporaryDirectory(prefix="timbre-rates-") as name:
         folder = Path(name)
         (folder / "checkpoints").mkdir()
-        setup = assemble(folder, _plain(config, num_steps), world=World(), emit=emit)
+        state = assemble(folder, _plain(config, num_steps), world=World(), emit=emit)
         try:
-            losses, changes = measure_rates(setup, rates, progress)
+            losses, changes = measure_rates(state, rates, progress)
         finally:
-            setup.train_batches.close()
-            if setup.val_batches is not None:
-                setup.val_batches.close()
+            state.train_batches.close()
+            if state.val_batches is not None:
+                state.val_batches.close()
     return suggest_rate(config.optimizer.name, rates[: len(losses)], losses, changes)
 
 
 def measure_rates(
-    setup: Setup, rates: np.ndarray, progress: Progress = lambda done, total: None
+    state: TrainState, rates: np.ndarray, progress: Progress = lambda done, total: None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Train one step at each rate until the loss diverges; changes the model of `setup`.
 
@@ -109,12 +109,12 @@ def measure_rates(
         The losses, and their change against the initial weights; both (steps done,).
     """
     total = 2 * len(rates)
-    untrained = _losses_of_initial_weights(setup, len(rates), lambda done: progress(done, total))
-    setup.base_lr, setup.lr_factor = 1.0, lambda step: float(rates[step - 1])
+    untrained = _losses_of_initial_weights(state, len(rates), lambda done: progress(done, total))
+    state.base_lr, state.lr_factor = 1.0, lambda step: float(rates[step - 1])
     losses: list[float] = []
     smooth, weight = 0.0, 0.0
     for step in range(1, len(rates) + 1):
-        metrics = train_step(setup, step)
+        metrics = train_step(state, step)
         losses.append(sum(float(metrics[name]) for name in metrics if name != "grad_norm"))
         # `weight` corrects the bias of a running mean that starts at zero, as in Adam.
         smooth = _MEMORY * smooth + (1 - _MEMORY) * (losses[-1] - untrained[step - 1])
@@ -244,22 +244,22 @@ def _plain(config: RunConfig, num_steps: int) -> RunConfig:
 
 @torch.no_grad()
 def _losses_of_initial_weights(
-    setup: Setup, num_steps: int, told: Callable[[int], None]
+    state: TrainState, num_steps: int, told: Callable[[int], None]
 ) -> np.ndarray:
     """Return the loss of every step's batches without training, (steps,); restores the model."""
     # Layers such as BatchNorm change their buffers in a forward pass even without gradients.
-    kept = {name: value.clone() for name, value in setup.model.state_dict().items()}
+    kept = {name: value.clone() for name, value in state.model.state_dict().items()}
     losses = []
     for step in range(1, num_steps + 1):
-        seed_step(setup, step)
-        total = torch.zeros((), device=setup.device)
-        for host_batch in setup.train_batches.micro_batches(step):
-            with setup.precision.autocast(setup.device):
-                parts = setup.family.losses(setup.model, host_batch.to(setup.device))
+        seed_step(state, step)
+        total = torch.zeros((), device=state.device)
+        for host_batch in state.train_batches.micro_batches(step):
+            with state.precision.autocast(state.device):
+                parts = state.family.losses(state.model, host_batch.to(state.device))
             total = total + torch.stack(list(parts.values())).sum().float()
         losses.append(total)
         told(step)
-    setup.model.load_state_dict(kept)
+    state.model.load_state_dict(kept)
     return torch.stack(losses).double().cpu().numpy()
 
 

@@ -17,7 +17,7 @@ from torch.autograd.graph import _engine_run_backward
 from trainer.config.resolve import Entries, resolve
 from trainer.core.device import Device
 from trainer.core.run_config import RunConfig
-from trainer.core.train_state import Setup, World
+from trainer.core.train_state import TrainState, World
 from trainer.core.types import Batch, Clip
 from trainer.data.features.dataset import Dataset
 from trainer.profiling.cuda_allocator import CudaSemantics
@@ -29,7 +29,7 @@ from trainer.profiling.synthetic_batches import (
     make_synthetic_clips,
     synthetic_spec_of,
 )
-from trainer.training.assemble import build_setup, choose_device
+from trainer.training.assemble import build_train_state, choose_device
 
 GIB = 1024**3
 # These stages set up the process or replace the graph, which fake tensors do not allow. Without
@@ -104,47 +104,47 @@ def count_step(
     seen = [pair for pair in entries.optimizations if pair[0].stage not in _UNSEEN_STAGES]
     left_out = [pair[0].name for pair in entries.optimizations if pair[0].stage in _UNSEEN_STAGES]
     with FakeTensorMode() as fake:
-        setup = _build(config, entries, dataset, machine)
+        state = _build(config, entries, dataset, machine)
         for optimization, options in seen:
-            optimization.apply(setup, options)
+            optimization.apply(state, options)
         tensors = {
-            name: _place(fake.from_tensor(value), setup.device)
+            name: _place(fake.from_tensor(value), state.device)
             for name, value in batch.tensors.items()
         }
-        held = [*setup.model.parameters(), *setup.model.buffers(), *(setup.average or {}).values()]
-        held += setup.master_weights.values()
+        held = [*state.model.parameters(), *state.model.buffers(), *(state.average or {}).values()]
+        held += state.master_weights.values()
         with ExitStack() as stack:
             if device.kind == "cuda":
-                is_autocast = setup.precision.autocast_dtype is not None
+                is_autocast = state.precision.autocast_dtype is not None
                 stack.enter_context(CudaSemantics(is_autocast=is_autocast))
             stack.enter_context(live)
             for value in [*held, *tensors.values()]:
                 live.track(value)
             weights = live.now_bytes
             # One update before counting, so that the optimizer state exists during the step.
-            is_stepping = _make_state(setup)
+            is_stepping = _make_state(state)
             optimizer = live.now_bytes - weights
             live.restart_peak()
             with counter:
-                _micro_step(setup, replace(batch, tensors=tensors))
+                _micro_step(state, replace(batch, tensors=tensors))
             # From the second micro-step on, gradients exist during the forward pass too.
             if config.training.accumulate > 1:
-                _micro_step(setup, replace(batch, tensors=tensors))
+                _micro_step(state, replace(batch, tensors=tensors))
             if is_stepping:
-                torch.nn.utils.clip_grad_norm_(setup.model.parameters(), 1.0)
+                torch.nn.utils.clip_grad_norm_(state.model.parameters(), 1.0)
                 with FakeScalars():
-                    setup.optimizer.step()
+                    state.optimizer.step()
         if not is_stepping:
             # The optimizer could not run on fake tensors; its spec states its bytes per weight.
-            optimizer = round(setup.optimizer_spec.state_bytes * _count_trained(setup))
+            optimizer = round(state.optimizer_spec.state_bytes * _count_trained(state))
             live.peak_bytes += optimizer
-        return _sum_up(setup, live.peak_bytes, weights, optimizer, counter.flops, tuple(left_out))
+        return _sum_up(state, live.peak_bytes, weights, optimizer, counter.flops, tuple(left_out))
 
 
-def _build(config: RunConfig, entries: Entries, dataset: Dataset, machine: Device) -> Setup:
+def _build(config: RunConfig, entries: Entries, dataset: Dataset, machine: Device) -> TrainState:
     with torch.device(machine.torch_name):
         model = synthetic_spec_of(entries).network(entries.family_options, dataset.corpus.facts)
-    return build_setup(
+    return build_train_state(
         Path("."), config, entries, dataset, model=model, machine=machine, world=World()
     )
 
@@ -154,9 +154,9 @@ def _place(value: torch.Tensor, device: torch.device) -> torch.Tensor:
     return value.to(device)
 
 
-def _micro_step(setup: Setup, batch: Batch) -> None:
-    with setup.precision.autocast(setup.device):
-        losses = setup.family.losses(setup.model, batch)
+def _micro_step(state: TrainState, batch: Batch) -> None:
+    with state.precision.autocast(state.device):
+        losses = state.family.losses(state.model, batch)
     loss = torch.stack(list(losses.values())).sum()
     # The same as `loss.backward()`, but with the CUDA imitation active. A torch function mode is
     # disabled inside the functions that it intercepts, so through the method checkpointed blocks
@@ -167,44 +167,49 @@ def _micro_step(setup: Setup, batch: Batch) -> None:
     )  # fmt: skip
 
 
-def _make_state(setup: Setup) -> bool:
+def _make_state(state: TrainState) -> bool:
     """Let the optimizer create its state; return False if it cannot do so on fake tensors."""
-    for value in _trained(setup):
+    for value in _trained(state):
         value.grad = torch.empty_like(value, dtype=value.grad_dtype)
     try:
         with FakeScalars():
-            setup.optimizer.step()
+            state.optimizer.step()
     except RuntimeError:
         # It read the contents of a tensor by another way than `item`, which is answered for it.
-        setup.optimizer.state.clear()
+        state.optimizer.state.clear()
         return False
     finally:
-        setup.optimizer.zero_grad(set_to_none=True)
+        state.optimizer.zero_grad(set_to_none=True)
     return True
 
 
-def _trained(setup: Setup) -> list[torch.nn.Parameter]:
-    return [value for value in setup.model.parameters() if value.requires_grad]
+def _trained(state: TrainState) -> list[torch.nn.Parameter]:
+    return [value for value in state.model.parameters() if value.requires_grad]
 
 
-def _count_trained(setup: Setup) -> int:
-    return sum(value.numel() for value in _trained(setup))
+def _count_trained(state: TrainState) -> int:
+    return sum(value.numel() for value in _trained(state))
 
 
 def _sum_up(
-    setup: Setup, peak: int, weights: int, optimizer: int, flops: float, left_out: tuple[str, ...]
+    state: TrainState,
+    peak: int,
+    weights: int,
+    optimizer: int,
+    flops: float,
+    left_out: tuple[str, ...],
 ) -> Estimate:
-    average = sum(value.nbytes for value in (setup.average or {}).values())
+    average = sum(value.nbytes for value in (state.average or {}).values())
     return Estimate(
         peak=peak,
         weights=weights - average,
-        gradients=sum(value.numel() * _bits(value) // 8 for value in _trained(setup)),
+        gradients=sum(value.numel() * _bits(value) // 8 for value in _trained(state)),
         optimizer=optimizer,
         average=average,
         working=peak - weights - optimizer,  # `weights` still includes the average here
         flops=flops,
-        parameters=sum(value.numel() for value in setup.model.parameters()),
-        trained=_count_trained(setup),
+        parameters=sum(value.numel() for value in state.model.parameters()),
+        trained=_count_trained(state),
         left_out=left_out,
     )
 

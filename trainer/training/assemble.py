@@ -1,4 +1,4 @@
-"""Build the `Setup` of a run: load model and data, apply optimizations, restore a checkpoint."""
+"""Build the `TrainState` of a run: load model and data, apply optimizations, restore a checkpoint."""
 
 import functools
 import random
@@ -38,7 +38,7 @@ from trainer.core.options import build_options, to_values
 from trainer.core.registry import discover
 from trainer.core.run_config import RunConfig, parse_interval
 from trainer.core.specs import Optimization
-from trainer.core.train_state import Cadence, Probe, Setup, World
+from trainer.core.train_state import Cadence, Probe, TrainState, World
 from trainer.data.features.dataset import Dataset, Emit, make_batches, prepare_dataset
 from trainer.optimizers._core.param_groups import param_groups
 from trainer.training.distributed import main_first
@@ -74,7 +74,7 @@ def take_device(wanted: str, local_rank: int = 0) -> Device:
     return machine
 
 
-def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Setup:
+def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> TrainState:
     """Build the Setup of a run folder, restored from its latest checkpoint if it has one.
 
     Raises:
@@ -96,10 +96,12 @@ def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Se
     silence = family.silent(model) if family.silent is not None else ""
     if silence:
         emit(Notice("info", silence))
-    setup = build_setup(folder, config, entries, dataset, model=model, machine=machine, world=world)
+    train_state = build_train_state(
+        folder, config, entries, dataset, model=model, machine=machine, world=world
+    )
     # `resolve` sorted them by stage: precision before compile, for example.
     for optimization, options in entries.optimizations:
-        optimization.apply(setup, options)
+        optimization.apply(train_state, options)
     saved = folder / "checkpoints"
     if world.is_main:
         clean_leftovers(saved)
@@ -109,25 +111,25 @@ def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Se
     for complaint in complaints:
         emit(Notice("warning", complaint))
     if checkpoint is not None:
-        _restore(setup, checkpoint, emit)
+        _restore(train_state, checkpoint, emit)
     # After restoring: some of these depend on how many steps remain.
     for optimization, options in entries.optimizations:
         if optimization.finalize is not None:
-            optimization.finalize(setup, options, emit)
-    return setup
+            optimization.finalize(train_state, options, emit)
+    return train_state
 
 
-def _restore(setup: Setup, checkpoint: Path, emit: Emit) -> None:
+def _restore(train_state: TrainState, checkpoint: Path, emit: Emit) -> None:
     """Restore a checkpoint and report what changed since it was saved.
 
     Raises:
         ConfigError: something changed that a resume cannot allow.
     """
-    differences = compare_scopes(saved_scope(checkpoint), describe_scope(setup))
+    differences = compare_scopes(saved_scope(checkpoint), describe_scope(train_state))
     refuse_differences(differences)
     fresh_optimizer = needs_fresh_optimizer(differences)
-    step = restore_checkpoint(setup, checkpoint, fresh_optimizer=fresh_optimizer)
-    setup.first_step = step + 1
+    step = restore_checkpoint(train_state, checkpoint, fresh_optimizer=fresh_optimizer)
+    train_state.first_step = step + 1
     for notice in report_differences(differences, step):
         emit(notice)
 
@@ -170,43 +172,47 @@ def check_before_start(config: RunConfig) -> None:
         raise ConfigError(absent)
 
 
-def describe_start(setup: Setup, shown: Probe) -> RunStarted:
+def describe_start(train_state: TrainState, shown: Probe) -> RunStarted:
     """Describe the run that is about to start, with what a probed pass showed to be really on."""
-    entries = resolve(setup.config)
+    entries = resolve(train_state.config)
     # All optimizations, not only those asked for: torch may use a fused kernel by itself.
     states: dict[str, dict[str, object]] = {}
     # Asked for and really on are two things, so both are recorded.
     asked = {optimization.name for optimization, _ in entries.optimizations}
     for name, optimization in discover("trainer.optimizations", Optimization).items():
-        state = optimization.state(setup, shown)
+        state = optimization.status(train_state, shown)
         states[name] = {"on": state.on, "detail": state.detail, "asked": name in asked}
     facts = {
-        "device": setup.machine.name,
-        "device_kind": setup.machine.kind,
-        "memory_total_gib": setup.machine.memory_gib,
-        "family": setup.family.label,
-        "parameters": sum(value.numel() for value in setup.model.parameters()),
-        "optimizer": setup.optimizer_spec.label,
-        "schedule": find_schedule(setup.config.schedule.name).label,
-        "lr": setup.base_lr,
-        "train_clips": setup.train_batches.num_clips,
-        "val_clips": setup.val_batches.num_clips if setup.val_batches else 0,
-        "effective_batch_size": _clips_a_step(setup),
+        "device": train_state.machine.name,
+        "device_kind": train_state.machine.kind,
+        "memory_total_gib": train_state.machine.memory_gib,
+        "family": train_state.family.label,
+        "parameters": sum(value.numel() for value in train_state.model.parameters()),
+        "optimizer": train_state.optimizer_spec.label,
+        "schedule": find_schedule(train_state.config.schedule.name).label,
+        "lr": train_state.base_lr,
+        "train_clips": train_state.train_batches.num_clips,
+        "val_clips": train_state.val_batches.num_clips if train_state.val_batches else 0,
+        "effective_batch_size": _clips_a_step(train_state),
         "saved_activations_mib": round(shown.saved_bytes / 2**20, 1),
         "threads": torch.get_num_threads(),
         "torch": str(torch.__version__),
-        "speakers": [speaker["name"] for speaker in setup.corpus.facts["speakers"]],
+        "speakers": [speaker["name"] for speaker in train_state.corpus.facts["speakers"]],
     }
     return RunStarted(
-        setup.first_step, setup.last_step, setup.train_batches.steps_per_epoch, facts, states
+        train_state.first_step,
+        train_state.last_step,
+        train_state.train_batches.steps_per_epoch,
+        facts,
+        states,
     )
 
 
-def _clips_a_step(setup: Setup) -> int:
+def _clips_a_step(train_state: TrainState) -> int:
     """Return the clips per step; with a token budget their mean, because it varies by step."""
-    training = setup.config.training
+    training = train_state.config.training
     if training.max_positions:
-        batches = setup.train_batches
+        batches = train_state.train_batches
         return max(1, round(batches.num_clips / batches.steps_per_epoch))
     # The configured number of processes, not the current one: a run may resume on fewer GPUs, and
     # its steps still hold the same clips.
@@ -259,7 +265,7 @@ def _refuse_unavailable(entries: Entries, machine: Device) -> None:
         raise ConfigError(problems)
 
 
-def build_setup(
+def build_train_state(
     folder: Path,
     config: RunConfig,
     entries: Entries,
@@ -268,7 +274,7 @@ def build_setup(
     model: torch.nn.Module,
     machine: Device,
     world: World,
-) -> Setup:
+) -> TrainState:
     """Return the Setup of a model and its clips, without any optimization applied."""
     training, family = config.training, entries.family
     device = torch.device(machine.torch_name)
@@ -284,7 +290,7 @@ def build_setup(
     schedule, schedule_options = entries.schedule, entries.schedule_options
     rhythm = {"last_step": last_step, "steps_per_epoch": train.steps_per_epoch}
     spoken = (dataset.val or dataset.train)[0]  # a text the model was not trained on, if any
-    return Setup(
+    return TrainState(
         config=config,
         folder=folder,
         machine=machine,

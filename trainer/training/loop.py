@@ -8,7 +8,7 @@ from torch import Tensor
 
 from trainer.checkpoints.async_writer import CheckpointWriter
 from trainer.core.events import Event, Notice, ValidationDone
-from trainer.core.train_state import Setup
+from trainer.core.train_state import TrainState
 from trainer.training.distributed import sum_gradients, sum_values
 from trainer.training.evaluate import make_previews, validate
 from trainer.training.garbage_collection import collect_garbage, manual_garbage_collection
@@ -26,35 +26,35 @@ from trainer.training.triggers import Triggers, record_validation
 Emit = Callable[[Event], None]
 
 
-def train(setup: Setup, emit: Emit) -> str:
+def train(state: TrainState, emit: Emit) -> str:
     """Train until the last step or a stop request, reporting everything through `emit`.
 
     Returns:
         `finished` or `stopped`.
     """
-    step_metrics = StepMetrics(setup, emit)
-    triggers = Triggers(setup, emit)
-    oom_guard = OomGuard(setup, emit)
-    with CheckpointWriter(setup, emit) as writer, manual_garbage_collection():
+    step_metrics = StepMetrics(state, emit)
+    triggers = Triggers(state, emit)
+    oom_guard = OomGuard(state, emit)
+    with CheckpointWriter(state, emit) as writer, manual_garbage_collection():
         for step in triggers.steps():
-            step_metrics.record(step, oom_guard.run(step, partial(train_step, setup, step)))
+            step_metrics.record(step, oom_guard.run(step, partial(train_step, state, step)))
             writer.report_finished()  # report checkpoints that were written in the background
             due = triggers.due_after(step)  # the same on every rank, read from rank 0
             if due:
                 step_metrics.flush()  # the only host-device synchronization, and only when needed
             best = False
-            if "validate" in due and (metrics := oom_guard.run(step, partial(validate, setup))):
-                best = record_validation(setup, step, metrics)
+            if "validate" in due and (metrics := oom_guard.run(step, partial(validate, state))):
+                best = record_validation(state, step, metrics)
                 emit(ValidationDone(step, metrics))
-            if "preview" in due and setup.world.is_main:
-                _emit_preview(setup, step, emit)
+            if "preview" in due and state.world.is_main:
+                _emit_preview(state, step, emit)
             stops_early = triggers.should_stop_early()
             if stops_early:
                 emit(Notice("info", "Stopped early: validation loss stopped improving.", "", step))
             stopping = "stop" in due or stops_early
-            is_last = stopping or step == setup.last_step
+            is_last = stopping or step == state.last_step
             # Skip checkpoints while updates are being skipped (NaN), except the last one.
-            if setup.world.is_main and (
+            if state.world.is_main and (
                 is_last or (best or "save" in due) and step_metrics.is_last_step_applied
             ):
                 writer.save(step, best=best, wait=is_last)
@@ -67,7 +67,7 @@ def train(setup: Setup, emit: Emit) -> str:
     return "finished"
 
 
-def train_step(setup: Setup, step: int) -> dict[str, Tensor]:
+def train_step(state: TrainState, step: int) -> dict[str, Tensor]:
     """Do one optimizer update over the micro-batches of a step.
 
     If the loss or gradients are NaN or infinite, the weights stay unchanged.
@@ -75,42 +75,42 @@ def train_step(setup: Setup, step: int) -> dict[str, Tensor]:
     Returns:
         Loss terms and `grad_norm`, scalars that stay on the device.
     """
-    seed_step(setup, step)
-    lr = setup.base_lr * setup.adapted.rate * setup.lr_factor(step)
-    for group in setup.optimizer.param_groups:
+    seed_step(state, step)
+    lr = state.base_lr * state.adapted.rate * state.lr_factor(step)
+    for group in state.optimizer.param_groups:
         group["lr"] = lr
-    setup.optimizer.zero_grad(set_to_none=True)
+    state.optimizer.zero_grad(set_to_none=True)
     losses: dict[str, Tensor] = {}
-    setup.begin_part("data")
-    with saved_norm_stats(setup.model) as statistics:
-        for host_batch in setup.train_batches.micro_batches(step):
-            batch = host_batch.to(setup.device)
-            setup.begin_part("forward")
-            with setup.precision.autocast(setup.device):
-                parts = setup.family.losses(setup.model, batch)
+    state.begin_part("data")
+    with saved_norm_stats(state.model) as statistics:
+        for host_batch in state.train_batches.micro_batches(step):
+            batch = host_batch.to(state.device)
+            state.begin_part("forward")
+            with state.precision.autocast(state.device):
+                parts = state.family.losses(state.model, batch)
             # Losses are divided by the totals of the whole step, so micro-steps simply add up.
             loss = torch.stack(list(parts.values())).sum()
-            setup.begin_part("backward")
-            setup.precision.scaler.scale(loss).backward()
-            setup.begin_part("data")
+            state.begin_part("backward")
+            state.precision.scaler.scale(loss).backward()
+            state.begin_part("data")
             for name, value in parts.items():
                 losses[name] = losses[name] + value.detach() if name in losses else value.detach()
-    setup.begin_part("update")
-    sum_gradients(setup.model, setup.world)
-    losses = sum_values(losses, setup.world)
-    propagate_nan_to_gradients(setup, losses)
-    setup.precision.scaler.unscale_(setup.optimizer)
-    clip_norm = setup.config.training.clip_norm or float("inf")
-    grad_norm = torch.nn.utils.clip_grad_norm_(setup.model.parameters(), clip_norm).detach()
-    finite = is_finite(setup, losses, grad_norm)
+    state.begin_part("update")
+    sum_gradients(state.model, state.world)
+    losses = sum_values(losses, state.world)
+    propagate_nan_to_gradients(state, losses)
+    state.precision.scaler.unscale_(state.optimizer)
+    clip_norm = state.config.training.clip_norm or float("inf")
+    grad_norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), clip_norm).detach()
+    finite = is_finite(state, losses, grad_norm)
     statistics.restore_unless(finite)
-    update_weights(setup, step, finite)
+    update_weights(state, step, finite)
     return losses | {"grad_norm": grad_norm}
 
 
-def seed_step(setup: Setup, step: int) -> None:
+def seed_step(state: TrainState, step: int) -> None:
     """Make dropout a function of seed, step and rank, so that a resume repeats it exactly."""
-    training, world = setup.config.training, setup.world
+    training, world = state.config.training, state.world
     # The number of ranks may have grown since the run was configured. The stride covers all of
     # them, so no rank reuses a seed of another step.
     most = max(training.num_processes, world.size)
@@ -118,9 +118,9 @@ def seed_step(setup: Setup, step: int) -> None:
     torch.manual_seed(((training.seed * 1_000_003 + step) * most + world.rank) % 2**64)
 
 
-def _emit_preview(setup: Setup, step: int, emit: Emit) -> None:
+def _emit_preview(state: TrainState, step: int, emit: Emit) -> None:
     try:
-        for event in make_previews(setup, step):
+        for event in make_previews(state, step):
             emit(event)
     except RuntimeError as error:
         if not is_out_of_memory(error):

@@ -11,7 +11,7 @@ from torch import Tensor
 from trainer.callbacks.step_timer import Lap, OptimizerTimer, StepTimer, seconds_by_part
 from trainer.core.device import DeviceUse, read_use_or_none
 from trainer.core.events import Event, StepDone
-from trainer.core.train_state import Setup
+from trainer.core.train_state import TrainState
 from trainer.training.nan_recovery import NanRecovery
 
 _GIB = 1024**3
@@ -38,20 +38,20 @@ class StepMetrics:
     queued, so the device always has work.
     """
 
-    def __init__(self, setup: Setup, emit: Callable[[Event], None]) -> None:
-        self._setup = setup
+    def __init__(self, state: TrainState, emit: Callable[[Event], None]) -> None:
+        self._state = state
         self._emit = emit
-        self._nan_recovery = NanRecovery(setup, emit)
+        self._nan_recovery = NanRecovery(state, emit)
         self._pending: _Pending | None = None
         self._process = psutil.Process()
-        self._optimizer_timer = OptimizerTimer(setup.optimizer, setup.device)
-        self._step_timer = StepTimer(setup.device)
-        setup.begin_part = self._step_timer.begin_part
+        self._optimizer_timer = OptimizerTimer(state.optimizer, state.device)
+        self._step_timer = StepTimer(state.device)
+        state.begin_part = self._step_timer.begin_part
         self._device_read_at = 0.0
         self._last = time.monotonic()
         self._cpu_last = time.process_time()
-        self._waited_s = setup.train_batches.waited_s
-        self._trained_s = float(setup.progress.get("trained_s", 0.0))
+        self._waited_s = state.train_batches.waited_s
+        self._trained_s = float(state.progress.get("trained_s", 0.0))
 
     def record(self, step: int, tensors: dict[str, Tensor]) -> None:
         """Record the metrics of a step: loss terms and `grad_norm`, scalars on the device."""
@@ -60,18 +60,18 @@ class StepMetrics:
         self._read()
         self._pending = pending
         # On a CPU nothing runs asynchronously, so there is no reason to wait a step.
-        if self._setup.device.type == "cpu":
+        if self._state.device.type == "cpu":
             self._read()
 
     def flush(self) -> None:
         """Read the pending step, so that an action between steps sees all metrics."""
         self._read()
-        self._setup.progress["trained_s"] = self._trained_s
+        self._state.progress["trained_s"] = self._trained_s
 
     @property
     def is_last_step_applied(self) -> bool:
         """Whether the last step updated the weights; otherwise no checkpoint should be saved."""
-        return not self._setup.progress.get("skipped_in_a_row")
+        return not self._state.progress.get("skipped_in_a_row")
 
     def restart_timer(self) -> None:
         """Exclude the time since the last step from the next step's duration."""
@@ -93,24 +93,24 @@ class StepMetrics:
 
     def _facts(self, step: int) -> dict[str, float]:
         """Return the metrics that the host knows without synchronizing with the device."""
-        setup = self._setup
-        waited_s = setup.train_batches.waited_s
+        state = self._state
+        waited_s = state.train_batches.waited_s
         facts = {
             "train/lr": self._learning_rate(),
-            "train/epoch": step / setup.train_batches.steps_per_epoch,
+            "train/epoch": step / state.train_batches.steps_per_epoch,
             "perf/data_wait_s": waited_s - self._waited_s,
             "perf/host_memory_gib": self._process.memory_info().rss / _GIB,
-            "perf/audio_s": setup.train_batches.audio_s_of_step(step),
+            "perf/audio_s": state.train_batches.audio_s_of_step(step),
         }
         self._waited_s = waited_s
-        if setup.optimizer_spec.effective_lr is not None:
-            facts["train/lr_scheduled"] = float(setup.optimizer.param_groups[0]["lr"])
+        if state.optimizer_spec.effective_lr is not None:
+            facts["train/lr_scheduled"] = float(state.optimizer.param_groups[0]["lr"])
         facts |= self._device_metrics()
         # The allocator's own counters: reading them needs no synchronization.
-        if setup.device.type == "cuda":
-            facts["perf/memory_gib"] = torch.cuda.memory_allocated(setup.device) / _GIB
-            facts["perf/memory_reserved_gib"] = torch.cuda.memory_reserved(setup.device) / _GIB
-            facts["perf/memory_peak_gib"] = torch.cuda.max_memory_allocated(setup.device) / _GIB
+        if state.device.type == "cuda":
+            facts["perf/memory_gib"] = torch.cuda.memory_allocated(state.device) / _GIB
+            facts["perf/memory_reserved_gib"] = torch.cuda.memory_reserved(state.device) / _GIB
+            facts["perf/memory_peak_gib"] = torch.cuda.max_memory_allocated(state.device) / _GIB
         else:
             facts["perf/memory_gib"] = facts["perf/host_memory_gib"]
         return facts
@@ -121,7 +121,7 @@ class StepMetrics:
         if now - self._device_read_at < _DEVICE_INTERVAL_S:
             return {}
         self._device_read_at = now
-        use = read_use_or_none(self._setup.machine) or DeviceUse(0.0, 0.0)
+        use = read_use_or_none(self._state.machine) or DeviceUse(0.0, 0.0)
         told = {
             "perf/utilisation_percent": use.utilisation_percent,
             "perf/temperature_c": use.temperature_c,
@@ -129,10 +129,10 @@ class StepMetrics:
         return {name: value for name, value in told.items() if value is not None}
 
     def _learning_rate(self) -> float:
-        effective = self._setup.optimizer_spec.effective_lr
+        effective = self._state.optimizer_spec.effective_lr
         if effective is not None:
-            return effective(self._setup.optimizer)
-        return float(self._setup.optimizer.param_groups[0]["lr"])
+            return effective(self._state.optimizer)
+        return float(self._state.optimizer.param_groups[0]["lr"])
 
     def _read(self) -> None:
         pending, self._pending = self._pending, None
@@ -149,7 +149,7 @@ class StepMetrics:
         metrics = {"train/loss": loss, "train/grad_norm": grad_norm, "perf/s_per_step": seconds}
         metrics |= {f"train/loss/{name}": value for name, value in values.items()}
         metrics |= pending.facts
-        if self._setup.device.type == "cpu":
+        if self._state.device.type == "cpu":
             cpu_now = time.process_time()
             metrics["perf/cpu_s_per_step"] = cpu_now - self._cpu_last
             self._cpu_last = cpu_now
@@ -160,6 +160,6 @@ class StepMetrics:
         # Two reads may share one clock tick; 1e-9 only prevents a division by zero.
         metrics["perf/audio_s_per_s"] = metrics.pop("perf/audio_s") / max(seconds, 1e-9)
         # A NaN loss (the only value unequal to itself) is always logged.
-        if pending.step % self._setup.config.training.log_every == 0 or loss != loss:
+        if pending.step % self._state.config.training.log_every == 0 or loss != loss:
             self._emit(StepDone(pending.step, metrics))
         self._nan_recovery.record(pending.step, loss, grad_norm)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from trainer.core.errors import TimbreError
 from trainer.core.events import Event, Notice
-from trainer.core.train_state import Setup
+from trainer.core.train_state import TrainState
 from trainer.training.oom_recovery import RestartFromCheckpoint
 
 # Skipped steps before the run rolls back: 3 in a row, or 10 of the last 100. Chosen by hand: a
@@ -40,8 +40,8 @@ class NanRecovery:
     run's progress, so a resume does not reset it.
     """
 
-    def __init__(self, setup: Setup, emit: Emit) -> None:
-        self._setup = setup
+    def __init__(self, state: TrainState, emit: Emit) -> None:
+        self._state = state
         self._emit = emit
 
     def record(self, step: int, loss: float, grad_norm: float) -> None:
@@ -51,11 +51,11 @@ class NanRecovery:
             RestartFromCheckpoint: the run rolls back to its latest checkpoint.
             LossNotFinite: the run has rolled back before, or rolling back is turned off.
         """
-        progress = self._setup.progress
+        progress = self._state.progress
         if math.isfinite(loss) and math.isfinite(grad_norm):
             progress["skipped_in_a_row"] = 0
             return
-        scaler = self._setup.precision.scaler
+        scaler = self._state.precision.scaler
         # In fp16 a finite loss with infinite gradients only means that the GradScaler's scale is
         # still too large; it halves it and goes on.
         is_calibrating = scaler.is_enabled() and math.isfinite(loss)
@@ -65,7 +65,7 @@ class NanRecovery:
         progress["skipped"] = [*recent, step]
         progress["skipped_in_a_row"] = progress.get("skipped_in_a_row", 0) + 1
         what = "loss" if not math.isfinite(loss) else "gradient"
-        clips = _name_clips(self._setup, [step])
+        clips = _name_clips(self._state, [step])
         text = f"Step {step} was skipped: its {what} is NaN or infinite. Clips: {clips}."
         self._emit(Notice("warning", text, "Listen to these clips if it happens again.", step))
         is_too_often = len(progress["skipped"]) > MOST_AMONG
@@ -73,25 +73,25 @@ class NanRecovery:
             self._give_up(step, what)
 
     def _give_up(self, step: int, what: str) -> None:
-        setup, steps = self._setup, self._setup.progress["skipped"]
+        state, steps = self._state, self._state.progress["skipped"]
         named = ", ".join(map(str, steps[-MOST_IN_A_ROW - 1 :]))
         what_happened = f"The {what} is NaN or infinite (steps {named})"
-        if setup.adapted.rollbacks or not setup.config.training.roll_back:
+        if state.adapted.rollbacks or not state.config.training.roll_back:
             raise LossNotFinite(
                 f"{what_happened}. These updates were skipped, so the checkpoints are not "
-                f"affected. Clips: {_name_clips(setup, steps)}. Listen to them and remove the bad "
+                f"affected. Clips: {_name_clips(state, steps)}. Listen to them and remove the bad "
                 "ones, or start from the last checkpoint with a lower learning rate or without "
                 "mixed precision."
             )
         # Rounding is the more likely cause, and full precision keeps the learning rate as chosen.
-        is_rounded = setup.precision.autocast_dtype is not None
+        is_rounded = state.precision.autocast_dtype is not None
         adapted = replace(
-            setup.adapted,
+            state.adapted,
             step=step,
             reason=what_happened,
             rollbacks=1,
-            full_precision=is_rounded or setup.adapted.full_precision,
-            rate=setup.adapted.rate * (1.0 if is_rounded else _LOWER_RATE),
+            full_precision=is_rounded or state.adapted.full_precision,
+            rate=state.adapted.rate * (1.0 if is_rounded else _LOWER_RATE),
         )
         self._emit(adapted)
         change = "in full precision" if is_rounded else "with a third of the learning rate"
@@ -101,9 +101,9 @@ class NanRecovery:
         raise RestartFromCheckpoint
 
 
-def _name_clips(setup: Setup, steps: list[int]) -> str:
+def _name_clips(state: TrainState, steps: list[int]) -> str:
     """Return the names of the clips of some steps, those that occur most often first."""
-    ids = [clip_id for step in steps for clip_id in setup.train_batches.clip_ids(step)]
+    ids = [clip_id for step in steps for clip_id in state.train_batches.clip_ids(step)]
     by_count = sorted(dict.fromkeys(ids), key=lambda clip_id: -ids.count(clip_id))
     shown = ", ".join(by_count[:_SHOWN_CLIPS])
     more = len(by_count) - _SHOWN_CLIPS

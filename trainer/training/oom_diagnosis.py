@@ -13,7 +13,7 @@ import torch
 
 from trainer.core.device import GpuProcess, list_gpu_processes
 from trainer.core.events import Event, Notice
-from trainer.core.train_state import Setup
+from trainer.core.train_state import TrainState
 
 WAITS_S = (5.0, 10.0, 30.0)
 """Seconds to wait for another program before each retry (chosen by hand)."""
@@ -57,24 +57,24 @@ class OomDiagnosis:
         return ", ".join(named) + (f" and {more} more" if more > 0 else "")
 
 
-def diagnose_oom(setup: Setup) -> OomDiagnosis:
+def diagnose_oom(state: TrainState) -> OomDiagnosis:
     """Query the allocator and the driver; on a CPU there is nothing to query."""
-    if setup.device.type != "cuda":
+    if state.device.type != "cuda":
         return OomDiagnosis()
     return OomDiagnosis(
-        torch.cuda.memory_reserved(setup.device) / _GIB,
-        torch.cuda.memory_allocated(setup.device) / _GIB,
-        tuple(list_gpu_processes(setup.machine)),
+        torch.cuda.memory_reserved(state.device) / _GIB,
+        torch.cuda.memory_allocated(state.device) / _GIB,
+        tuple(list_gpu_processes(state.machine)),
     )
 
 
 class OtherProcesses:
     """Waits, for a limited time, for programs that took GPU memory since the run started."""
 
-    def __init__(self, setup: Setup, emit: Emit) -> None:
-        self._setup = setup
+    def __init__(self, state: TrainState, emit: Emit) -> None:
+        self._state = state
         self._emit = emit
-        self._at_start_gib = diagnose_oom(setup).others_gib
+        self._at_start_gib = diagnose_oom(state).others_gib
 
     def wait_for_memory(self, step: int, shortage: OomDiagnosis, num_tries: int) -> bool:
         """Wait if other programs took memory; return whether a retry makes sense."""
@@ -84,7 +84,7 @@ class OtherProcesses:
         if num_tries == 0:
             text = (
                 f"Out of memory while other programs hold {shortage.others_gib:.1f} GiB of "
-                f"{self._setup.machine.name}, {taken_gib:.1f} GiB more than at the start: "
+                f"{self._state.machine.name}, {taken_gib:.1f} GiB more than at the start: "
                 f"{shortage.describe_processes()}. The step is retried for up to "
                 f"{sum(WAITS_S):.0f} s."
             )
@@ -99,9 +99,9 @@ class OtherProcesses:
 
     def _wait(self, seconds: float, enough_gib: float) -> None:
         """Wait until others hold at most `enough_gib`, a stop is requested, or time is up."""
-        stop = self._setup.folder / "control" / "stop"
+        stop = self._state.folder / "control" / "stop"
         end = time.monotonic() + seconds
         while time.monotonic() < end and not stop.exists():
-            if diagnose_oom(self._setup).others_gib <= enough_gib:
+            if diagnose_oom(self._state).others_gib <= enough_gib:
                 return
             time.sleep(0.5)

@@ -19,7 +19,7 @@ from trainer.core.options import build_options
 from trainer.core.probe import probe
 from trainer.core.registry import find
 from trainer.core.specs import Optimization
-from trainer.core.train_state import Precision, Probe, Setup
+from trainer.core.train_state import Precision, Probe, TrainState
 from trainer.training.oom_diagnosis import OomDiagnosis, OtherProcesses, diagnose_oom
 from trainer.training.optimizer_step import PartialUpdate, is_out_of_memory
 
@@ -37,26 +37,26 @@ class RestartFromCheckpoint(Exception):
     """The run must be rebuilt from its latest checkpoint, with the adaptations made so far."""
 
 
-def restore_adaptation(setup: Setup, logged: RunAdapted | None) -> None:
+def restore_adaptation(state: TrainState, logged: RunAdapted | None) -> None:
     """Apply the adaptations that the event log holds to an assembled run; None changes nothing."""
     if logged is None:
         return
-    setup.adapted = logged
-    _split_micro_batches(setup, logged.parts)
+    state.adapted = logged
+    _split_micro_batches(state, logged.parts)
     if logged.checkpointing:
-        _enable_checkpointing(setup)
+        _enable_checkpointing(state)
     if logged.full_precision:
-        setup.precision = Precision()
-        setup.upcast_weights()
+        state.precision = Precision()
+        state.upcast_weights()
 
 
 class OomGuard:
     """Runs a function and, when memory runs out, retries it with smaller micro-batches."""
 
-    def __init__(self, setup: Setup, emit: Emit) -> None:
-        self._setup = setup
+    def __init__(self, state: TrainState, emit: Emit) -> None:
+        self._state = state
         self._emit = emit
-        self._other_processes = OtherProcesses(setup, emit)
+        self._other_processes = OtherProcesses(state, emit)
         self._first_step: int | None = None
         self._last_step = 0
 
@@ -76,11 +76,11 @@ class OomGuard:
                 result = fn()
             except PartialUpdate as error:
                 reason, is_lost = str(error), True
-                shortage = diagnose_oom(self._setup)
+                shortage = diagnose_oom(self._state)
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
-                reason, shortage = str(error), diagnose_oom(self._setup)
+                reason, shortage = str(error), diagnose_oom(self._state)
             else:
                 self._record_step(step)
                 return result
@@ -101,47 +101,47 @@ class OomGuard:
 
     def probe_largest(self) -> Probe:
         """Probe the micro-batch that needs the most memory, before the first step."""
-        setup = self._setup
+        state = self._state
 
         def watch() -> Probe:
-            return probe(setup, setup.train_batches.largest().to(setup.device))
+            return probe(state, state.train_batches.largest().to(state.device))
 
-        return self.run(setup.first_step - 1, watch)
+        return self.run(state.first_step - 1, watch)
 
     def _free_memory(self) -> None:
-        setup = self._setup
-        setup.optimizer.zero_grad(set_to_none=True)
+        state = self._state
+        state.optimizer.zero_grad(set_to_none=True)
         gc.collect()
-        if setup.device.type == "cuda":
+        if state.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def _restart_if_fragmented(self, step: int, shortage: OomDiagnosis, *, is_lost: bool) -> None:
         """End this process, once per run, if fragmentation is the reason that memory ran out."""
-        setup = self._setup
+        state = self._state
         # Once per run: if a new process runs out as well, fragmentation was not the cause.
         num_steps = self._last_step - self._first_step if self._first_step is not None else 0
-        if not shortage.is_fragmented or num_steps < _MANY_STEPS or setup.adapted.regrouped:
+        if not shortage.is_fragmented or num_steps < _MANY_STEPS or state.adapted.regrouped:
             return
         text = (
             f"Out of memory at step {step}, although {shortage.unused_gib:.1f} GiB of the "
             f"{shortage.reserved_gib:.1f} GiB reserved were free: the free memory is fragmented."
         )
-        setup.adapted = replace(setup.adapted, step=step, reason=text, regrouped=1)
-        self._emit(setup.adapted)
+        state.adapted = replace(state.adapted, step=step, reason=text, regrouped=1)
+        self._emit(state.adapted)
         remedy = "No action needed: the run is saved and continues in a new process."
         self._emit(Notice("warning", text, remedy, step))
         raise MemoryFragmented(text, None if is_lost else self._last_step)
 
     def _reduce_memory(self, step: int, reason: str, shortage: OomDiagnosis) -> None:
-        setup = self._setup
-        adapted = _next_adaptation(setup, step, reason)
+        state = self._state
+        adapted = _next_adaptation(state, step, reason)
         if adapted is None:
-            raise OutOfMemory(_explain(setup, step, reason, shortage))
+            raise OutOfMemory(_explain(state, step, reason, shortage))
         self._emit(adapted)
-        restore_adaptation(setup, adapted)
+        restore_adaptation(state, adapted)
         self._emit(
             Notice(
-                "warning", _describe(setup, reason) + _describe_shortage(shortage), _REMEDY, step
+                "warning", _describe(state, reason) + _describe_shortage(shortage), _REMEDY, step
             )
         )
 
@@ -155,21 +155,21 @@ _REMEDY = (
 )
 
 
-def _next_adaptation(setup: Setup, step: int, reason: str) -> RunAdapted | None:
-    adapted = replace(setup.adapted, step=step, reason=f"Out of memory: {reason}")
+def _next_adaptation(state: TrainState, step: int, reason: str) -> RunAdapted | None:
+    adapted = replace(state.adapted, step=step, reason=f"Out of memory: {reason}")
     # Smaller micro-batches first: recomputing activations costs time at every step.
-    if adapted.parts < _max_clips(setup):
-        return replace(adapted, parts=min(2 * adapted.parts, _max_clips(setup)))
-    if not _is_checkpointing(setup):
+    if adapted.parts < _max_clips(state):
+        return replace(adapted, parts=min(2 * adapted.parts, _max_clips(state)))
+    if not _is_checkpointing(state):
         return replace(adapted, checkpointing=True)
     return None
 
 
-def _describe(setup: Setup, reason: str) -> str:
-    if setup.adapted.checkpointing:
+def _describe(state: TrainState, reason: str) -> str:
+    if state.adapted.checkpointing:
         return f"Out of memory with single clips; gradient checkpointing is now on. ({reason})"
     return (
-        f"Out of memory; every micro-batch is now split into {setup.adapted.parts} parts. The "
+        f"Out of memory; every micro-batch is now split into {state.adapted.parts} parts. The "
         f"effective batch size stays the same. ({reason})"
     )
 
@@ -179,12 +179,12 @@ def _describe_shortage(shortage: OomDiagnosis) -> str:
     return f" Other programs are using memory of this GPU: {named}." if named else ""
 
 
-def _explain(setup: Setup, step: int, reason: str, shortage: OomDiagnosis) -> str:
-    clips = setup.train_batches.largest()
-    parameters = sum(value.numel() for value in setup.model.parameters() if value.requires_grad)
+def _explain(state: TrainState, step: int, reason: str, shortage: OomDiagnosis) -> str:
+    clips = state.train_batches.largest()
+    parameters = sum(value.numel() for value in state.model.parameters() if value.requires_grad)
     return (
         f"Out of memory at step {step} with one clip per micro-batch and gradient checkpointing "
-        f"on: {reason}. {setup.machine.name} has {setup.machine.memory_gib:.1f} GiB; "
+        f"on: {reason}. {state.machine.name} has {state.machine.memory_gib:.1f} GiB; "
         f"{parameters:,} parameters are trained and the longest clip "
         f"({', '.join(clips.clip_ids)}) lasts {clips.audio_s:.1f} s.{_describe_shortage(shortage)} "
         "Start a new "
@@ -193,24 +193,24 @@ def _explain(setup: Setup, step: int, reason: str, shortage: OomDiagnosis) -> st
     )
 
 
-def _max_clips(setup: Setup) -> int:
+def _max_clips(state: TrainState) -> int:
     # Validation uses the same split, so a long eval clip must fit as well.
-    found = setup.train_batches.max_clips()
-    return max(found, setup.val_batches.max_clips()) if setup.val_batches is not None else found
+    found = state.train_batches.max_clips()
+    return max(found, state.val_batches.max_clips()) if state.val_batches is not None else found
 
 
-def _split_micro_batches(setup: Setup, parts: int) -> None:
-    setup.train_batches.split_micro_batches(parts)
-    if setup.val_batches is not None:
-        setup.val_batches.split_micro_batches(parts)
+def _split_micro_batches(state: TrainState, parts: int) -> None:
+    state.train_batches.split_micro_batches(parts)
+    if state.val_batches is not None:
+        state.val_batches.split_micro_batches(parts)
 
 
-def _is_checkpointing(setup: Setup) -> bool:
-    blocks = setup.family.blocks(setup.model)
+def _is_checkpointing(state: TrainState) -> bool:
+    blocks = state.family.blocks(state.model)
     return all(getattr(block, "checkpointing", "") == "full" for block in blocks)
 
 
-def _enable_checkpointing(setup: Setup) -> None:
-    if not _is_checkpointing(setup):
+def _enable_checkpointing(state: TrainState) -> None:
+    if not _is_checkpointing(state):
         entry = find("trainer.optimizations", Optimization, "gradient_checkpointing")
-        entry.apply(setup, build_options(entry.options, {}, entry.name))
+        entry.apply(state, build_options(entry.options, {}, entry.name))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.core.ema import update_average
-from trainer.core.train_state import Setup
+from trainer.core.train_state import TrainState
 
 # torch raises its own exception class only for CUDA's caching allocator; these are the messages of
 # the CPU allocator, cuBLAS and cuDNN.
@@ -62,50 +62,50 @@ def saved_norm_stats(model: nn.Module) -> Iterator[SavedNormStats]:
         raise
 
 
-def is_finite(setup: Setup, losses: dict[str, Tensor], grad_norm: Tensor) -> Tensor:
+def is_finite(state: TrainState, losses: dict[str, Tensor], grad_norm: Tensor) -> Tensor:
     """Return whether losses (scalars) and gradient norm are finite: a scalar, bool, on the device.
 
     The sum is NaN or infinite if any of its terms is, so one check covers all of them.
     """
-    return torch.isfinite(torch.stack([*losses.values(), grad_norm.to(setup.device)]).sum())
+    return torch.isfinite(torch.stack([*losses.values(), grad_norm.to(state.device)]).sum())
 
 
-def propagate_nan_to_gradients(setup: Setup, losses: dict[str, Tensor]) -> None:
+def propagate_nan_to_gradients(state: TrainState, losses: dict[str, Tensor]) -> None:
     """Make a gradient NaN if a loss (a scalar) is not finite: GradScaler checks only gradients."""
-    if not setup.precision.scaler.is_enabled():
+    if not state.precision.scaler.is_enabled():
         return
     # 0 * NaN and 0 * inf are NaN; a finite loss adds exactly 0.
     spoiled = 0.0 * torch.stack(list(losses.values())).sum()
-    for parameter in setup.model.parameters():
+    for parameter in state.model.parameters():
         if parameter.grad is not None:
             parameter.grad.add_(spoiled.to(parameter.grad.dtype))
             return
 
 
-def update_weights(setup: Setup, step: int, finite: Tensor) -> None:
+def update_weights(state: TrainState, step: int, finite: Tensor) -> None:
     """Step the optimizer and update the average, if `finite` (a scalar, bool) is true.
 
     Raises:
         PartialUpdate: memory ran out during the update.
     """
     try:
-        if setup.precision.scaler.is_enabled():
-            setup.precision.scaler.step(setup.optimizer)
-            setup.precision.scaler.update()
-        elif getattr(setup.optimizer, "_step_supports_amp_scaling", False):
-            _step_on_device(setup.optimizer, finite)
+        if state.precision.scaler.is_enabled():
+            state.precision.scaler.step(state.optimizer)
+            state.precision.scaler.update()
+        elif getattr(state.optimizer, "_step_supports_amp_scaling", False):
+            _step_on_device(state.optimizer, finite)
         elif finite:
-            setup.optimizer.step()
+            state.optimizer.step()
         else:
             return
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise PartialUpdate(str(error)) from None
         raise
-    if setup.average is not None:
-        decay = setup.config.training.ema_decay
-        weights = setup.trained_weights()
-        update_average(setup.average, weights, decay=decay, step=step, finite=finite)
+    if state.average is not None:
+        decay = state.config.training.ema_decay
+        weights = state.trained_weights()
+        update_average(state.average, weights, decay=decay, step=step, finite=finite)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

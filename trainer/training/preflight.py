@@ -11,7 +11,7 @@ import psutil
 
 from trainer.core.device import free_disk_gib
 from trainer.core.errors import RunError
-from trainer.core.train_state import Setup, has_other_weights
+from trainer.core.train_state import TrainState, has_other_weights
 
 _GIB = 2**30
 _MARGIN = 1.1  # chosen by hand: logs, previews and other programs need some disk space too
@@ -24,86 +24,86 @@ class InsufficientResources(RunError):
     exit_code = 20
 
 
-def check_resources(setup: Setup) -> None:
+def check_resources(state: TrainState) -> None:
     """Check disk and memory for an assembled run, unless its options disable the check.
 
     Raises:
         InsufficientResources: there is certainly too little; the message says how much is needed
             and available.
     """
-    if not setup.config.training.check_room:
+    if not state.config.training.check_room:
         return
-    problems = [_disk_problem(setup), _memory_problem(setup)]
+    problems = [_disk_problem(state), _memory_problem(state)]
     found = [problem for problem in problems if problem]
     if found:
         raise InsufficientResources(" ".join([*found, _OVERRIDE]))
 
 
-def checkpoint_bytes(setup: Setup) -> int:
+def checkpoint_bytes(state: TrainState) -> int:
     """Return the size of the latest checkpoint, or an estimate if there is none yet."""
-    saved = sorted((setup.folder / "checkpoints").glob("step-*"))
+    saved = sorted((state.folder / "checkpoints").glob("step-*"))
     if saved:
         return _folder_bytes(saved[-1])
-    twice = 2 if has_other_weights(setup) else 1
-    average = sum(value.nbytes for value in (setup.average or {}).values())
-    weights = [*setup.model.state_dict().values()]
-    trained = [value for value in setup.model.parameters() if value.requires_grad]
+    twice = 2 if has_other_weights(state) else 1
+    average = sum(value.nbytes for value in (state.average or {}).values())
+    weights = [*state.model.state_dict().values()]
+    trained = [value for value in state.model.parameters() if value.requires_grad]
     # Files hold fp32 weights (4 bytes each), whatever precision the model trains in.
     whole, changing = (sum(4 * value.numel() for value in values) for values in (weights, trained))
-    return whole + (twice - 1) * changing + _state_bytes(setup) + average
+    return whole + (twice - 1) * changing + _state_bytes(state) + average
 
 
-def _disk_problem(setup: Setup) -> str:
-    size, every = checkpoint_bytes(setup), setup.save_every.steps
+def _disk_problem(state: TrainState) -> str:
+    size, every = checkpoint_bytes(state), state.save_every.steps
     # The latest `keep_last`, the best one, and the one being written.
-    count = setup.config.training.keep_last + 2
+    count = state.config.training.keep_last + 2
     if every is not None:
-        count = min(count, -(-setup.last_step // every) + 1)
-    kept = sum(map(_folder_bytes, (setup.folder / "checkpoints").glob("step-*")))
+        count = min(count, -(-state.last_step // every) + 1)
+    kept = sum(map(_folder_bytes, (state.folder / "checkpoints").glob("step-*")))
     needed_gib = max(0.0, count * size * _MARGIN - kept) / _GIB
-    free_gib = free_disk_gib(setup.folder)
+    free_gib = free_disk_gib(state.folder)
     if free_gib >= needed_gib:
         return ""
     return (
-        f"The disk that holds {setup.folder} has {free_gib:.2f} GiB free, but this run needs "
+        f"The disk that holds {state.folder} has {free_gib:.2f} GiB free, but this run needs "
         f"{needed_gib:.2f} GiB: {count} checkpoints of {size / _GIB:.2f} GiB plus 10 %. "
         f"Free {needed_gib - free_gib:.2f} GiB or keep fewer checkpoints."
     )
 
 
-def _memory_problem(setup: Setup) -> str:
-    average = sum(value.nbytes for value in (setup.average or {}).values())
+def _memory_problem(state: TrainState) -> str:
+    average = sum(value.nbytes for value in (state.average or {}).values())
     parts = {
-        "weights": _weights_bytes(setup),
-        "masters": sum(value.nbytes for value in setup.master_weights.values()),
-        "gradients": _trained_bytes(setup),
-        "optimizer": _state_bytes(setup),
+        "weights": _weights_bytes(state),
+        "masters": sum(value.nbytes for value in state.master_weights.values()),
+        "gradients": _trained_bytes(state),
+        "optimizer": _state_bytes(state),
         "average": average,
     }
     needed_gib = sum(parts.values()) / _GIB
-    is_gpu = setup.device.type == "cuda"
-    total_gib = setup.machine.memory_gib if is_gpu else psutil.virtual_memory().total / _GIB
+    is_gpu = state.device.type == "cuda"
+    total_gib = state.machine.memory_gib if is_gpu else psutil.virtual_memory().total / _GIB
     if needed_gib <= total_gib:
         return ""
     listed = ", ".join(f"{name} {value / _GIB:.2f}" for name, value in parts.items() if value)
     return (
-        f"{setup.machine.name} has {total_gib:.2f} GiB of memory, but this run needs "
+        f"{state.machine.name} has {total_gib:.2f} GiB of memory, but this run needs "
         f"{needed_gib:.2f} GiB before the first clip ({listed}). Tick LoRA, choose an optimizer "
         "with less state, or choose a smaller model."
     )
 
 
-def _weights_bytes(setup: Setup) -> int:
-    return sum(value.nbytes for value in setup.model.state_dict().values())
+def _weights_bytes(state: TrainState) -> int:
+    return sum(value.nbytes for value in state.model.state_dict().values())
 
 
-def _trained_bytes(setup: Setup) -> int:
-    return sum(value.nbytes for value in setup.model.parameters() if value.requires_grad)
+def _trained_bytes(state: TrainState) -> int:
+    return sum(value.nbytes for value in state.model.parameters() if value.requires_grad)
 
 
-def _state_bytes(setup: Setup) -> int:
-    trained = sum(value.numel() for value in setup.model.parameters() if value.requires_grad)
-    return round(trained * setup.optimizer_spec.state_bytes)
+def _state_bytes(state: TrainState) -> int:
+    trained = sum(value.numel() for value in state.model.parameters() if value.requires_grad)
+    return round(trained * state.optimizer_spec.state_bytes)
 
 
 def _folder_bytes(folder: Path) -> int:

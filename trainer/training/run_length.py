@@ -8,7 +8,7 @@ steps continue at the rate where the curve ends.
 from collections.abc import Callable
 
 from trainer.core.events import Event, PlanChanged
-from trainer.core.train_state import Setup
+from trainer.core.train_state import TrainState
 from trainer.runs.control import pop_step_request
 from trainer.training.distributed import share_number
 
@@ -19,12 +19,12 @@ _SAMPLES = 200  # enough points to find the peak of any schedule without evaluat
 Emit = Callable[[Event], None]
 
 
-def apply_step_request(setup: Setup, step: int, emit: Emit) -> int | None:
+def apply_step_request(state: TrainState, step: int, emit: Emit) -> int | None:
     """Apply a pending request to change the last step; return it, or None without a request.
 
     Call this on rank 0 only; the other ranks receive the result through `share_number`.
     """
-    wanted = pop_step_request(setup.folder)
+    wanted = pop_step_request(state.folder)
     if wanted is None:
         return None
     last_step = max(step, wanted)  # steps that are already done cannot be removed
@@ -32,13 +32,13 @@ def apply_step_request(setup: Setup, step: int, emit: Emit) -> int | None:
     return last_step
 
 
-def restore_run_length(setup: Setup, told: PlanChanged | None, emit: Emit) -> None:
+def restore_run_length(state: TrainState, told: PlanChanged | None, emit: Emit) -> None:
     """Set the last step of an assembled run from a pending request or from its event log."""
-    setup.lr_factor = extend_schedule(setup.lr_factor, setup.last_step)
-    last_step = told.last_step if told is not None else setup.last_step
-    if setup.world.is_main:
-        last_step = apply_step_request(setup, setup.first_step - 1, emit) or last_step
-    setup.last_step = share_number(setup.world, last_step)
+    state.lr_factor = extend_schedule(state.lr_factor, state.last_step)
+    last_step = told.last_step if told is not None else state.last_step
+    if state.world.is_main:
+        last_step = apply_step_request(state, state.first_step - 1, emit) or last_step
+    state.last_step = share_number(state.world, last_step)
 
 
 def extend_schedule(factor: Callable[[int], float], planned: int) -> Callable[[int], float]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from trainer.core.events import Event
-from trainer.core.train_state import Cadence, Setup
+from trainer.core.train_state import Cadence, TrainState
 from trainer.training.distributed import agree, share_number
 from trainer.training.run_length import apply_step_request
 
@@ -15,41 +15,41 @@ ACTIONS = ("validate", "preview", "save", "stop", "plan")
 class Triggers:
     """Decides what is due from the configured intervals and the requests in `control/`."""
 
-    def __init__(self, setup: Setup, emit: Callable[[Event], None]) -> None:
-        self._setup = setup
+    def __init__(self, state: TrainState, emit: Callable[[Event], None]) -> None:
+        self._state = state
         self._emit = emit
         self._cadences = {
-            "validate": setup.validate_every,
-            "preview": setup.preview_every,
-            "save": setup.save_every,
+            "validate": state.validate_every,
+            "preview": state.preview_every,
+            "save": state.save_every,
         }
         now = time.monotonic()
         self._done_at = dict.fromkeys(self._cadences, now)
         if self.should_stop_early():
             # A run that stopped early and is resumed gets its full patience again.
-            setup.progress["since_best"] = 0
+            state.progress["since_best"] = 0
 
     def steps(self) -> Iterator[int]:
         """Yield the steps to train; the last one may change while the run is training."""
-        step = self._setup.first_step
-        while step <= self._setup.last_step:
+        step = self._state.first_step
+        while step <= self._state.last_step:
             yield step
             step += 1
 
     def due_after(self, step: int) -> set[str]:
         """Return the actions due after a step, as rank 0 decides."""
-        setup = self._setup
-        changed = apply_step_request(setup, step, self._emit) if setup.world.is_main else None
+        state = self._state
+        changed = apply_step_request(state, step, self._emit) if state.world.is_main else None
         due = {
             action
             for action, cadence in self._cadences.items()
             if _is_due(cadence, step, time.monotonic() - self._done_at[action])
         }
         # The last step always gets a validation and a checkpoint, whatever the intervals say.
-        if step == (changed or setup.last_step):
-            wants_preview = setup.preview_every != Cadence()
+        if step == (changed or state.last_step):
+            wants_preview = state.preview_every != Cadence()
             due |= {"validate", "save", "preview"} if wants_preview else {"validate", "save"}
-        control = setup.folder / "control"
+        control = state.folder / "control"
         for request in ("stop", "save", "preview"):
             if (control / request).exists():
                 due.add(request)
@@ -57,9 +57,9 @@ class Triggers:
             due.add("plan")
         # Ranks must agree: files and clocks differ between them, and a rank that alone validates
         # or stops would leave the others waiting in a collective operation.
-        due = agree(setup.world, due, ACTIONS)
+        due = agree(state.world, due, ACTIONS)
         if "plan" in due:
-            setup.last_step = share_number(setup.world, changed or 0)
+            state.last_step = share_number(state.world, changed or 0)
         return due - {"plan"}
 
     def mark_done(self, actions: set[str]) -> None:
@@ -67,17 +67,17 @@ class Triggers:
         now = time.monotonic()
         for action in actions & self._cadences.keys():
             self._done_at[action] = now
-            (self._setup.folder / "control" / action).unlink(missing_ok=True)
+            (self._state.folder / "control" / action).unlink(missing_ok=True)
 
     def should_stop_early(self) -> bool:
         """Return whether validation has not improved for as many times as the patience allows."""
-        patience = self._setup.config.training.patience
-        return patience > 0 and self._setup.progress.get("since_best", 0) >= patience
+        patience = self._state.config.training.patience
+        return patience > 0 and self._state.progress.get("since_best", 0) >= patience
 
 
-def record_validation(setup: Setup, step: int, metrics: dict[str, float]) -> bool:
+def record_validation(state: TrainState, step: int, metrics: dict[str, float]) -> bool:
     """Store a validation in the run's progress and return whether it is the best so far."""
-    progress: dict[str, Any] = setup.progress
+    progress: dict[str, Any] = state.progress
     progress["validation"] = metrics | {"step": step}
     is_best = metrics["val/loss"] < progress.get("best_loss", float("inf"))
     progress["since_best"] = 0 if is_best else progress.get("since_best", 0) + 1

@@ -18,7 +18,7 @@ from trainer.callbacks.instability import FIRST_STEPS, InstabilityMonitor
 from trainer.callbacks.replay_check import ReplayCheck
 from trainer.core.errors import StopRequested, TimbreError
 from trainer.core.events import Event, RunFinished
-from trainer.core.train_state import Setup, World
+from trainer.core.train_state import TrainState, World
 from trainer.runs.heartbeat import Heartbeat, end_orphans
 from trainer.runs.locks import ProcessIdentity
 from trainer.runs.metric_store import MetricStore
@@ -101,16 +101,16 @@ def _train_and_report(
 
     `known` holds the metrics of earlier processes, which repeated steps are compared with.
     """
-    setup: Setup | None = None
+    state: TrainState | None = None
     try:
-        setup = assemble(run.folder, run.current_config, world=world, emit=emit)
-        restore_adaptation(setup, run.series().adapted)
-        restore_run_length(setup, run.series().plan, emit)
-        check_resources(setup)
-        emit(describe_start(setup, OomGuard(setup, emit).probe_largest()))
+        state = assemble(run.folder, run.current_config, world=world, emit=emit)
+        restore_adaptation(state, run.series().adapted)
+        restore_run_length(state, run.series().plan, emit)
+        check_resources(state)
+        emit(describe_start(state, OomGuard(state, emit).probe_largest()))
         columns = known.steps.columns if known is not None else {}
-        watched = ReplayCheck(columns, setup.first_step).watch(_watched(run, setup, emit))
-        outcome = train(setup, watched)
+        watched = ReplayCheck(columns, state.first_step).watch(_watched(run, state, emit))
+        outcome = train(state, watched)
     except StopRequested as error:
         run.answer("stop")
         emit(RunFinished("stopped", _step_of(run), str(error), "Press Resume to continue."))
@@ -133,27 +133,27 @@ def _train_and_report(
         emit(RunFinished("failed", _step_of(run), reason, remedy))
         return Ending(code, reason)
     finally:
-        if setup is not None:
-            setup.train_batches.close()
-            if setup.val_batches is not None:
-                setup.val_batches.close()
+        if state is not None:
+            state.train_batches.close()
+            if state.val_batches is not None:
+                state.val_batches.close()
     run.answer("stop")
     emit(RunFinished(outcome, _step_of(run)))
     return Ending(STOPPED if outcome == "stopped" else FINISHED, is_common=True)
 
 
-def _watched(run: Run, setup: Setup, emit: Callable[[Event], None]) -> Callable[[Event], None]:
+def _watched(run: Run, state: TrainState, emit: Callable[[Event], None]) -> Callable[[Event], None]:
     """Let alerts watch the whole run and the instability check its first steps."""
-    if not setup.world.is_main:
+    if not state.world.is_main:
         return emit
     # Without a GPU there is no fixed amount of memory to warn about.
-    total_gib = setup.machine.memory_gib if setup.device.type == "cuda" else math.inf
-    patience = setup.config.training.patience
+    total_gib = state.machine.memory_gib if state.device.type == "cuda" else math.inf
+    patience = state.config.training.patience
     emit = Alerts(run.folder, total_gib=total_gib, patience=patience).watch(emit)
-    if setup.first_step > FIRST_STEPS:
+    if state.first_step > FIRST_STEPS:
         return emit
     known = run.series().steps.columns
-    return InstabilityMonitor(run.folder, setup.config, setup.base_lr, known).watch(emit)
+    return InstabilityMonitor(run.folder, state.config, state.base_lr, known).watch(emit)
 
 
 def explain_failure(error: Exception) -> tuple[str, str, int]:

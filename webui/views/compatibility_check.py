@@ -96,7 +96,8 @@ def _describe_cost(cost: dict[str, Any]) -> str:
     return (
         f'<div class="notice"><b>{escape_html(cost["language"])}</b> adds {added} tokens to the '
         ""
-        f"vocabulary: <bdi>{escape_html(' '.join(letters)[:300])}</bdi><br>{cost['clips_with_unknown']} "
+        f"vocabulary: <bdi>{escape_html(' '.join(letters)[:300])}</bdi><br>"
+        f"{cost['clips_with_unknown']} "
         f"of {cost['clips']} clips need them; {cost['tokens_per_character_after']:.2f} tokens a "
         "character.</div>"
     )

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer.core.train_state import Setup
+from trainer.core.train_state import TrainState
 from trainer.models._layers.gpt2 import Gpt2Trunk
 
 LENGTH_STEP = 32
@@ -18,37 +18,37 @@ LENGTH_STEP = 32
 of audio that XTTS allows, at the price of some percent more positions."""
 
 
-def prepare_graphs(setup: Setup) -> None:
+def prepare_graphs(state: TrainState) -> None:
     """Make a model follow the rules of CUDA graphs before its blocks are recorded."""
-    setup.model.register_forward_pre_hook(_begin_micro_step)
-    for trunk in _trunks(setup.model):
+    state.model.register_forward_pre_hook(_begin_micro_step)
+    for trunk in _trunks(state.model):
         trunk.length_step = LENGTH_STEP
 
     def take_out(parameter: Tensor) -> None:
         # With several micro-steps, the first gradient is in memory that the next one overwrites.
-        if setup.config.training.accumulate * setup.adapted.parts > 1:
+        if state.config.training.accumulate * state.adapted.parts > 1:
             _copy_gradient(parameter)
 
-    for block in setup.family.blocks(setup.model):
+    for block in state.family.blocks(state.model):
         for parameter in block.parameters():
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(take_out)
 
 
-def drop_graphs(setup: Setup) -> None:
+def drop_graphs(state: TrainState) -> None:
     """Undo the padding of rows after recording failed."""
-    for trunk in _trunks(setup.model):
+    for trunk in _trunks(state.model):
         trunk.length_step = 1
 
 
-def describe_graphs(setup: Setup) -> str:
+def describe_graphs(state: TrainState) -> str:
     """Describe how many graphs were recorded or failed, and what the padding costs."""
-    recorded, skipped = count_graphs(setup.device)
+    recorded, skipped = count_graphs(state.device)
     parts = [f"{recorded} CUDA graphs recorded"]
     if skipped:
         parts.append(f"{skipped} could not be recorded")
-    real = sum(trunk.num_positions for trunk in _trunks(setup.model))
-    added = sum(trunk.num_added for trunk in _trunks(setup.model))
+    real = sum(trunk.num_positions for trunk in _trunks(state.model))
+    added = sum(trunk.num_added for trunk in _trunks(state.model))
     if real:
         parts.append(f"{100 * added / real:.1f} % of positions added as padding")
     return ", ".join(parts)

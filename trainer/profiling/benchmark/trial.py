@@ -22,7 +22,7 @@ from trainer.core.errors import TimbreError
 from trainer.core.events import Event, Notice
 from trainer.core.probe import probe
 from trainer.core.run_config import RunConfig
-from trainer.core.train_state import Setup, World, evaluation_weights
+from trainer.core.train_state import TrainState, World, evaluation_weights
 from trainer.core.types import Batch
 from trainer.data.features.dataset import Dataset, prepare_dataset
 from trainer.profiling.benchmark.memory import peak_on_cpu
@@ -35,7 +35,7 @@ from trainer.profiling.synthetic_batches import (
     synthetic_spec_of,
 )
 from trainer.training.assemble import (
-    build_setup,
+    build_train_state,
     check_before_start,
     describe_start,
     seed_everything,
@@ -106,20 +106,20 @@ def _measure(job: TrialJob, row: Trial, publish: Callable[[], None]) -> None:
     entries = resolve(config)
     with tempfile.TemporaryDirectory() as folder:
         dataset = _make_dataset(job, config, entries, Path(folder))
-        setup = _make_setup(config, entries, dataset, Path(folder), row)
+        state = _make_train_state(config, entries, dataset, Path(folder), row)
         try:
-            first = setup.train_batches.micro_batches(1)[0].to(setup.device)
-            row.on = describe_start(setup, probe(setup, first)).optimizations
+            first = state.train_batches.micro_batches(1)[0].to(state.device)
+            row.on = describe_start(state, probe(state, first)).optimizations
             row.start_s = round(time.perf_counter() - started, 2)
-            _time_steps(job, setup, row)
+            _time_steps(job, state, row)
             # Publish now: the estimate below may run into the deadline.
             row.state = "done"
             publish()
-            _predict(config, entries, dataset, setup, row)
+            _predict(config, entries, dataset, state, row)
         finally:
-            setup.train_batches.close()
-            if setup.val_batches is not None:
-                setup.val_batches.close()
+            state.train_batches.close()
+            if state.val_batches is not None:
+                state.val_batches.close()
 
 
 def _disable_tf32() -> None:
@@ -140,18 +140,18 @@ def _make_dataset(job: TrialJob, config: RunConfig, entries: Entries, folder: Pa
     return make_synthetic(config, entries, make_synthetic_clips(lengths), job.size)
 
 
-def _make_setup(
+def _make_train_state(
     config: RunConfig, entries: Entries, dataset: Dataset, folder: Path, row: Trial
-) -> Setup:
+) -> TrainState:
     machine = take_device(config.training.device)
     base = Path(config.base) if config.base else None
     model = entries.family.load(base, entries.family_options, dataset.corpus.facts)
     model = model.to(torch.device(machine.torch_name))
-    setup = build_setup(
+    state = build_train_state(
         folder, config, entries, dataset, model=model, machine=machine, world=World()
     )
     for optimization, options in entries.optimizations:
-        optimization.apply(setup, options)
+        optimization.apply(state, options)
 
     def note(event: Event) -> None:
         if isinstance(event, Notice):
@@ -159,23 +159,23 @@ def _make_setup(
 
     for optimization, options in entries.optimizations:
         if optimization.finalize is not None:
-            optimization.finalize(setup, options, note)
-    return setup
+            optimization.finalize(state, options, note)
+    return state
 
 
-def _time_steps(job: TrialJob, setup: Setup, row: Trial) -> None:
+def _time_steps(job: TrialJob, state: TrainState, row: Trial) -> None:
     """Train, and record what a step takes after the warm-up steps."""
-    stopwatch, clock = OptimizerTimer(setup.optimizer, setup.device), _Clock(setup.device)
-    first = setup.first_step
+    stopwatch, clock = OptimizerTimer(state.optimizer, state.device), _Clock(state.device)
+    first = state.first_step
     for step in range(first, first + job.warm_up):
-        train_step(setup, step)
+        train_step(state, step)
     # All trials are compared after the same steps on the same clips: it shows what rounding does.
-    row.loss, row.loss_after = _evaluate_first_batches(setup), job.warm_up
-    _start_watching_memory(setup)
+    row.loss, row.loss_after = _evaluate_first_batches(state), job.warm_up
+    _start_watching_memory(state)
     laps, began, step = [], time.perf_counter(), first + job.warm_up
     clock.tick()
     while not laps or _wants_more(job, len(laps), time.perf_counter() - began):
-        train_step(setup, step)
+        train_step(state, step)
         clock.tick()
         laps.append(stopwatch.take())
         step += 1
@@ -187,8 +187,8 @@ def _time_steps(job: TrialJob, setup: Setup, row: Trial) -> None:
         row.s_p10, *_, row.s_p90 = quantiles(spans, n=10, method="inclusive")
     known = [lap.seconds() for lap in laps if lap is not None]
     row.optimizer_s = median(known) if known else None
-    _note_memory(setup, row)
-    _note_sizes(setup, row, range(first + job.warm_up, step))
+    _note_memory(state, row)
+    _note_sizes(state, row, range(first + job.warm_up, step))
 
 
 def _wants_more(job: TrialJob, done: int, seconds: float) -> bool:
@@ -196,11 +196,11 @@ def _wants_more(job: TrialJob, done: int, seconds: float) -> bool:
     return done < job.least_steps or (done < job.most_steps and seconds < job.timed_s)
 
 
-def _start_watching_memory(setup: Setup) -> None:
+def _start_watching_memory(state: TrainState) -> None:
     # After the warm-up, so that autotuning and compilation don't count.
-    if setup.device.type == "cuda":
-        torch.cuda.synchronize(setup.device)
-        torch.cuda.reset_peak_memory_stats(setup.device)
+    if state.device.type == "cuda":
+        torch.cuda.synchronize(state.device)
+        torch.cuda.reset_peak_memory_stats(state.device)
 
 
 class _Clock:
@@ -235,56 +235,56 @@ class _Clock:
 
 
 @torch.no_grad()
-def _evaluate_first_batches(setup: Setup) -> float:
+def _evaluate_first_batches(state: TrainState) -> float:
     """Return the loss of the first step's batches with the current weights, without dropout."""
     total = 0.0
-    with evaluation_weights(setup):
-        for host_batch in setup.train_batches.micro_batches(setup.first_step):
-            with setup.precision.autocast(setup.device):
-                losses = setup.family.losses(setup.model, host_batch.to(setup.device))
+    with evaluation_weights(state):
+        for host_batch in state.train_batches.micro_batches(state.first_step):
+            with state.precision.autocast(state.device):
+                losses = state.family.losses(state.model, host_batch.to(state.device))
             total += float(torch.stack(list(losses.values())).sum())
     return total
 
 
-def _note_memory(setup: Setup, row: Trial) -> None:
-    if setup.device.type == "cuda":
-        row.peak_gib = torch.cuda.max_memory_allocated(setup.device) / GIB
-        row.reserved_gib = torch.cuda.max_memory_reserved(setup.device) / GIB
+def _note_memory(state: TrainState, row: Trial) -> None:
+    if state.device.type == "cuda":
+        row.peak_gib = torch.cuda.max_memory_allocated(state.device) / GIB
+        row.reserved_gib = torch.cuda.max_memory_reserved(state.device) / GIB
         row.peak_is = "torch.cuda.max_memory_allocated"
-        retries = torch.cuda.memory_stats(setup.device).get("num_alloc_retries", 0)
+        retries = torch.cuda.memory_stats(state.device).get("num_alloc_retries", 0)
         if retries:
             row.notes.append(f"the allocator retried {retries} times")
         return
     row.resident_gib = psutil.Process().memory_info().rss / GIB
-    largest, _ = _largest(setup)
-    row.peak_gib = peak_on_cpu(setup, largest) / GIB
+    largest, _ = _largest(state)
+    row.peak_gib = peak_on_cpu(state, largest) / GIB
     row.peak_is = "most bytes PyTorch's CPU allocator held in the step of the largest batch"
 
 
-def _note_sizes(setup: Setup, row: Trial, steps: range) -> None:
+def _note_sizes(state: TrainState, row: Trial, steps: range) -> None:
     """Record how much was computed: positions, padding and parameters."""
     real = padded = 0.0
-    name = next(iter(_totals(setup, steps[0])), "")
+    name = next(iter(_totals(state, steps[0])), "")
     for step in steps[: 2 * _BATCHES]:
-        batches = setup.train_batches.micro_batches(step)
+        batches = state.train_batches.micro_batches(step)
         real += batches[0].totals.get(name, 0.0)
         padded += sum(_padded(batch) for batch in batches)
     count = len(steps[: 2 * _BATCHES])
     row.positions = real / count
     row.padded_ratio = padded / real if real else None
-    row.parameters = sum(value.numel() for value in setup.model.parameters())
-    row.trained = sum(value.numel() for value in setup.trained_weights().values())
+    row.parameters = sum(value.numel() for value in state.model.parameters())
+    row.trained = sum(value.numel() for value in state.trained_weights().values())
 
 
-def _largest(setup: Setup) -> tuple[int, Batch]:
+def _largest(state: TrainState) -> tuple[int, Batch]:
     """Return the step and the batch of the largest of the first batches."""
-    steps = range(setup.first_step, setup.first_step + 2 * _BATCHES)
-    found = [(step, batch) for step in steps for batch in setup.train_batches.micro_batches(step)]
+    steps = range(state.first_step, state.first_step + 2 * _BATCHES)
+    found = [(step, batch) for step in steps for batch in state.train_batches.micro_batches(step)]
     return max(found, key=lambda pair: sum(value.nbytes for value in pair[1].tensors.values()))
 
 
-def _totals(setup: Setup, step: int) -> dict[str, float]:
-    totals = setup.train_batches.micro_batches(step)[0].totals
+def _totals(state: TrainState, step: int) -> dict[str, float]:
+    totals = state.train_batches.micro_batches(step)[0].totals
     return {name: value for name, value in totals.items() if name != "clips"}
 
 
@@ -295,13 +295,13 @@ def _padded(batch: Batch) -> float:
 
 
 def _predict(
-    config: RunConfig, entries: Entries, dataset: Dataset, setup: Setup, row: Trial
+    config: RunConfig, entries: Entries, dataset: Dataset, state: TrainState, row: Trial
 ) -> None:
     """Record the estimated memory and the FLOPs of the same batches."""
-    _, largest = _largest(setup)
+    _, largest = _largest(state)
     # Some operators don't run on fake tensors; the measured values stay valid without an estimate.
     with suppress(RuntimeError):
-        found = count_step(config, entries, dataset, largest, setup.machine)
+        found = count_step(config, entries, dataset, largest, state.machine)
         row.predicted_gib = None if found.left_out else found.peak_gib
         padded = (row.positions or 0.0) * (row.padded_ratio or 0.0)
         # Scale from the largest batch to the average step; FLOPs grow about with the positions.
