@@ -18,7 +18,7 @@ def build_page(studio: Studio) -> gr.Blocks:
     """Return the complete page, not launched yet."""
     with gr.Blocks(title="Timbre", analytics_enabled=False, delete_cache=(3600, 86400)) as page:
         gr.HTML(_header(), js_on_load=mount("mountHeader"), elem_id="header")
-        gr.HTML(apply_default_css=False, js_on_load=mount("mountStrip"), elem_id="strip")
+        gr.HTML(apply_default_css=False, js_on_load=mount("mountStatusBar"), elem_id="strip")
         shown = gr.Textbox(visible=False, elem_id="shown-run")
         watch = FieldValidator()
         with gr.Tabs(selected="start", elem_id="tabs") as tabs:

@@ -92,7 +92,7 @@ def open_page(context: BrowserContext, server: PageServer, query: str = "") -> P
     page.wait_for_function("window.timbre && timbre.answeredAt > 0")
     page.wait_for_selector("#tab-start-button")
     # A busy machine may take longer for the second press than a person.
-    page.evaluate("timbre.sureMs = 1e8")
+    page.evaluate("timbre.confirmMs = 1e8")
     return page
 
 

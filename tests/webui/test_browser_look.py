@@ -58,7 +58,7 @@ DRAWN = """Object.fromEntries([...document.querySelectorAll('#live .tile')].map(
         .getImageData(0, 0, canvas.width, canvas.height).data.some((part) => part);
     return [tile.firstChild.textContent, Boolean(ink)];
 }))"""
-UNSAID = "[...timbre.unsaid]"
+UNSAID = "[...timbre.untranslated]"
 OPEN_TABS = """[...document.querySelectorAll('[role=tab][aria-selected=true]')]
     .map((tab) => tab.dataset.tabId)"""
 AFTER_FRAMES = """async () => { for (let frame = 0; frame < 70; frame++)

@@ -13,7 +13,7 @@ from webui.actions import as_shown
 from webui.scripts import mount
 
 _PRIVATE_EVENT: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-_SHOW = "(marks) => { timbre.markFields(marks); }"
+_SHOW = "(marks) => { timbre.showFieldErrors(marks); }"
 _CHECK = "() => { timbre.checkForm(); }"
 
 
@@ -24,7 +24,7 @@ class FieldValidator:
     """
 
     def __init__(self) -> None:
-        self.panel = gr.HTML(js_on_load=mount("mountWatch"), elem_id="form-watch")
+        self.panel = gr.HTML(js_on_load=mount("mountFieldErrors"), elem_id="form-watch")
         self.marks = gr.Textbox(visible=False)
         self.stamp = gr.Textbox("@stamp", visible=False)
         """An input that the page's script replaces by the number of the request."""

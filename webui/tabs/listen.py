@@ -103,7 +103,7 @@ def build(studio: Studio, shown: gr.Textbox) -> ListenTab:
                     allow_custom_value=True, elem_id="listen-clip",
                 )  # fmt: skip
         listening_test = gr.HTML(
-            apply_default_css=False, js_on_load=mount("mountCourt"), elem_id="court"
+            apply_default_css=False, js_on_load=mount("mountListeningTest"), elem_id="court"
         )
         gr.HTML(
             apply_default_css=False, js_on_load=mount("mountPreviews"), elem_id="listen-previews"

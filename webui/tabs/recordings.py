@@ -103,7 +103,7 @@ def wire(part: RecordingsPart, studio: Studio, language: Any) -> None:
             studio.cutting.stop()
 
     part.cut.click(press, [*part.asked, language], None, **_PRIVATE_EVENT).then(
-        None, None, None, js="() => timbre.wakeCut()", api_visibility="private"
+        None, None, None, js="() => timbre.refreshSegmentation()", api_visibility="private"
     )
     part.panel.click(act, None, None, **_PRIVATE_EVENT)
 

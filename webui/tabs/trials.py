@@ -308,7 +308,7 @@ def _wire_rates(
             studio.rates.stop()
 
     part.find_rate.click(press, fields, None, **_PRIVATE_EVENT).then(
-        None, None, None, js="() => timbre.wakeRates()", api_visibility="private"
+        None, None, None, js="() => timbre.refreshRates()", api_visibility="private"
     )
     part.rates.click(act, None, None, **_PRIVATE_EVENT)
     fields_of_rate = list(form.optimizer.components)
@@ -350,7 +350,7 @@ def _wire_measure(part: ProfilingPart, studio: Studio, fields: set[Any], read: R
             studio.measuring.stop()
 
     part.measure.click(press, fields | {part.minutes}, None, **_PRIVATE_EVENT).then(
-        None, None, None, js="() => timbre.wakeMeasure()", api_visibility="private"
+        None, None, None, js="() => timbre.refreshMeasurements()", api_visibility="private"
     )
     part.measured.click(act, None, None, **_PRIVATE_EVENT)
 

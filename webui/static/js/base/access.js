@@ -21,8 +21,8 @@
   };
 
   function makeHelp() {
-    const rows = KEYS.map(([key, deed]) => t.h("tr", {}, t.h("td", {}, t.h("kbd", {}, key)),
-      t.h("td", {}, deed)));
+    const rows = KEYS.map(([key, action]) => t.h("tr", {}, t.h("td", {}, t.h("kbd", {}, key)),
+      t.h("td", {}, action)));
     const close = t.h("button", { type: "button", onclick: () => help.close() }, "Close");
     const dialog = t.h("dialog", { class: "keys", id: "keys", "aria-labelledby": "keys-title" },
       t.h("h2", { id: "keys-title" }, "Keyboard shortcuts"), t.h("table", {}, t.h("tbody", {}, rows)), close);
@@ -82,7 +82,7 @@
     for (const panel of document.querySelectorAll("#tabs > [role=tabpanel]")) {
       const tab = document.getElementById(panel.id + "-button");
       if (!tab || panel.firstElementChild && panel.firstElementChild.matches(".tab-title")) continue;
-      panel.prepend(t.h("h2", { class: "tab-title sr-only" }, t.meant(tab)));
+      panel.prepend(t.h("h2", { class: "tab-title sr-only" }, t.originalText(tab)));
     }
     for (const empty of document.querySelectorAll("div.empty[aria-label]:not([role])")) {
       empty.setAttribute("role", "group");

@@ -19,7 +19,7 @@
 
   /* Set the text only if it changed, to avoid needless layout. */
   t.setText = function (element, text) {
-    if (t.meant(element) !== text) element.textContent = text;
+    if (t.originalText(element) !== text) element.textContent = text;
   };
 
   t.number = function (value, digits) {
@@ -83,7 +83,7 @@
 
   function pressTab(name, tries) {
     const hidden = [...document.querySelectorAll("#tabs .overflow-dropdown button")]
-      .find((button) => t.meant(button).trim().toLowerCase() === name);
+      .find((button) => t.originalText(button).trim().toLowerCase() === name);
     const button = document.getElementById("tab-" + name + "-button") || hidden;
     if (button) button.click();
     // The click is lost if the button is just moving between the row and the menu, so check.

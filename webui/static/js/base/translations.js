@@ -27,10 +27,10 @@
   let words = {}, patterns = [], digits = null, said = new Map(), observer = null, timer = null;
   let texts = new WeakMap(), blocks = new WeakMap(), attributes = new WeakMap(), inputs = new WeakMap();
   t.language = "en";
-  t.unsaid = new Set();
+  t.untranslated = new Set();
 
   /* Translate one of our sentences; an unknown sentence is returned unchanged. */
-  t.say = function (text) {
+  t.translate = function (text) {
     if (t.language === "en") return text;
     const core = text.trim();
     if (!core) return text;
@@ -49,7 +49,7 @@
   };
 
   /* The English text of an element, whatever language it is shown in. */
-  t.meant = function (element) {
+  t.originalText = function (element) {
     const block = blocks.get(element), node = element.firstChild;
     if (block && isShown(element, block)) return block.english;
     const known = node && node === element.lastChild && texts.get(node);
@@ -68,7 +68,7 @@
     patterns = Object.keys(words).filter((key) => key.includes("{")).map(pattern);
     digits = digitsOf(chosen);
     said = new Map();
-    t.unsaid.clear();
+    t.untranslated.clear();
     addressPage();
     renderAll();
     watch();
@@ -78,18 +78,18 @@
   function translated(core) {
     if (core in words) return words[core];
     if (SEPARATOR.test(core)) {
-      return core.split(SEPARATOR).map((part) => SEPARATOR.test(part) ? part : t.say(part)).join("");
+      return core.split(SEPARATOR).map((part) => SEPARATOR.test(part) ? part : t.translate(part)).join("");
     }
     for (const { prefix, expression, names, key } of patterns) {
       const found = core.startsWith(prefix) && expression.exec(core);
       if (found) return filled(words[key], names, found);
     }
     const sentences = core.split(SENTENCES);
-    if (sentences.length > 1) return sentences.map(t.say).join(" ");
-    if (core.includes("; ")) return core.split("; ").map(t.say).join("; ");
+    if (sentences.length > 1) return sentences.map(t.translate).join(" ");
+    if (core.includes("; ")) return core.split("; ").map(t.translate).join("; ");
     const colon = core.indexOf(": "), label = core.slice(0, colon);
-    if (colon > 0 && label in words) return `${words[label]}: ${t.say(core.slice(colon + 2))}`;
-    if (/[A-Za-z]{2}/.test(core) && t.unsaid.size < 500) t.unsaid.add(core);
+    if (colon > 0 && label in words) return `${words[label]}: ${t.translate(core.slice(colon + 2))}`;
+    if (/[A-Za-z]{2}/.test(core) && t.untranslated.size < 500) t.untranslated.add(core);
     return /^[\d.,:%\s\u00d7x/+-]+$/.test(core) ? t.digits(core) : core;
   }
 
@@ -110,7 +110,7 @@
       if (at < 0) return place;
       const value = found[at + 1];
       if (/^n\d*$/.test(name)) return t.digits(value);
-      if (name.startsWith("+")) return t.say(value);
+      if (name.startsWith("+")) return t.translate(value);
       return LANGUAGES[t.language] === "rtl" ? `\u2068${value}\u2069` : value;
     });
   }
@@ -156,7 +156,7 @@
     if (block && renderBlock(block)) return;
     let known = texts.get(node);
     if (!known || known.shown !== node.data) known = { english: node.data };
-    known.shown = t.say(known.english);
+    known.shown = t.translate(known.english);
     texts.set(node, known);
     if (node.data !== known.shown) node.data = known.shown;
   }
@@ -173,8 +173,8 @@
       known = { english: english.join(""), before: [...block.childNodes] };
     }
     if (known.language === t.language) return true;
-    const shown = t.say(known.english);
-    t.unsaid.delete(shown.trim());
+    const shown = t.translate(known.english);
+    t.untranslated.delete(shown.trim());
     if (shown === known.english) {
       if (blocks.delete(block)) block.replaceChildren(...known.before);
       return false;
@@ -198,7 +198,7 @@
       if (!now) continue;
       const all = attributes.get(element) || {};
       if (!all[name] || all[name].shown !== now) all[name] = { english: now };
-      all[name].shown = t.say(all[name].english);
+      all[name].shown = t.translate(all[name].english);
       attributes.set(element, all);
       if (all[name].shown !== now) element.setAttribute(name, all[name].shown);
     }
@@ -207,7 +207,7 @@
   /* Translate the field of a dropdown, except while the user types, as Gradio searches in English. */
   function renderInputs() {
     for (const input of document.querySelectorAll("input[role=combobox]")) {
-      if (input !== document.activeElement && !input.matches(VERBATIM)) renderInput(input, t.say);
+      if (input !== document.activeElement && !input.matches(VERBATIM)) renderInput(input, t.translate);
     }
   }
 

@@ -146,7 +146,7 @@
       if (!this.frame) {
         pen.fillStyle = this.ink("--t-quiet");
         pen.textAlign = "center";
-        pen.fillText(t.say("no data yet"), box.width / 2, box.height / 2);
+        pen.fillText(t.translate("no data yet"), box.width / 2, box.height / 2);
         this.drawLegend(null);
         this.canvas.setAttribute("aria-label", this.describe());
         return;

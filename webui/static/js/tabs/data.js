@@ -27,7 +27,7 @@
 
   document.addEventListener("click", (event) => {
     const isStart = draft && event.target.closest && event.target.closest(STARTS);
-    if (!isStart || window.confirm(t.say ? t.say(QUESTION) : QUESTION)) return;
+    if (!isStart || window.confirm(t.translate ? t.translate(QUESTION) : QUESTION)) return;
     event.preventDefault();
     event.stopImmediatePropagation();
   }, true);

@@ -12,7 +12,7 @@
   const said = t.h("div", { class: "sr-only", role: "status", id: "fields-said" });
   let marks = new Map(), ask = () => {}, pause = null, repair = null;
 
-  t.mountWatch = function (element, trigger) {
+  t.mountFieldErrors = function (element, trigger) {
     ask = () => trigger("input");
     document.body.append(said);
   };
@@ -24,7 +24,7 @@
   };
 
   /* Show the marks of an answer: JSON with `marks`, and `pressed` if a button was refused. */
-  t.markFields = function (text) {
+  t.showFieldErrors = function (text) {
     const told = text ? JSON.parse(text) : { marks: [] };
     const news = told.marks.filter((mark) => (marks.get(mark.field) || {}).words !== mark.words);
     marks = new Map(told.marks.map((mark) => [mark.field, mark]));

@@ -120,7 +120,7 @@
   /* Show an answer to the form as it was: its problems, and, unless somebody edited on, the preset
      that it shows and what Start will do. Returns the values of the list and of the button. */
   t.takePlan = function (text) {
-    t.markFields(text);
+    t.showFieldErrors(text);
     const told = JSON.parse(text);
     if (!(Number(told.stamp) > changed)) return [undefined, undefined];
     shown.set("preset", told.preset);

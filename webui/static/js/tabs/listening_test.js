@@ -6,7 +6,7 @@
   const MOST = 5, MOST_TEXTS = 6, LOOK_MS = 1500, PATIENCE_MS = 300000;
   let court = null;
 
-  t.mountCourt = function (element, trigger) {
+  t.mountListeningTest = function (element, trigger) {
     court = new Court(trigger);
     element.replaceChildren(court.element);
     if (t.listened) court.choose(t.listened);

@@ -62,9 +62,9 @@
           onclick: () => this.press(action) }, label));
       this.listen = t.h("button", { type: "button", class: "primary", id: "live-listen",
         onclick: () => t.openTab("listen") }, "Listen");
-      this.discard = t.sureButton("Discard", "Stop and move to trash?", () => this.throwAway(),
+      this.discard = t.confirmButton("Discard", "Stop and move to trash?", () => this.moveToTrash(),
         { class: "", id: "live-discard", title: "Moves the run to the trash, where you can restore it" });
-      this.kill = t.sureButton("Force stop", "Stop without saving?", () => this.press("kill"),
+      this.kill = t.confirmButton("Force stop", "Stop without saving?", () => this.press("kill"),
         { class: "stop", id: "live-kill", title: "Kills the training process; Resume continues from the last checkpoint" });
       const head = t.h("div", { class: "live-head" }, this.picker, this.chip, this.since,
         t.h("span", { class: "space" }), this.buttons, this.kill, this.discard, this.listen);
@@ -111,8 +111,8 @@
       t.setText(this.moreWords, `The run will end at step ${end}. ${MORE_HELP}`);
     }
 
-    throwAway() {
-      t.thrownAway = t.run;
+    moveToTrash() {
+      t.trashedRun = t.run;
       this.press("discard");
     }
 
@@ -218,8 +218,8 @@
         this.lostAt = Date.now();
         t.setText(this.empty.firstChild, problem);
       }
-      if (!t.run && t.thrownAway) t.setText(this.empty.firstChild,
-        `${t.thrownAway} was moved to the trash. You can restore it on the Runs tab.`);
+      if (!t.run && t.trashedRun) t.setText(this.empty.firstChild,
+        `${t.trashedRun} was moved to the trash. You can restore it on the Runs tab.`);
       this.offerRuns();
       if (!series || !series.status) {
         if (series) this.words.textContent = "Loading the run ...";
@@ -246,7 +246,7 @@
       this.plays.replaceChildren();
       this.states.replaceChildren();
       this.history.clear();
-      t.thrownAway = null;
+      t.trashedRun = null;
       this.moreCount.value = Math.max(1, Math.round(t.series.status.total_steps / 10)) || 100;
       for (const link of this.files) {
         link.href = t.runUrl(t.run, link.dataset.file);

@@ -141,7 +141,7 @@
           can("queue") && place < 0 ? button("Add to queue", () => this.press("queue", run.name)) : null,
           run.step ? button("Export voice", give("false")) : null,
           run.step && run.bf16 ? button("Export voice in bf16", give("true")) : null,
-          can("discard") ? t.sureButton("Delete", "Move to trash?", () =>
+          can("discard") ? t.confirmButton("Delete", "Move to trash?", () =>
             this.discard(run.name)) : null),
         t.h("div", { class: "links" }, t.h("span", { class: "quiet" }, "Download"),
           file("CSV", "metrics.csv"), file("JSON", "metrics.json"),

@@ -11,13 +11,13 @@
   t.mountCut = function (element, trigger) {
     const panel = new CutPanel(element, trigger);
     t.whileShown(element, () => panel.refresh());
-    t.wakeCut = () => setTimeout(() => panel.refresh().catch(() => {}), 300);
+    t.refreshSegmentation = () => setTimeout(() => panel.refresh().catch(() => {}), 300);
   };
 
   class CutPanel {
     constructor(element, trigger) {
-      const button = (label, id, deed, kind) =>
-        t.h("button", { type: "button", class: "small " + (kind || ""), id, onclick: deed }, label);
+      const button = (label, id, action, kind) =>
+        t.h("button", { type: "button", class: "small " + (kind || ""), id, onclick: action }, label);
       this.words = t.h("span", { role: "status", id: "cut-words" });
       this.stop = button("Stop", "cut-stop", () => trigger("click", { action: "stop" }));
       this.use = button("Use these clips", "cut-use", () => trigger("apply", {}), "primary");

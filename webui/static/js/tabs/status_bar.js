@@ -3,7 +3,7 @@
   "use strict";
   const t = window.timbre;
 
-  t.mountStrip = function (element) {
+  t.mountStatusBar = function (element) {
     const notice = t.h("div", { class: "notice warning", role: "status", "aria-live": "polite" });
     const list = t.h("div", { class: "strip-runs" });
     element.replaceChildren(notice, list);

@@ -3,20 +3,20 @@
   "use strict";
   const t = window.timbre;
   /* How long a button asks for confirmation before it resets. */
-  t.sureMs = 5000;
+  t.confirmMs = 5000;
 
   /* A button that shows a question on the first click and acts on the second. */
-  t.sureButton = function (label, question, deed, attributes) {
+  t.confirmButton = function (label, question, action, attributes) {
     let timer = null;
     const button = t.h("button", { type: "button", class: "small", ...attributes, onclick: () => {
       if (timer) {
         rest();
-        deed();
+        action();
         return;
       }
       button.classList.add("sure");
       t.setText(button, question);
-      timer = setTimeout(rest, t.sureMs);
+      timer = setTimeout(rest, t.confirmMs);
     } }, label);
     function rest() {
       clearTimeout(timer);
@@ -52,7 +52,7 @@
         t.h("span", { class: "space" }),
         t.h("button", { type: "button", class: "small",
           onclick: () => this.press("give_back", entry.key) }, "Restore"),
-        t.sureButton("Delete permanently", "Delete permanently?", () => this.press("delete", entry.key)))));
+        t.confirmButton("Delete permanently", "Delete permanently?", () => this.press("delete", entry.key)))));
     }
   };
 

@@ -8,17 +8,17 @@
   t.mountRates = function (element, trigger) {
     const panel = new RatePanel(element, trigger);
     t.whileShown(element, () => panel.refresh());
-    t.wakeRates = () => setTimeout(() => panel.refresh().catch(() => {}), 300);
+    t.refreshRates = () => setTimeout(() => panel.refresh().catch(() => {}), 300);
   };
 
   t.mountMeasure = function (element, trigger) {
     const panel = new MeasurePanel(element, trigger);
     t.whileShown(element, () => panel.refresh());
-    t.wakeMeasure = () => setTimeout(() => panel.refresh().catch(() => {}), 300);
+    t.refreshMeasurements = () => setTimeout(() => panel.refresh().catch(() => {}), 300);
   };
 
-  function button(label, id, deed, kind) {
-    return t.h("button", { type: "button", class: "small " + (kind || ""), id, onclick: deed }, label);
+  function button(label, id, action, kind) {
+    return t.h("button", { type: "button", class: "small " + (kind || ""), id, onclick: action }, label);
   }
 
   class RatePanel {
