@@ -1,11 +1,8 @@
-"""Record the pictures of the README: `python -m assets.make_pictures` (needs Chromium and playwright).
+"""Record the pictures of the README: `python -m assets.make_pictures` (needs Chromium, playwright).
 
 It starts the page on an empty folder, presses "Train a demo voice" and takes a frame of the Live
-ta
-tab
-every two seconds until the run has finished. The frames become `assets/screenshots/run.webp`, the
-last
-one `live.png`.
+tab every two seconds until the run has finished. The frames become `assets/screenshots/run.webp`,
+the last one `live.png`.
 """
 
 import io

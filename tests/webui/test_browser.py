@@ -207,7 +207,7 @@ def test_lists_of_any_language_are_checked_and_heard(
     assert "1 rows with problems" in report
     assert all(text in ledger for text in texts)
     assert page.evaluate("window.hit") is None
-    assert "gone.wav is not there" in page.inner_text("#ledger")
+    assert "gone.wav was not found" in page.inner_text("#ledger")
 
 
 def test_the_run_has_exactly_the_settings_of_the_form(

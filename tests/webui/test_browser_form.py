@@ -205,7 +205,7 @@ def test_a_preset_is_applied_at_once_and_later_edits_stay(
 ) -> None:
     page = open_form(context, server)
     page.fill(CONTROL.format("optimizer-adamw-weight_decay"), "0.5")
-    page.wait_for_function("document.querySelector('#preset input').value.startsWith('Own')")
+    page.wait_for_function("document.querySelector('#preset input').value.startsWith('Custom')")
     page.fill(CONTROL.format("run-name"), "from-preset")
     make_slow(page, 2000)
 

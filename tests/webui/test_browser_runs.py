@@ -44,12 +44,11 @@ def test_queued_runs_are_reordered_and_train_in_order(
 ) -> None:
     RunStore(server.runs).queue.pause(True)
     page = open_page(context, server, "?tab=train")
+    page.fill("#training-steps input, #training-steps textarea", "30")
     for name in ("first", "second", "third"):
         page.fill("#run-name input, #run-name textarea", name)
-        # Anew for each: the page fills the form once more as soon as it is whole.
-        page.fill("#training-steps input, #training-steps textarea", "30")
         page.click("#add-to-queue")
-        page.wait_for_selector(f".toast-body >> text={name} waits in the queue")
+        page.wait_for_selector(f".toast-body >> text={name} was added to the queue")
     page.evaluate("timbre.openTab('runs')")
     page.wait_for_function(f"{QUEUED} === 'first,second,third'")
 
@@ -85,7 +84,7 @@ def test_more_steps_are_added_after_the_end_and_while_it_trains(
     page.click("#live-more")
     page.wait_for_selector("#live-words >> text=of 100047")
     stop_run(run)
-    page.wait_for_selector("#live-notices >> text=moved to step 100047")
+    page.wait_for_selector("#live-notices >> text=now ends at step 100047")
 
     steps = page.evaluate("timbre.series.steps.get('step')")
     assert steps == list(range(1, steps[-1] + 1))

@@ -157,5 +157,5 @@ def test_a_wrong_field_is_marked_as_it_is_edited_and_opened_when_training_is_ref
     assert 1 <= len(checks) < 10
     assert "expected a whole number" in (spoken or "")
     assert described == ["true", "training-steps-problem"]
-    assert "No clips are named" in nothing
+    assert "no training data" in nothing
     assert page.evaluate("document.querySelectorAll('.field-problem').length") == 1

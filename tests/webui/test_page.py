@@ -158,7 +158,7 @@ def test_a_name_cannot_lead_out_of_the_folder_of_runs(client: Client, page: Page
         ({"training": {"steps": "many"}}, "whole number"),
         ({"training": {"stepz": 1}}, "Did you mean 'steps'"),
         ({"optimizer": "adamw", "colour": 1}, "not a known part"),
-        ({"optimizer": "adamw"}, "No clips are named"),
+        ({"optimizer": "adamw"}, "no training data"),
         ({"data": {"train_csv": "/a.csv"}, "optimizer": "adamv"}, "Did you mean 'adamw'"),
     ],
 )
@@ -296,7 +296,7 @@ def test_a_request_to_a_run_that_does_not_train_is_refused(tmp_path: Path) -> No
         ("more", "voice", "-5", "not a valid step count"),
         ("more", "voice", "1e9", "not a valid step count"),
         ("more", "voice", "\u0665", "not a valid step count"),
-        ("more", "voice", "0", "Give 1 or more"),
+        ("more", "voice", "0", "enter at least 1"),
         ("more", "voice", "999999999", "at most"),
         ("more", "../voice", "5", "no run named"),
         ("discard", "../uploads", "", "no run named"),
@@ -406,9 +406,9 @@ def test_only_checkpoints_can_be_named(tmp_path: Path, checkpoint: str) -> None:
     studio = make_studio(tmp_path)
     run = Run.create(studio.library.folder / "voice", RunConfig())
 
-    with pytest.raises(RunError, match="no checkpoint"):
+    with pytest.raises(RunError, match="not a checkpoint"):
         synthesis.speak(run, "Hello", speaker="", checkpoint=checkpoint, out=tmp_path / "x.wav")
-    with pytest.raises(RunError, match="no checkpoint"):
+    with pytest.raises(RunError, match="not a checkpoint"):
         export_run(studio, "voice", checkpoint)
 
 
