@@ -313,4 +313,4 @@ def test_more_steps_are_asked_of_a_run_that_trains(
     lock.release()
 
     assert (code, run.requested_steps()) == (0, 42)
-    assert "goes to step 42" in capsys.readouterr().out
+    assert "now ends at step 42" in capsys.readouterr().out

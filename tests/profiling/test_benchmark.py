@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -279,7 +280,7 @@ def test_a_child_that_takes_too_long_is_ended(
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\nexec sleep 900\n")
     program.chmod(0o755)
-    monkeypatch.setattr(ladder_module.sys, "executable", str(program))
+    monkeypatch.setattr(sys, "executable", str(program))
     benchmark = Benchmark(BenchmarkPlan(SMALL, "small"))
     began = time.monotonic()
 
@@ -295,7 +296,7 @@ def test_a_child_that_fails_leaves_its_last_words(
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\necho the GPU fell off\nexit 1\n")
     program.chmod(0o755)
-    monkeypatch.setattr(ladder_module.sys, "executable", str(program))
+    monkeypatch.setattr(sys, "executable", str(program))
 
     row = Benchmark(BenchmarkPlan(SMALL, "small"))._run_child(
         Trial("row", "row", [], {}), 60.0, 0.1

@@ -156,7 +156,7 @@ def test_as_many_processes_are_chosen_as_can_share_a_step(tmp_path: Path) -> Non
     run = Run.create(tmp_path / "voice", config)
 
     run.choose_processes(3)
-    with pytest.raises(RunError, match="Give one of: 1, 2, 3, 6"):
+    with pytest.raises(RunError, match="Use one of: 1, 2, 3, 6"):
         run.choose_processes(4)
 
     assert run.num_processes == 3
