@@ -97,5 +97,5 @@ def _by_id(values: Mapping[Component, Any]) -> dict[str, Any]:
 def build_preset_values(form: RunForm, preset: str) -> PresetValues:
     """Put the values of the presets on the page."""
     values = PresetValues(form)
-    gr.HTML(values.as_html(preset), apply_default_css=False, visible=True, min_height=0)
+    gr.HTML(values.as_html(preset), apply_default_css=False, elem_id="presets")
     return values
