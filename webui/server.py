@@ -61,7 +61,7 @@ def serve(args: argparse.Namespace, scratch: Path, home: Path, port: int) -> Non
                 Middleware(OriginCheck, hosts=[args.host, *args.allow_host]),
                 *([Middleware(TokenAuth, token=token)] if token else []),
                 *(
-                    [Middleware(LoginRateLimit, brake=RateLimiter()), Middleware(LoginPage)]
+                    [Middleware(LoginRateLimit, limiter=RateLimiter()), Middleware(LoginPage)]
                     if args.auth
                     else []
                 ),

@@ -1,4 +1,4 @@
-"""Build the `TrainState` of a run: load model and data, apply optimizations, restore a checkpoint."""
+"""Build a run's `TrainState`: load model and data, apply optimizations, restore a checkpoint."""
 
 import functools
 import random

@@ -116,7 +116,7 @@ class StepMetrics:
         return facts
 
     def _device_metrics(self) -> dict[str, float]:
-        """Return the device's utilization and temperature, at most every `_DEVICE_INTERVAL_S` seconds."""
+        """Return utilization and temperature of the device, at most once per interval."""
         now = time.monotonic()
         if now - self._device_read_at < _DEVICE_INTERVAL_S:
             return {}

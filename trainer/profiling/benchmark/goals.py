@@ -85,7 +85,9 @@ def check_goals(measurement: Measurement, matmul_tflops: float | None) -> list[d
     verdicts = [
         _at_least("times as fast as strict fp32", 6.0, _speed(fastest, first), fastest),
         _at_least("times as fast as TF32 and SDPA", 2.2, _speed(fastest, fair), fastest),
-        _at_least("times as fast as the guide's optimizations", 2.5, _speed(fastest, three), fastest),
+        _at_least(
+            "times as fast as the guide's optimizations", 2.5, _speed(fastest, three), fastest
+        ),
         _saved("less memory than fp32, no slower than the fastest", 0.60, first, fastest,
                [fast, light, lean], _NO_SLOWER),
         _saved("less memory than fp32, at most a tenth slower than the fastest", 0.78, first,
