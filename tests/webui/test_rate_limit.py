@@ -184,7 +184,7 @@ def test_guesses_at_the_password_are_braked_also_when_they_come_all_at_once(
 
     app = Starlette(
         routes=[Route("/login", login, methods=["POST"])],
-        middleware=[Middleware(LoginRateLimit, brake=limiter)],
+        middleware=[Middleware(LoginRateLimit, limiter=limiter)],
     )
 
     async def guess_at_once(client: httpx.AsyncClient) -> list[httpx.Response]:
