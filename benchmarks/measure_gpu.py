@@ -193,7 +193,7 @@ def _row_of(state: TrainState, name: str) -> dict[str, float]:
 
 
 def make_setup(config: RunConfig, size: str, folder: Path) -> TrainState:
-    """Return a Setup of a random network of a size on clips of the usual longest."""
+    """Return a TrainState of a random network of a size on clips of the usual longest."""
     seed_everything(0)
     entries, machine = resolve(config), take_device(config.training.device)
     clips = make_synthetic_clips(

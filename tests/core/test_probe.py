@@ -34,7 +34,7 @@ class _ChildBlock(_Block):
 
 
 def _setup(folder: Path, *blocks: nn.Module) -> TrainState:
-    """Return a Setup whose model is a chain of blocks and whose loss is the mean square."""
+    """Return a TrainState whose model is a chain of blocks and whose loss is the mean square."""
     state = make_setup(folder)
     state.model = nn.Sequential(*blocks)
 

@@ -131,7 +131,7 @@ def make_setup(
     num_micro_steps: int = 1,
     **training: Any,
 ) -> TrainState:
-    """Return a Setup in a run folder, seeded; `training` goes into the TrainingConfig."""
+    """Return a TrainState in a run folder, seeded; `training` goes into the TrainingConfig."""
     for name in ("control", "checkpoints", "previews"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)

@@ -28,7 +28,7 @@ STEPS = 12
 
 
 def _setup(folder: Path, *, optimizer: str = "adamw", **training: Any) -> TrainState:
-    """Return a toy Setup whose inner layer has adapters."""
+    """Return a toy TrainState whose inner layer has adapters."""
     train_state = make_setup(folder, optimizer=optimizer, steps=STEPS, **training)
     spec = find("trainer.optimizers", OptimizerSpec, optimizer)
     options = build_options(spec.options, {"lr": train_state.base_lr}, optimizer)

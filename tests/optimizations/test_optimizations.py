@@ -86,7 +86,7 @@ def _build_adamw(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW([value for value in model.parameters() if value.requires_grad])
 
 
-def _make_setup(folder: Path, machine: Device = CPU) -> TrainState:
+def _make_train_state(folder: Path, machine: Device = CPU) -> TrainState:
     train_state = make_setup(folder)
     torch.manual_seed(0)
     train_state.machine = machine
@@ -99,8 +99,8 @@ def _make_setup(folder: Path, machine: Device = CPU) -> TrainState:
 
 
 def _setup_for(name: str, folder: Path) -> TrainState:
-    """Return a Setup on a machine where the optimization can be had."""
-    return _make_setup(folder, HOPPER if CATALOG[name].unavailable(CPU) else CPU)
+    """Return a TrainState on a machine where the optimization can be had."""
+    return _make_train_state(folder, HOPPER if CATALOG[name].unavailable(CPU) else CPU)
 
 
 def _apply(train_state: TrainState, name: str, **values: Any) -> None:
@@ -274,14 +274,14 @@ def test_the_keys_of_the_state_dict_stay(name: str, tmp_path: Path) -> None:
 
 @each_exact_one
 def test_the_loss_curve_stays_within_rounding(name: str, tmp_path: Path) -> None:
-    plain, optimized = _make_setup(tmp_path), _make_setup(tmp_path)
+    plain, optimized = _make_train_state(tmp_path), _make_train_state(tmp_path)
     _apply(optimized, name)
 
     assert _train(optimized, 8) == pytest.approx(_train(plain, 8), rel=1e-5)
 
 
 def test_all_of_them_together_are_on(tmp_path: Path) -> None:
-    train_state = _make_setup(tmp_path)
+    train_state = _make_train_state(tmp_path)
     names = [name for name in CATALOG if CATALOG[name].unavailable(CPU) is None]
     for name in sorted(names, key=lambda name: STAGES.index(CATALOG[name].stage)):
         _apply(train_state, name)
@@ -296,7 +296,7 @@ def test_all_of_them_together_are_on(tmp_path: Path) -> None:
 def test_checkpointing_keeps_every_bit_of_weights_and_statistics(
     level: str, tmp_path: Path
 ) -> None:
-    plain, optimized = _make_setup(tmp_path), _make_setup(tmp_path)
+    plain, optimized = _make_train_state(tmp_path), _make_train_state(tmp_path)
     _apply(optimized, "gradient_checkpointing", level=level)
 
     assert _train(optimized, 5) == _train(plain, 5)
@@ -307,7 +307,7 @@ def test_checkpointing_keeps_every_bit_of_weights_and_statistics(
 
 
 def test_each_level_of_checkpointing_keeps_less_and_computes_more_again(tmp_path: Path) -> None:
-    train_state = _make_setup(tmp_path)
+    train_state = _make_train_state(tmp_path)
     batch = train_state.train_batches.micro_batches(1)[0]
 
     shown = [probe(train_state, batch)]
@@ -326,7 +326,7 @@ def test_each_level_of_checkpointing_keeps_less_and_computes_more_again(tmp_path
 
 @pytest.mark.parametrize("level", ["light", "medium"])
 def test_checkpointing_tells_what_its_level_kept(level: str, tmp_path: Path) -> None:
-    train_state = _make_setup(tmp_path)
+    train_state = _make_train_state(tmp_path)
     _apply(train_state, "gradient_checkpointing", level=level)
 
     state = _state(train_state, "gradient_checkpointing")
@@ -336,7 +336,7 @@ def test_checkpointing_tells_what_its_level_kept(level: str, tmp_path: Path) -> 
 
 
 def test_checkpointing_rests_while_evaluating(tmp_path: Path) -> None:
-    train_state = _make_setup(tmp_path)
+    train_state = _make_train_state(tmp_path)
     _apply(train_state, "gradient_checkpointing")
 
     train_state.model.eval()
@@ -349,7 +349,7 @@ def test_checkpointing_rests_while_evaluating(tmp_path: Path) -> None:
 
 
 def test_a_copy_of_a_checkpointed_model_uses_its_own_weights(tmp_path: Path) -> None:
-    train_state = _make_setup(tmp_path)
+    train_state = _make_train_state(tmp_path)
     _apply(train_state, "gradient_checkpointing")
     x = torch.ones(2, T, WIDTH)
 
@@ -372,7 +372,7 @@ def test_a_model_without_blocks_or_attention_says_so(tmp_path: Path) -> None:
 
 
 def test_sdpa_names_its_kernel_and_never_writes_the_attention_weights(tmp_path: Path) -> None:
-    train_state = _make_setup(tmp_path)
+    train_state = _make_train_state(tmp_path)
     _apply(train_state, "sdpa")
 
     shown = probe(train_state, train_state.train_batches.micro_batches(1)[0])
@@ -382,7 +382,7 @@ def test_sdpa_names_its_kernel_and_never_writes_the_attention_weights(tmp_path: 
 
 
 def test_sdpa_is_off_when_pytorch_falls_back_to_the_plain_product(tmp_path: Path) -> None:
-    train_state = _make_setup(tmp_path)
+    train_state = _make_train_state(tmp_path)
     _apply(train_state, "sdpa")
 
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
@@ -407,7 +407,7 @@ def test_sdpa_is_off_when_pytorch_falls_back_to_the_plain_product(tmp_path: Path
 def test_mixed_precision_takes_a_format_the_device_computes(
     machine: Device, mode: str, dtype: torch.dtype, tmp_path: Path
 ) -> None:
-    train_state = _make_setup(tmp_path, machine)
+    train_state = _make_train_state(tmp_path, machine)
 
     _apply(train_state, "mixed_precision", mode=mode)
 
@@ -440,7 +440,7 @@ def test_options_that_cannot_work_are_refused_before_a_run_folder_is_made() -> N
 
 
 def test_fp16_is_seen_by_its_operands_and_its_scaler(tmp_path: Path) -> None:
-    train_state = _make_setup(tmp_path)
+    train_state = _make_train_state(tmp_path)
     train_state.precision = Precision(torch.float16, torch.amp.grad_scaler.GradScaler("cpu"))
 
     state = _state(train_state, "mixed_precision")
@@ -450,7 +450,7 @@ def test_fp16_is_seen_by_its_operands_and_its_scaler(tmp_path: Path) -> None:
 
 
 def test_the_probe_leaves_the_scaler_alone(tmp_path: Path) -> None:
-    train_state = _make_setup(tmp_path)
+    train_state = _make_train_state(tmp_path)
     train_state.precision = Precision(torch.float16, torch.amp.grad_scaler.GradScaler("cpu"))
     before = train_state.precision.scaler.state_dict()
 
@@ -470,7 +470,7 @@ def test_what_a_device_cannot_do_comes_with_its_reason() -> None:
 
 
 def test_tf32_is_off_when_convolutions_are_left_out(tmp_path: Path) -> None:
-    train_state = _make_setup(tmp_path, HOPPER)
+    train_state = _make_train_state(tmp_path, HOPPER)
     _apply(train_state, "tf32")
 
     torch.backends.cudnn.allow_tf32 = False
@@ -481,7 +481,7 @@ def test_tf32_is_off_when_convolutions_are_left_out(tmp_path: Path) -> None:
 
 
 def test_cudnn_times_as_many_kernels_as_asked(tmp_path: Path) -> None:
-    train_state = _make_setup(tmp_path, HOPPER)
+    train_state = _make_train_state(tmp_path, HOPPER)
 
     _apply(train_state, "cudnn_benchmark", candidates=3)
 
@@ -493,7 +493,7 @@ def test_cudnn_times_as_many_kernels_as_asked(tmp_path: Path) -> None:
 def test_the_memory_limit_reaches_the_allocator(
     _allocator: dict[int, float], tmp_path: Path
 ) -> None:
-    train_state = _make_setup(tmp_path, HOPPER)
+    train_state = _make_train_state(tmp_path, HOPPER)
 
     _apply(train_state, "memory_limit", share=0.25)
 
@@ -505,7 +505,7 @@ def test_the_memory_limit_reaches_the_allocator(
 
 
 def test_reproducible_and_what_undoes_it_are_told(tmp_path: Path) -> None:
-    train_state = _make_setup(tmp_path)
+    train_state = _make_train_state(tmp_path)
     _apply(train_state, "reproducible", threads=1)
     alone = _state(train_state, "reproducible")
     torch.set_float32_matmul_precision("high")
@@ -518,7 +518,7 @@ def test_reproducible_and_what_undoes_it_are_told(tmp_path: Path) -> None:
 
 
 def test_reproducible_but_not_strict_is_no_promise(tmp_path: Path) -> None:
-    train_state = _make_setup(tmp_path)
+    train_state = _make_train_state(tmp_path)
 
     _apply(train_state, "reproducible", strict=False)
 

@@ -64,7 +64,7 @@ def _xtts_batch(lengths: list[tuple[int, int]]) -> Batch:
 
 
 def _setup(folder: Path, family: str, dropout: float = 0.0) -> TrainState:
-    """Return a Setup of a tiny network of a real family; only that of XTTS drops out."""
+    """Return a TrainState of a tiny network of a real family; only that of XTTS drops out."""
     train_state = make_setup(folder)
     torch.manual_seed(0)
     if family == "xtts":

@@ -32,11 +32,11 @@ from trainer.training.loop import train
 from trainer.worker.supervisor import end_process
 
 class LosingBatches(RankBatches):
-    def of_step(self, step):
+    def micro_batches(self, step):
         if step == 5 and self.world.rank == 1 and not (folder / "was-killed").exists():
             (folder / "was-killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().of_step(step)
+        return super().micro_batches(step)
 
 folder = Path(sys.argv[1])
 world = join_world("cpu")

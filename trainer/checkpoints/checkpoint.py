@@ -189,7 +189,7 @@ def saved_scope(folder: Path) -> dict[str, Any]:
 def restore_checkpoint(
     train_state: TrainState, folder: Path, *, fresh_optimizer: bool = False
 ) -> int:
-    """Load weights, optimizer and progress into the setup; return the last finished step.
+    """Load weights, optimizer and progress into the train state; return the last finished step.
 
     Random states are not stored, because every step seeds its own generators. With
     `fresh_optimizer` the optimizer starts without state, as at the start of a run.

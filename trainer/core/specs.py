@@ -235,13 +235,14 @@ class OptimizationStatus:
 class Optimization:
     """One checkbox that saves time or memory.
 
-    unavailable(device) -> reason or None. apply(setup, options). state(setup, probe) -> State.
+    unavailable(device) -> reason or None. apply(state, options). status(state, probe) ->
+    OptimizationStatus, measured by one watched forward and backward pass.
     `stage` fixes the order: backend, model, precision, compile, data. `exact`: the loss curve must
     stay the same within rounding.
 
     refuse(device, options) -> why these options cannot work on the device, or None; called before
         a run folder is created.
-    settle(setup, options, emit): decides what needs the assembled run with its latest checkpoint
+    finalize(state, options, emit): decides what needs the assembled run with its latest checkpoint
         restored, such as whether a measured speed-up pays off in the remaining steps.
     """
 

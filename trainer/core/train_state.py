@@ -177,7 +177,7 @@ class TrainState:
     def train_other_weights(self) -> None:
         """Rebuild the optimizer and the average after the set of trainable weights changed."""
         if self.build_optimizer is None:
-            raise ValueError("this setup does not know how to build its optimizer")
+            raise ValueError("this train state does not know how to build its optimizer")
         self.optimizer = self.build_optimizer(self.model)
         if self.average is not None:
             self.average = start_average(self.model)

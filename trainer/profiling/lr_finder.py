@@ -99,7 +99,7 @@ def find_rate(
 def measure_rates(
     state: TrainState, rates: np.ndarray, progress: Progress = lambda done, total: None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Train one step at each rate until the loss diverges; changes the model of `setup`.
+    """Train one step at each rate until the loss diverges; changes the model of `state`.
 
     Args:
         rates: float64 (steps,), rising.

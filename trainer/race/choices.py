@@ -34,7 +34,7 @@ class RaceChoices:
         min=1,
         max=15,
     )
-    # At least 10 steps, as for every run (FEWEST_STEPS): fewer than the warm-up show nothing.
+    # At least 10 steps, as for every run (MIN_STEPS): fewer than the warm-up show nothing.
     sweep_steps: int | None = option(
         None, "Steps of these tries", "Empty: a quarter of a run's steps.", min=10, advanced=True
     )

@@ -75,7 +75,7 @@ def take_device(wanted: str, local_rank: int = 0) -> Device:
 
 
 def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> TrainState:
-    """Build the Setup of a run folder, restored from its latest checkpoint if it has one.
+    """Build the TrainState of a run folder, restored from its latest checkpoint if it has one.
 
     Raises:
         TimbreError: anything that the user can fix, as a sentence.
@@ -275,7 +275,7 @@ def build_train_state(
     machine: Device,
     world: World,
 ) -> TrainState:
-    """Return the Setup of a model and its clips, without any optimization applied."""
+    """Return the TrainState of a model and its clips, without any optimization applied."""
     training, family = config.training, entries.family
     device = torch.device(machine.torch_name)
     model.train()
