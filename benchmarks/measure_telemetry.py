@@ -2,9 +2,9 @@
 
 Every step of a small XTTS run is done in two ways, in turns the first: bare, and followed by all
 that the loop does to report it (StepMetrics, the instability alerts, events in the log and on the
-disk). The network has 6 layers of width 256 and eight short clips of the demo corpus a step, about a hundredth of the
-work of the published size with long clips, so shares there are smaller. CPU seconds of the training
-thread count, and no other thread computes.
+disk). The network has 6 layers of width 256 and eight short clips of the demo corpus a step, about
+a hundredth of the work of the published size with long clips, so shares there are smaller. CPU
+seconds of the training thread count, and no other thread computes.
 """
 
 import argparse
