@@ -30,7 +30,7 @@ EVIL = "<img src=canary onerror=window.__x=1>"
 
 _SOURCES = sorted((PROJECT / "webui").rglob("*.py"))
 _TAG = re.compile(r"<[a-z/]")
-_ESCAPES = {"safe", "escape", "len", "_gib", "duration_text", "''.join"}
+_ESCAPES = {"escape_html", "escape", "len", "_gib", "duration_text", "''.join"}
 _NUMBERS = re.compile(r"'(line|clips|clips_with_unknown|count|num_\w+|\w+_s|minutes)'\]$")
 _WORDS = {"text", "reason", "remedy", "speaker", "error", "note", "cell", "message"}
 

@@ -255,7 +255,7 @@ def test_the_script_comes_in_one_piece_and_nothing_else_is_served(client: TestCl
 
 def test_every_function_that_an_element_waits_for_is_in_the_script() -> None:
     for function in (
-        "mountStrip", "mountRecent", "mountLive", "mountPreviews", "mountRuns", "mountSpeech",
+        "mountStatusBar", "mountRecent", "mountLive", "mountPreviews", "mountRuns", "mountSpeech",
     ):  # fmt: skip
         assert f"t.{function} = function" in bundle()
         assert function in mount(function)
