@@ -29,6 +29,7 @@ class ReplayCheck:
         self._known = dict(sorted(known.items())[:MOST_STEPS]) if names else {}
         self._names = names
         self._compared: list[int] = []
+        # The largest difference decides how serious it is; the first step that differs shows where to look.
         self._difference, self._differs_from = 0.0, 0
 
     def watch(self, emit: Emit) -> Emit:
@@ -38,7 +39,7 @@ class ReplayCheck:
             emit(event)
             if isinstance(event, StepDone) and event.step in self._known:
                 self._compare(event)
-                if not self._known:
+                if not self._known:  # the last repeated step
                     self._report(event.step, emit)
 
         return emit_and_compare

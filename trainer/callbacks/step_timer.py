@@ -63,6 +63,7 @@ class StepTimer:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        # Without events, host times would measure how fast work is queued, not how long it takes.
         self._is_silent = device.type not in ("cpu", "cuda")
         self._instants: list[tuple[str, float | torch.cuda.Event]] = []
 
@@ -73,8 +74,9 @@ class StepTimer:
 
     def take(self) -> list[tuple[str, Lap]]:
         """Return the finished parts since the last call, in order, without the current one."""
+        # The last instant ends the part before it and begins none: nothing has ended that one yet.
         instants, self._instants = self._instants, []
-        pairs = zip(instants, instants[1:], strict=False)
+        pairs = zip(instants, instants[1:], strict=False)  # one shorter on purpose
         return [(part, Lap(began, ended)) for (part, began), (_, ended) in pairs]
 
 
@@ -89,6 +91,7 @@ def seconds_by_part(laps: list[tuple[str, Lap]]) -> dict[str, float]:
 def _instant(device: torch.device) -> "float | torch.cuda.Event":
     if device.type == "cpu":
         return time.perf_counter()
+    # Recording only queues a mark; reading it now would make the host wait for the GPU.
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event

@@ -50,6 +50,8 @@ class CheckpointWriter:
         self._state = state
         self._emit = emit
         self._staging = Staging(state.device)
+        # A thread is enough, because torch, safetensors and SHA-256 release the interpreter lock
+        # while they work. One, because two saves would share the staging buffers.
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
         self._running_save: Future[_Outcome] | None = None
 
@@ -63,7 +65,7 @@ class CheckpointWriter:
             if isinstance(error, MemoryFragmented) and error.step is not None:
                 self._save_last(error.step)
         finally:
-            self._pool.shutdown(wait=True)
+            self._pool.shutdown(wait=True)  # the process may end next, and must not lose a save
 
     def save(self, step: int, *, best: bool, wait: bool = False) -> None:
         """Start a save once the previous one has ended; with `wait`, return when it is published.
@@ -72,6 +74,8 @@ class CheckpointWriter:
             CheckpointError: the save failed, and `wait` was set because no other save follows.
         """
         began = time.monotonic()
+        # Wait first: the staging buffers are still being read until the previous save is on the
+        # disk.
         self._finish()
         try:
             snapshot = take_snapshot(self._state, step, best=best, staging=self._staging)
@@ -96,6 +100,7 @@ class CheckpointWriter:
             self._finish()
 
     def _finish(self) -> _Outcome:
+        # Forget the save first, so that its events are emitted once even if a listener raises.
         future, self._running_save = self._running_save, None
         outcome = future.result() if future is not None else _Outcome()
         for event in outcome.events:
@@ -125,6 +130,7 @@ def _write(state: TrainState, snapshot: Snapshot, waited_s: float) -> _Outcome:
 
 
 def _failed(parent: Path, snapshot: Snapshot, error: Exception) -> _Outcome:
+    # torch appends a C++ stack to its messages; only the first line is for people.
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     newest = newest_step(parent)
     kept = f"The checkpoint of step {newest} is intact." if newest else "There is no earlier one."
@@ -142,6 +148,7 @@ def _is_full(parent: Path, error: Exception, size_bytes: int) -> bool:
     torch and safetensors drop the system's error number, so their messages and the free space
     decide.
     """
+    # Our own errors name another cause, so that deleting checkpoints would not help.
     if isinstance(error, TimbreError):
         return False
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -149,6 +156,7 @@ def _is_full(parent: Path, error: Exception, size_bytes: int) -> bool:
     if "No space left" in str(error):
         return True
     try:
+        # A guess, made last: little free space now is the likely reason of an unclear error.
         return shutil.disk_usage(parent).free < size_bytes
     except OSError:
         return False

@@ -24,6 +24,7 @@ def describe_event(event: Event) -> str | None:
     match event:
         case PhaseChanged():
             return f"{event.phase} {event.done}/{event.total}" if event.total else event.phase
+        # Optimizations are listed as measured on the assembled model, not as requested.
         case RunStarted():
             on = [name for name, state in event.optimizations.items() if state["on"]]
             return f"Training from step {event.first_step} to {event.last_step}; on: {on or 'none'}"
@@ -55,6 +56,7 @@ def shown_progress() -> Callable[[str, int, int], None]:
 
     def show(phase: str, done: int, total: int) -> None:
         nonlocal told_at
+        # One line a second: reading 100,000 clips would otherwise fill the terminal.
         if is_shown and time.monotonic() - told_at >= 1.0:
             told_at = time.monotonic()
             # stderr, because stdout may be JSON for another program.

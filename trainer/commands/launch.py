@@ -24,6 +24,7 @@ def launch_command(parser: argparse.ArgumentParser, argv: Sequence[str], echo: E
     _add_flags(parser)
     # Two passes, because an existing run takes none of the flags that describe a new one.
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    # `--run` may be missing in this pass, so that --help still reaches the second one.
     _add_flags(first, is_first=True)
     known, rest = first.parse_known_args(argv)  # `rest` describes a run to be created
     if known.status or known.cancel or known.attach:
@@ -54,7 +55,7 @@ def launch_command(parser: argparse.ArgumentParser, argv: Sequence[str], echo: E
 
 def _ask(run: Run, known: argparse.Namespace, echo: Echo) -> int:
     handle = read_handle(run.folder)
-    launcher = find(_LAUNCHERS, Launcher, handle.launcher)
+    launcher = find(_LAUNCHERS, Launcher, handle.launcher)  # the one that has the job, not `--on`
     if known.cancel:
         launcher.cancel(run, handle)
     if known.attach:

@@ -11,7 +11,8 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 COMPANIONS = ("coqui-tts-trainer", "trainer")
-_EXIT_CODE = 2
+_EXIT_CODE = 2  # that of ConfigError, which cannot be imported here
+# From this file's path: the name `trainer` may lead to the other package.
 _PACKAGE = next(folder for folder in Path(__file__).resolve().parents if folder.name == "trainer")
 _OURS = _PACKAGE / "__init__.py"
 _REMEDY = (
@@ -25,6 +26,8 @@ def refuse_foreign_trainer() -> None:
     """Exit with an explanation if Python's `trainer` isn't Timbre's; warn if both are mixed."""
     names = [name for name in COMPANIONS if _shares_our_folder(name)]
     remedy = _REMEDY.format(names=" ".join(names) or COMPANIONS[0])
+    # Nothing of Timbre can be imported now, so going on would end in an ImportError that explains
+    # nothing.
     if not is_ours():
         owner = " and ".join(names) or "another package"
         sys.stderr.write(
@@ -43,10 +46,13 @@ def refuse_foreign_trainer() -> None:
 
 def is_ours() -> bool:
     """Whether Python finds our package under the name `trainer`, and its first file is ours."""
+    # The module that is loaded already decides; the search path may have changed since then.
     found = sys.modules.get("trainer")
     spec = found.__spec__ if found is not None else importlib.util.find_spec("trainer")
     if spec is None or spec.origin is None or Path(spec.origin).resolve() != _OURS:
         return False
+    # The path alone proves nothing: both packages install this very file, and pip keeps the later
+    # one.
     return "from trainer.core.run_config import RunConfig" in _OURS.read_text(encoding="utf-8")
 
 
@@ -58,6 +64,6 @@ def _shares_our_folder(name: str) -> bool:
         return False
     return any(
         Path(str(found.locate_file(file))).resolve().parent == _OURS.parent
-        for file in found.files or ()
+        for file in found.files or ()  # None if the package has no list of its files
         if file.parts[0] == "trainer"
     )

@@ -18,7 +18,7 @@ from trainer.race.report import budget, make_report, to_csv, to_json, to_markdow
 from trainer.race.verdict import describe_power
 from trainer.training.assemble import check_before_start
 
-FINISHED, STOPPED = 0, 10
+FINISHED, STOPPED = 0, 10  # a script can tell "stopped, can be continued" from an error
 """Exit codes; the same as those of `train`."""
 
 
@@ -32,6 +32,7 @@ def race_command(parser: argparse.ArgumentParser, argv: Sequence[str], echo: Ech
         Race.open(known.race).request_stop()
         echo(f"Asked {known.race} to save and stop.")
         return FINISHED
+    # A new race also answers --help, because only the full set of flags shows every option.
     if wants_help or not Race(known.race).exists():
         # Absolute paths below, because the race may be continued from another working folder.
         config, args = config_from_args(parser, argv)
@@ -54,6 +55,7 @@ def carry_out(race: Race, echo: Echo) -> int:
     try:
         state = race.carry_out(echo)
     finally:
+        # The caller may be a long-lived process, such as a test, with handlers of its own.
         for number, handler in before.items():
             signal.signal(number, handler)
     if state == "stopped":
@@ -74,6 +76,7 @@ def publish(race: Race, echo: Echo) -> None:
     (race.folder / "race.md").write_text(markdown, encoding="utf-8")
     try:
         draw_race(plan, results, report, race.folder / "race.png")
+    # The picture needs an optional package; the numbers are worth more and are written already.
     except MissingDependency as error:
         echo(f"The picture was not drawn: {error}")
     echo(markdown)
@@ -102,6 +105,8 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _known(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    # No abbreviations: this parser knows two flags and would take `--st` for --stop, although the
+    # full set of flags also has --steps.
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--race", default="")
     parser.add_argument("--stop", action="store_true")

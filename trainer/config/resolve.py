@@ -34,6 +34,7 @@ def resolve(config: RunConfig) -> Entries:
     Raises:
         ConfigError: lists every unknown name, unknown option and bad value.
     """
+    # All problems are collected before raising, so that a form shows them together, not one a try.
     problems: list[str] = []
     found: dict[str, Any] = {}
     for key, choice, lookup in (
@@ -153,6 +154,7 @@ def find_usual_lr(family: ModelFamily, optimizer: OptimizerSpec) -> float:
     # Lion's usual rate is a fifth of AdamW's, for example: if a family needs twice AdamW's default,
     # it needs twice Lion's as well.
     leader = find_optimizer(optimizer.rate_follows)
+    # Scaled, because a family names rates for only a few of the optimizers.
     rate = known[leader.name] * optimizer.default_lr / leader.default_lr
     return float(f"{rate:.4g}")  # four digits: a rate that people read and type
 
@@ -161,6 +163,7 @@ def count_steps(config: RunConfig, steps_per_epoch: int) -> int:
     """Return the steps of a run: as set, from its epochs, or 30 epochs but at least 300 steps."""
     if config.training.steps is not None:
         return config.training.steps
+    # Rounded up, because a fraction of an epoch of a tiny corpus may be less than one step.
     if config.training.epochs is not None:
         return max(1, math.ceil(config.training.epochs * steps_per_epoch))
     # Chosen by hand. The minimum is for tiny corpora, whose epochs are only a few steps.

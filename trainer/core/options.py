@@ -10,7 +10,7 @@ from typing import Any
 
 from trainer.core.errors import ConfigError, FieldProblem
 
-_KEY = "timbre"
+_KEY = "timbre"  # dataclass metadata is shared by all libraries, so our part has a key of its own
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ def option(
 
 def describe(options_class: type) -> list[OptionInfo]:
     """List the option fields of a dataclass in declaration order."""
+    # `field.type` may be a string; the hints are real types.
     hints = typing.get_type_hints(options_class)
     infos = []
     for field in dataclasses.fields(options_class):
@@ -73,6 +74,8 @@ def build_options(options_class: type, values: dict[str, Any], where: str) -> An
     infos = {info.name: info for info in describe(options_class)}
     problems = [
         unknown_name(name, list(infos), f"option of {where}")
+        # Unknown names and bad values are collected, so that one run of a command shows all of
+        # them.
         for name in values
         if name not in infos
     ]
@@ -102,6 +105,7 @@ def parse_value(info: OptionInfo, value: Any) -> Any:
         ConfigError: the value has the wrong type, is out of bounds or not one of the choices.
     """
     if value is None or (
+        # An emptied text field of the page sends "" where JSON would send null.
         info.optional and isinstance(value, str) and value.strip() in ("", "auto")
     ):
         if info.optional:
@@ -114,7 +118,7 @@ def parse_value(info: OptionInfo, value: Any) -> Any:
     try:
         parsed = _convert(info.kind, value)
     except (TypeError, ValueError, OverflowError):
-        raise ConfigError(wrong) from None
+        raise ConfigError(wrong) from None  # a person reads the sentence, not Python's reason
     too_low = info.min is not None and parsed < info.min
     too_high = info.max is not None and parsed > info.max
     if too_low or too_high or (info.choices and parsed not in info.choices):
@@ -124,6 +128,7 @@ def parse_value(info: OptionInfo, value: Any) -> Any:
 
 def unknown_name(name: str, known: list[str], kind: str) -> str:
     """Return an error for an unknown name, with the closest match and all known names."""
+    # difflib's usual cutoff of 0.6 finds typing errors without offering unrelated names.
     near = difflib.get_close_matches(name, known, n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     return f"'{name}' is not a known {kind}.{hint} Known: {', '.join(known) or 'none'}."
@@ -155,6 +160,8 @@ def _convert(kind: type, value: Any) -> Any:
         return int(number)
     if kind is float:
         number = float(value)
+        # float() also reads "nan" and "inf", and NaN would pass every bound, because it compares
+        # false.
         if not math.isfinite(number):
             raise ValueError
         return number

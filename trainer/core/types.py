@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    import torch
+    import torch  # for type checkers only: reading a list must not wait for torch to load
 
 Features = dict[str, np.ndarray]
 """The named arrays that a model family needs of one clip, cached as they are."""
@@ -37,12 +37,14 @@ class Clip:
     source: str
     line: int
     recording: str = ""
+    # A dict has no hash; without `hash=False` no clip could be a member of a set.
     arrays: dict[str, str] = field(default_factory=dict, hash=False)
     lengths: dict[str, int] = field(default_factory=dict, hash=False)
 
     @property
     def content_paths(self) -> list[str]:
         """The files that the clip's features are computed from."""
+        # Sorted, because clip ids and cache keys are hashes of these paths in this order.
         return [self.arrays[name] for name in sorted(self.arrays)] or [self.audio_path]
 
 
@@ -57,7 +59,7 @@ class Problem:
     kind: str
     reason: str
     remedy: str
-    duration_s: float | None = None
+    duration_s: float | None = None  # None if the audio was not read
 
     def __str__(self) -> str:
         return f"Line {self.line} of {self.source}: {self.reason} {self.remedy}"
@@ -82,5 +84,6 @@ class Batch:
 
     def to(self, device: "torch.device") -> "Batch":
         """Return the batch with its tensors on a device; copies are asynchronous if possible."""
+        # Copies from pinned memory overlap with computing; from other memory they simply wait.
         moved = {name: value.to(device, non_blocking=True) for name, value in self.tensors.items()}
         return Batch(moved, self.clip_ids, self.totals, self.audio_s)

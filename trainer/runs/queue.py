@@ -30,10 +30,12 @@ class RunQueue:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / ".queue.json"
+        # A lock file of its own: renaming a new list into place would replace a locked file.
         self._lock_path = folder / ".queue.lock"
 
     def waiting(self) -> list[QueuedRun]:
         """List the queued runs, next one first."""
+        # Without the lock: a list that is replaced by a rename is always whole.
         return self._read()[0]
 
     @property
@@ -65,6 +67,7 @@ class RunQueue:
                     f"The run {name} is no longer in the queue. Reload the page to see the queue."
                 )
             entry = waiting.pop(found[0])
+            # A negative index would count from the end and send the run toward the back.
             waiting.insert(max(0, found[0] + places), entry)
 
     def pause(self, paused: bool) -> None:
@@ -111,6 +114,7 @@ class QueueKeeper(threading.Thread):
         super().__init__(name="queue-keeper", daemon=True)
         self._lock_path = folder / ".queue.keeper"
         self._start_next = start_next
+        # Half a second (chosen by hand) is short beside the seconds that a run takes to start.
         self._poll_s = poll_s
         self._ended = threading.Event()
 
@@ -127,7 +131,7 @@ class QueueKeeper(threading.Thread):
     def end(self) -> None:
         """End the thread, so that another process can take over the queue."""
         self._ended.set()
-        self.join()
+        self.join()  # the lock must be free when this returns
 
     def _try_next(self) -> None:
         try:

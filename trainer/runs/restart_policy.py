@@ -18,6 +18,7 @@ FINISHED, FAILED, STOPPED, NEEDS_PERSON, RESTARTABLE, OWNED = 0, 1, 10, 20, 30, 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTERM))
 """Signals that mean Stop: a process ended by one of them is not restarted."""
 RESUME = "Press Resume to continue from the last checkpoint."
+# Not the owner's lock: between two starts nobody trains, yet the run must not be started twice.
 SUPERVISOR_LOCK = "supervisor.lock"
 """Lock in `control/`, held by a run's supervisor, also between two starts."""
 _WORD = "ending.json"
@@ -40,6 +41,7 @@ class RestartPolicy:
 
         `restarts` and `now` are times in seconds since 1970.
         """
+        # Only recent restarts count, so a run of several weeks survives a rare fault each day.
         recent = [moment for moment in restarts if now - moment < self.within_s]
         if len(recent) >= self.most:
             return None
@@ -128,7 +130,7 @@ def pop_ending(folder: Path) -> Ending | None:
     path = folder / "control" / _WORD
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        path.unlink()
+        path.unlink()  # it must not explain the next ending as well
         return Ending(int(values["code"]), str(values["reason"]))
     except (OSError, ValueError, KeyError):
         return None
