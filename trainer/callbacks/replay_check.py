@@ -29,7 +29,8 @@ class ReplayCheck:
         self._known = dict(sorted(known.items())[:MOST_STEPS]) if names else {}
         self._names = names
         self._compared: list[int] = []
-        # The largest difference decides how serious it is; the first step that differs shows where to look.
+        # The largest difference decides how serious it is; the first step that differs
+        # shows where to look.
         self._difference, self._differs_from = 0.0, 0
 
     def watch(self, emit: Emit) -> Emit:

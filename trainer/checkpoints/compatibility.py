@@ -22,6 +22,7 @@ INEXACT = "allowed, not bit for bit"
 FRESH_OPTIMIZER = "needs a fresh optimizer"
 REFUSED = "refused"
 
+# These decide when to look, save and stop, or how fast clips arrive, never what a step computes.
 _HARMLESS = {
     "training.patience", "training.validate_every", "training.save_every",
     "training.preview_every", "training.preview_text", "training.preview_speaker",
@@ -29,6 +30,8 @@ _HARMLESS = {
 }  # fmt: skip
 _ENVIRONMENT = {"training.num_processes", "training.device"}
 """Options compared by their result (`device`, `world_size` below), not by what was requested."""
+# Other clips, another network or other trained weights: the checkpoint would not be a state of the
+# new run at all.
 _REFUSED = ("data.", "family.", "base", "optimizations.lora")
 _LABELS = {
     "clips": "the clips (their files or texts)",
@@ -61,8 +64,8 @@ def describe_scope(state: TrainState) -> dict[str, Any]:
     return {
         "config": state.config.to_json(),
         "clips": state.data_hash,
-        "torch": str(torch.__version__),
-        "device": state.machine.name,
+        "torch": str(torch.__version__),  # kernels may sum in another order in the next version
+        "device": state.machine.name,  # the model of the GPU, since each has kernels of its own
         # Sums on a CPU are split among threads, so their number changes the rounding.
         "threads": torch.get_num_threads() if state.device.type == "cpu" else None,
         "world_size": state.world.size,
@@ -78,7 +81,7 @@ def compare_scopes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Di
     found += [
         Difference(name, before[name], now[name], INEXACT)
         for name in _LABELS
-        if name in before and before[name] != now[name]
+        if name in before and before[name] != now[name]  # older checkpoints lack some names
     ]
     return found
 
@@ -95,7 +98,7 @@ def compare_configs(before: dict[str, Any], now: dict[str, Any]) -> list[Differe
     return [
         Difference(name, old.get(name), new.get(name), _kind_of(name))
         for name in names
-        if name not in _ENVIRONMENT and name != "format"
+        if name not in _ENVIRONMENT and name != "format"  # `format` is the layout of run.json
     ]
 
 
@@ -162,8 +165,9 @@ def read_changes(config: RunConfig, words: Sequence[str]) -> dict[str, Any]:
                 f"'{word}' is not a valid change. Write it as NAME=VALUE, for example "
                 "training.batch_size=4 or optimizer.name=lion."
             )
+        # A preview text such as "1984" must stay text and not become a number.
         value: Any = text if isinstance(present.get(path), str) else _read_value(text)
-        for part in reversed(path.split(".")):
+        for part in reversed(path.split(".")):  # from the inside out: a.b=1 is {"a": {"b": 1}}
             value = {part: value}
         changes = merge_values(changes, value)
     return changes
@@ -194,6 +198,7 @@ def changed_config(config: RunConfig, changes: dict[str, Any]) -> RunConfig:
 
 def _read_value(text: str) -> Any:
     try:
+        # JSON gives numbers, booleans and null their types; any other word is plain text.
         return json.loads(text)
     except ValueError:
         return text
@@ -216,6 +221,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in values.items():
         if isinstance(value, dict) and value:
             flat |= _flat(value, f"{prefix}{name}.")
+        # An empty dict and an absent one mean the same here, so neither may show up as a change.
         elif not (isinstance(value, dict) and name in ("options", "optimizations")):
             flat[prefix + name] = value
     return flat

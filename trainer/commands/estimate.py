@@ -24,7 +24,8 @@ from trainer.training.assemble import choose_device
 Echo = Callable[[str], None]
 
 _CHECKPOINTING = "gradient_checkpointing"
-# Optimizations that save memory without changing what is trained, the cheapest in time first.
+# Optimizations that save memory without changing what is trained, the cheapest in time first. SDPA
+# and mixed precision usually save time too; recomputing blocks costs a second forward pass.
 _SAVERS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("sdpa", {}),
     ("mixed_precision", {"mode": "auto"}),
@@ -161,6 +162,7 @@ def _measures(config: RunConfig, device: Device) -> Iterator[tuple[str, RunConfi
             yield boxes[name].label, config
     whole = config.training.batch_size * config.training.accumulate
     # Only divisors of the effective batch size keep it the same.
+    # Halving at least each time tries few sizes, as every estimate counts a whole step.
     while (size := config.training.batch_size) > 1:
         size = next(fewer for fewer in range(size // 2, 0, -1) if whole % fewer == 0)
         training = replace(config.training, batch_size=size, accumulate=whole // size)

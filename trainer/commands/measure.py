@@ -21,7 +21,7 @@ from trainer.profiling.measurements import Measurement, keep, list_kept, new_pat
 from trainer.profiling.synthetic_batches import without_size
 from trainer.training.assemble import choose_device
 
-FINISHED, STOPPED = 0, 10
+FINISHED, STOPPED = 0, 10  # the same codes as `train` and `race`
 _USUAL_STEPS = 1000
 """Length of run for which an optimization such as `compile` decides whether it pays off (chosen by
 hand)."""
@@ -33,7 +33,9 @@ def measure_command(parser: argparse.ArgumentParser, argv: Sequence[str], echo: 
     """Run a benchmark or show stored ones; return the exit code."""
     # A trial's child process: it needs none of the flags below.
     known, rest = _own_parser(add_help=False).parse_known_args(argv)
+    # `--row` is read before any flag of the configuration, because a trial gets its plan as a file.
     if known.row:
+        # Imported late, because only a child process needs what a trial loads.
         from trainer.profiling.benchmark.trial import run_trial
 
         return run_trial(Path(known.row), Path(known.row_out))
@@ -47,6 +49,7 @@ def measure_command(parser: argparse.ArgumentParser, argv: Sequence[str], echo: 
     plan, args = _read_plan(parser, argv, known)
     benchmark = Benchmark(plan)
     path = new_path(plan.config.family.name)
+    # The path is chosen before the trials, so that every save replaces the same file.
     before = _cancel_on_signals(benchmark)
     try:
         _carry_out(benchmark, path, args, echo)
@@ -65,9 +68,10 @@ def _carry_out(benchmark: Benchmark, path: Path, args: argparse.Namespace, echo:
         )
     for row in benchmark.trials():
         keep(measurement, path)  # after every trial, so that a crash loses only the current one
+        # Each trial is shown relative to the first one, which has no optimization on.
         first = measurement.trial(FIRST)
         echo(json.dumps(asdict(row)) if args.lines else format_trial(row, first))
-    keep(measurement, path)
+    keep(measurement, path)  # once more, with the final state and the total time
     if args.json:
         keep(measurement, Path(args.json))
     if not args.lines:
@@ -79,6 +83,7 @@ def _own_parser(*, add_help: bool) -> argparse.ArgumentParser:
     _add_flags(parser)
     for name in ("--family", "--base", "--device", "--size", "--train-csv", "--train-data"):
         parser.add_argument(name)
+    # Internal flags of child processes, which is why they have no help text.
     parser.add_argument("--row")
     parser.add_argument("--row-out")
     return parser
@@ -117,8 +122,10 @@ def _read_plan(
 ) -> tuple[BenchmarkPlan, argparse.Namespace]:
     """Parse the plan; without a base and clips, `--size` chooses a model with random weights."""
     family = find_family(known.family or "xtts")
+    # The family is named explicitly, because the flags that exist depend on it.
     words = [*argv] if known.family else ["--family", family.name, *argv]
     size = ""
+    # Real weights or clips have their own size, and a random model would measure another one.
     if not (known.base or known.train_csv or known.train_data):
         size = _choose_size(family, known)
         words = without_size(words, family, size)
@@ -131,6 +138,7 @@ def _read_plan(
         lengths=args.lengths,
         minutes=args.minutes,
         goals=args.goals,
+        # Stored with the result, so that a reader can repeat the measurement.
         command=shlex.join(["python", "-m", "trainer", "measure", *argv]),
     )
     return plan, args
@@ -142,6 +150,7 @@ def _choose_size(family: ModelFamily, known: argparse.Namespace) -> str:
         raise ConfigError(f"{family.label} cannot be measured without clips. Add --train-csv FILE.")
     sizes = family.synthetic.sizes
     is_gpu = choose_device(known.device or "auto").kind == "cuda"
+    # On a CPU, trials at the real size would not end within the time limit (chosen by hand).
     size = known.size or sizes[-1 if is_gpu else 0]
     if size not in sizes:
         raise ConfigError(

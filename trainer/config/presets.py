@@ -10,6 +10,7 @@ from trainer.core.errors import UnknownEntry
 from trainer.core.options import unknown_name
 from trainer.core.run_config import RunConfig, merge_values
 
+# `estimate` compares the counted peak of the largest step with this share.
 USABLE_SHARE = 0.9
 """Share of the device's memory that a plan may use (chosen by hand). The CUDA context, PyTorch's
 libraries and fragmentation take the rest."""
@@ -53,6 +54,7 @@ def _xtts(epochs: float, batch_size: int, accumulate: int, **training: Any) -> d
     """
     sizes = {"epochs": epochs, "batch_size": batch_size, "accumulate": accumulate}
     return {
+        # Presets for one family name it, so that they also work on the command line alone.
         "family": {"name": "xtts", "options": {}},
         "training": {"clip_norm": 1.0} | sizes | training,
         "optimizer": _adamw(lr=5e-6, beta1=0.9, beta2=0.96, eps=1e-8, weight_decay=0.01),
@@ -84,7 +86,8 @@ def _xtts_on(gib: int, batch_size: int, accumulate: int, **boxes: dict[str, Any]
     --gpu-memory 12` counts clips of 11.6 s at the published size.
     """
     values = _xtts(10, batch_size, accumulate, patience=4, validate_every="1 epochs")
-    values["optimizations"] |= boxes
+    values["optimizations"] |= boxes  # safe in place: `_xtts` builds a new dict on every call
+    # In bf16 alone the smallest updates would be lost, so the 8 GB preset rounds stochastically.
     what = "all weights, stored in bf16 only" if "bf16_weights" in boxes else "all weights"
     return Preset(
         f"xtts-{gib}gb",
@@ -118,6 +121,7 @@ _PRESETS = (
         "quick",
         "Quick try",
         "300 steps: hear within minutes whether data and settings make sense.",
+        # 300 is also the least length of a run with automatic length; see `count_steps`.
         {"training": {"steps": 300}, "schedule": {"name": "cosine", "options": {}}},
     ),
     Preset(
@@ -167,6 +171,7 @@ _PRESETS = (
         "Twice the FastSpeech 2 rate with tight clipping; watch the gradient norm.",
         {
             "training": {"epochs": 20, "clip_norm": 0.5},
+            # AdamW's best rate for FastSpeech 2 was 2e-3 (benchmarks/results/race_all.json).
             "optimizer": _adamw(lr=4e-3),
             "schedule": {"name": "cosine", "options": {}},
         },
@@ -210,6 +215,7 @@ _PRESETS = (
         "xtts-recipe",
         "XTTS v2: published recipe",
         "Rate 5e-6, effective batch 252 (3 x 84), as published; for hours of data.",
+        # 3 x 84 = 252: coqui-tts advises an effective batch of at least 252 for this model.
         _xtts(10, 3, 84),
         ("xtts",),
     ),
@@ -217,6 +223,7 @@ _PRESETS = (
         "xtts-voice",
         "XTTS v2: one voice",
         "10 epochs, effective batch 16, early stopping; for minutes of data.",
+        # 16, not 252: minutes of speech have too few clips for more than a few such steps an epoch.
         _xtts(10, 4, 4, patience=4, validate_every="1 epochs"),
         ("xtts",),
     ),
@@ -226,6 +233,7 @@ _PRESETS = (
         "Like one voice, with batch size 1, gradient checkpointing and frozen conditioning.",
         _xtts(10, 1, 16, patience=4, validate_every="1 epochs")
         | {
+            # Frozen weights need no gradient and no optimizer state.
             "family": {"name": "xtts", "options": {"freeze": "conditioning"}},
             "optimizations": {
                 "sdpa": {},

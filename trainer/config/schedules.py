@@ -20,6 +20,7 @@ _WARMUP_HELP = "Steps until the full rate. Empty: 5 % of the run, at most 1000."
 class ConstantOptions:
     """The options of the constant schedule."""
 
+    # No warm-up by default: Prodigy finds its own rate, and Schedule-Free warms up by itself.
     warmup_steps: int = option(0, "Warm-up (steps)", "Steps until the full rate; 0: none.", min=0)
 
 
@@ -39,6 +40,7 @@ class CosineOptions:
 
     warmup_steps: int | None = option(None, "Warm-up (steps)", _WARMUP_HELP, min=0)
     final_share: float = option(
+        # Above zero (chosen by hand), so that the last steps still learn something.
         0.05, "Final share", "Share of the full rate at the last step.", min=0.0, max=1.0
     )
 
@@ -47,6 +49,7 @@ class CosineOptions:
 class PlateauOptions:
     """The options of warm-up, plateau, anneal."""
 
+    # The warm-up and the milestones are those of the FastSpeech 2 optimizer study; see the presets.
     warmup_steps: int = option(8000, "Warm-up (steps)", "Steps until the full rate.", min=0)
     milestones: str = option(
         "200000,400000,600000",
@@ -58,6 +61,7 @@ class PlateauOptions:
     )
 
     def __post_init__(self) -> None:
+        # Parsed only to refuse a bad text now, and not at the first step.
         parse_milestones(self.milestones)
 
 
@@ -65,6 +69,7 @@ class PlateauOptions:
 class NoamOptions:
     """The options of the Noam schedule."""
 
+    # As published: Vaswani et al. 2017, section 5.3.
     warmup_steps: int = option(4000, "Warm-up (steps)", "Steps until the peak.", min=1)
     convention: str = option(
         "peak",
@@ -115,6 +120,7 @@ def linear(step: int, total_steps: int, options: LinearOptions) -> float:
 def cosine(step: int, total_steps: int, options: CosineOptions) -> float:
     """Rise to the full rate, then fall along half a cosine (Loshchilov & Hutter 2017, eq. 5)."""
     warmup_steps = find_warmup_steps(options, total_steps)
+    # The peak belongs to the warm-up, so that the curve has no jump where the parts meet.
     if step <= warmup_steps:
         return _rise(step, warmup_steps)
     height = (1.0 + math.cos(math.pi * _progress(step, warmup_steps, total_steps))) / 2
@@ -145,6 +151,7 @@ def lr_curve(
     # Points on both sides of a milestone draw the cut as a vertical line.
     for milestone in _milestones_of(options):
         steps |= {milestone, milestone + 1}
+    # Even spacing would miss the peak, which is a single step.
     steps.add(find_warmup_steps(options, last))
     inside = sorted(step for step in steps if 1 <= step <= last)
     return [(step, lr * schedule.factor(step, last, options)) for step in inside]
@@ -154,6 +161,7 @@ def warnings_for(schedule: Schedule, options: Any, total_steps: int) -> list[str
     """Return a warning for each choice that probably won't do what was intended."""
     warnings = []
     warmup_steps = find_warmup_steps(options, total_steps)
+    # Legal, since a run may be extended later, but rarely what was meant.
     if warmup_steps >= total_steps:
         peak = schedule.factor(total_steps, total_steps, options)
         warnings.append(
@@ -182,7 +190,7 @@ def find_warmup_steps(options: Any, total_steps: int) -> int:
     return min(_LONGEST_AUTO_WARMUP, round(_WARMUP_SHARE * total_steps))
 
 
-@cache
+@cache  # the loop asks for the factor at every step
 def parse_milestones(text: str) -> tuple[int, ...]:
     """Parse steps separated by commas, in any order.
 
@@ -202,15 +210,18 @@ def parse_milestones(text: str) -> tuple[int, ...]:
 
 
 def _rise(step: int, warmup_steps: int) -> float:
+    # Steps count from 1, so the first one already moves the weights.
     return min(1.0, step / warmup_steps) if warmup_steps > 0 else 1.0
 
 
 def _progress(step: int, warmup_steps: int, total_steps: int) -> float:
     """Return how far a step is between the end of the warm-up (0) and the last step (1)."""
+    # At most 1, so that steps past the planned end keep the final rate instead of rising again.
     return min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
 
 
 def _annealed(step: int, milestones: str, rate: float) -> float:
+    # The step of a milestone itself still has the old rate.
     return rate ** sum(step > milestone for milestone in parse_milestones(milestones))
 
 

@@ -36,6 +36,7 @@ def probe(state: TrainState, batch: Batch) -> Probe:
     Weights, buffers, gradients, random states and modes are restored.
     """
     recorder = _Recorder()
+    # Only blocks are counted: they are what checkpointing and compiling wrap.
     blocks = state.family.blocks(state.model)
     with _counted_forwards(blocks) as calls, recorder:
         saved_bytes = _measure_saved_bytes(state, batch)
@@ -94,7 +95,7 @@ class _Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Count the operator and its operand dtypes, then run it."""
-        name = func.name().split(".")[0]
+        name = func.name().split(".")[0]  # without the overload, such as `.out`
         self.operators[name] += 1
         places = (0, 1, 2) if "scaled_dot_product" in name else _PRODUCTS.get(name, ())
         for place in places:
@@ -107,6 +108,7 @@ class _SavedStorages:
     """Sums the storages that autograd saves, each once, without parameters and buffers."""
 
     def __init__(self, model: nn.Module) -> None:
+        # Parameters and buffers exist anyway; saving a reference to them costs nothing.
         self._seen = {_storage_of(value) for value in [*model.parameters(), *model.buffers()]}
         self.num_bytes = 0
 
@@ -115,6 +117,7 @@ class _SavedStorages:
         storage = _storage_of(value)
         if storage not in self._seen:
             self._seen.add(storage)
+            # The whole storage, because a saved view keeps all of it alive.
             self.num_bytes += value.untyped_storage().nbytes()
         return value.detach()
 
@@ -170,7 +173,7 @@ def _restore_afterwards(model: nn.Module, device: torch.device) -> Iterator[None
     python_state, numpy_state = random.getstate(), np.random.get_state()
     gpus = [device] if device.type == "cuda" else []
     for value, _ in gradients:
-        value.grad = None
+        value.grad = None  # not zeroed: accumulated gradients must come back untouched
     try:
         with torch.random.fork_rng(devices=gpus):
             yield

@@ -12,6 +12,7 @@ from trainer.core.events import Event
 from trainer.core.types import Batch, Clip, Features
 
 if TYPE_CHECKING:
+    # For type checkers only: names, labels and options must be readable without loading torch.
     import torch
     from torch import Tensor, nn
 
@@ -35,6 +36,7 @@ class Export(Protocol):
         model: "nn.Module",
         facts: dict[str, Any],
         folder: Path,
+        # Positional only, so that every family may name its parameters as it likes.
         weights: "dict[str, Tensor] | None" = None,
         /,
     ) -> None:
@@ -169,13 +171,17 @@ class ModelFamily:
     validate: "Callable[[nn.Module, Batch], tuple[dict[str, Tensor], dict[str, Tensor]]]"
     blocks: "Callable[[nn.Module], list[nn.Module]]"
     synthesize: "Callable[[nn.Module, dict[str, Any], str, str], Speech]"
-    export: Export
-    learning_rates: dict[str, float] = field(default_factory=dict)
+    export: Export  # a Protocol, because a Callable cannot express the optional last argument
+    learning_rates: dict[str, float] = field(default_factory=dict)  # by the optimizer's name
     draws: Callable[[Mapping[str, Features]], Draw] | None = None
+    # None, and not a function that does nothing: the caller can then skip preparing its arguments.
     checks: "Callable[[nn.Module, dict[str, Any]], dict[str, float]] | None" = None
+    # Apart from `export`, which must stay readable by `load` whatever other tools expect.
     publish: "Callable[[nn.Module, dict[str, Any], Path, bool], None] | None" = None
     terms: "Callable[[Path | None, Any], str] | None" = None
     stream: "Callable[[nn.Module, dict[str, Any], str, str], Iterator[Speech]] | None" = None
+    # Asked of the model and not of the family: whether it speaks depends on the files it was loaded
+    # with.
     silent: "Callable[[nn.Module], str] | None" = None
     illustrate: "Callable[[nn.Module, Iterable[Batch]], Picture] | None" = None
     preview_texts: (
@@ -207,7 +213,7 @@ class OptimizerSpec:
     paper: str
     options: type
     build: "Callable[[list[dict[str, Any]], Any, torch.device], torch.optim.Optimizer]"
-    state_bytes: float
+    state_bytes: float  # not whole: 8-bit and factored states take 2.06 and 0.03 bytes
     default_lr: float
     rate_follows: str = ""
     schedules: tuple[str, ...] = ()
@@ -215,7 +221,7 @@ class OptimizerSpec:
     effective_lr: "Callable[[torch.optim.Optimizer], float] | None" = None
     experimental: bool = False
     warning: str = ""
-    in_parts: bool = False
+    in_parts: bool = False  # the safe answer: a norm over all weights, for example, needs them together
 
     @property
     def advice(self) -> str:
@@ -249,7 +255,8 @@ class Optimization:
     name: str
     label: str
     help: str
-    stage: str
+    stage: str  # one of STAGES in core/train_state.py
+    # Bit for bit would be too strict: other kernels sum in another order.
     exact: bool
     options: type
     unavailable: Callable[[Device], str | None]
@@ -268,4 +275,5 @@ class Schedule:
     label: str
     summary: str
     options: type
+    # Of the step alone, without memory, so that a resume continues the curve exactly.
     factor: Callable[[int, int, Any], float]

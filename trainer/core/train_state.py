@@ -64,6 +64,7 @@ class StepBatches(Protocol):
 class World:
     """This process among those that train the run; a single process is a world of size 1."""
 
+    # `rank` counts over all machines, `local_rank` on this one, where it selects the GPU.
     rank: int = 0
     size: int = 1
     local_rank: int = 0
@@ -82,10 +83,12 @@ class Precision:
     """
 
     autocast_dtype: torch.dtype | None = None
+    # Only fp16 needs a scaler, because its range is too small for gradients; bf16 has fp32's range.
     scaler: GradScaler = field(default_factory=lambda: GradScaler("cpu", enabled=False))
 
     def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
         """Return the context manager for the forward pass."""
+        # The weights' own dtype needs no casts; autocast is for lower precisions only.
         if self.autocast_dtype is None:
             return nullcontext()
         return torch.autocast(device.type, dtype=self.autocast_dtype)
@@ -144,6 +147,7 @@ class TrainState:
     val_batches: StepBatches | None
     first_step: int
     last_step: int
+    # What follows defaults to the simplest run: one process, fp32, no average.
     world: World = World()
     precision: Precision = field(default_factory=Precision)
     average: dict[str, torch.Tensor] | None = None
@@ -179,12 +183,14 @@ class TrainState:
         if self.build_optimizer is None:
             raise ValueError("this train state does not know how to build its optimizer")
         self.optimizer = self.build_optimizer(self.model)
+        # The old average may hold weights that are frozen now, and lacks the new adapters.
         if self.average is not None:
             self.average = start_average(self.model)
 
     def trained_weights(self) -> dict[str, nn.Parameter]:
         """Return the trained weights by name, using the fp32 master copy where there is one."""
         return {
+            # The bf16 copy is only a rounded view of the fp32 one that the optimizer updates.
             name: self.master_weights.get(name, value)
             for name, value in self.model.named_parameters()
             if value.requires_grad
@@ -202,6 +208,7 @@ def evaluation_weights(state: TrainState) -> Iterator[None]:
     """Switch the model to evaluation mode and evaluation weights, and back bit for bit."""
     with state.fp32_weights():
         was_training = state.model.training
+        # The old mode is restored below, because it need not have been training mode.
         state.model.eval()
         try:
             with _other_weights(state):
@@ -216,11 +223,13 @@ def _other_weights(state: TrainState) -> Iterator[None]:
         yield
         return
     named = state.model.named_parameters()
+    # Frozen weights are the same in training and evaluation, so copying them wastes memory.
     parameters = {name: value for name, value in named if value.requires_grad}
     # Copied, because Schedule-Free's own way back is an interpolation that loses precision.
     kept = {name: value.detach().clone() for name, value in parameters.items()}
     if state.optimizer_spec.set_mode is not None:
         state.optimizer_spec.set_mode(state.optimizer, False)
+    # After set_mode, because the average, where there is one, is what evaluation should use.
     if state.average is not None:
         _copy_into(parameters, state.average)
     try:
@@ -229,7 +238,7 @@ def _other_weights(state: TrainState) -> Iterator[None]:
     finally:
         if state.optimizer_spec.set_mode is not None:
             state.optimizer_spec.set_mode(state.optimizer, True)
-        _copy_into(parameters, kept)
+        _copy_into(parameters, kept)  # last: it undoes the rounding of set_mode's way back
 
 
 def _copy_into(parameters: dict[str, torch.nn.Parameter], values: dict[str, Tensor]) -> None:

@@ -44,6 +44,7 @@ class Mark:
 class Points:
     """Metric values at steps, as columns of equal length; absent values are NaN."""
 
+    # 8 bytes a value, where a list of Python floats takes 32, and long runs have millions.
     columns: dict[str, array] = field(default_factory=dict)
     count: int = 0
 
@@ -61,7 +62,7 @@ class Points:
         """Drop the rows from `first_step` on, because a resumed run writes them again."""
         if not self.count:
             return
-        keep = int(np.searchsorted(self.array("step"), first_step))
+        keep = int(np.searchsorted(self.array("step"), first_step))  # steps only rise in a log
         for name in self.columns:
             self.columns[name] = self.columns[name][:keep]
         self.count = keep
@@ -88,6 +89,7 @@ class MetricStore:
         self.adapted: RunAdapted | None = None
         self.changes: list[OptionsChanged] = []
         self.updated_at = 0.0
+        # Re-entrant, because handling an event reads `last_step`, which takes the lock too.
         self._lock = threading.RLock()
 
     def update(self) -> int:
@@ -118,6 +120,7 @@ class MetricStore:
         """Return the newest value of every metric, searched in the last 50 rows."""
         with self._lock:
             values: dict[str, float] = {}
+            # Steps come second, so that their newer value wins where both have a metric.
             for points in (self.validations, self.steps):
                 for name, column in points.columns.items():
                     # Some metrics come every few seconds only, so their last row may be NaN.
@@ -165,6 +168,7 @@ class MetricStore:
         parts = cursor.split(".")
         if len(parts) != 4 or not all(part.isdigit() for part in parts):
             return None, None, None
+        # A cursor may outlive this store, for example in a page that stays open over a restart.
         generation, rows, validations, marks = (int(part) for part in parts)
         if generation != self.generation or rows > self.steps.count:
             return None, None, None
@@ -225,6 +229,7 @@ def thin(values: list[np.ndarray], most: int) -> np.ndarray:
     if count <= most:
         return np.arange(count)
     # Each bucket keeps the minimum and the maximum of every column, so spikes stay visible.
+    # Two rows per column and bucket, so all columns together stay near `most`.
     num_buckets = max(1, most // (2 * len(values)))
     edges = np.linspace(0, count, num_buckets + 1).astype(np.int64)
     keep = [np.array([0, count - 1])]
@@ -258,6 +263,7 @@ def merged_rows(
             for name, column in columns.items():
                 value = column[index]
                 if name != "step" and value == value:
+                    # Steps come first, so where both have a metric, the step's own value stays.
                     row.setdefault(name, value)
     return [rows[step] for step in sorted(rows)]
 
@@ -283,6 +289,7 @@ def _table(
     drawn = [columns[name] for name in names if name not in ("step", "time")]
     rows = thin(drawn or list(columns.values()), most)
     if late:
+        # Without gaps at the end, because the page shows the latest values of the brief metrics.
         rows = np.union1d(rows, np.arange(last - first - _NEWEST, last - first))
     digits = 5 if is_thinned else 6
     table = []
@@ -295,7 +302,9 @@ def _table(
 def _short(value: float, digits: int = 6) -> float | int | None:
     if value != value or value in (np.inf, -np.inf):
         return None
+    # Shorter as JSON: 5 and not 5.0. Above 2**53 (9e15) floats skip integers; 1e15 stays clear of
+    # that.
     if float(value).is_integer() and abs(value) < 1e15:
-        return int(value)
+        return int(value)  # the type that a step count has in JSON
     # Times in seconds since 1970 are above 1e6; significant digits would round them too far.
     return float(f"{value:.{digits}g}") if abs(value) < 1e6 else round(float(value), digits - 3)

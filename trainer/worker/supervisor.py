@@ -73,7 +73,7 @@ def report(folder: Path, processes: int) -> None:
     if not number.isdigit():
         return
     # No digits: a child of this process must not write to a descriptor that is closed.
-    os.environ[REPORT] = "told"
+    os.environ[REPORT] = "told"  # still set, so that a child does not start a supervisor
     die_with_parent()
     log = folder / "events.jsonl"
     told = {
@@ -164,9 +164,10 @@ class Supervisor:
             # Ctrl+C reaches only the supervisor, which treats a first and a second differently.
             process_group=0,
         )
-        os.close(writer)
+        os.close(writer)  # only the child may hold it open, or the pipe would never end
         with os.fdopen(reader, "rb", buffering=0) as pipe:
             while process.returncode is None:
+                # Poll faster until the run is known, so that its supervisor lock is taken soon.
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_POLL_S if self._folder else 0.1)
                 if self._folder is None:
@@ -181,6 +182,7 @@ class Supervisor:
         values = json.loads(told)
         self._folder, self._processes = Path(values["folder"]), values["processes"]
         self._lock = acquire_lock(self._folder / "control" / SUPERVISOR_LOCK)
+        # Events before this belong to earlier processes and say nothing about this child.
         self._offset = values["offset"]
 
     def _note_start(self, folder: Path) -> None:
@@ -203,6 +205,7 @@ class Supervisor:
             (folder / "control" / "stop").touch()
         if self._signals > 1 or (folder / "control" / "kill").exists():
             self._was_killed = True
+            # The whole tree, because ranks under torchrun would go on training.
             identity = ProcessIdentity.of(process.pid)
             if identity is not None:
                 kill_tree(identity)
@@ -216,7 +219,7 @@ class Supervisor:
             if pulse.identity.is_alive:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pulse.identity.pid, signal.SIGUSR1)
-        self._has_dumped = bool(stalled)
+        self._has_dumped = bool(stalled)  # reset once it moves, so the next stall is dumped too
 
     def _ending_of(self, code: int) -> tuple[Ending, bool]:
         """Return how the child ended, and whether it logged that itself."""
@@ -224,6 +227,7 @@ class Supervisor:
         if folder is None:
             return Ending(code), True
         last, _ = _last_words(folder, self._offset)
+        # Before the exit code, because torchrun reports one code for all ranks.
         left = pop_ending(folder)
         if left is not None:
             return left, isinstance(last, RunFinished)
@@ -244,6 +248,7 @@ class Supervisor:
         """Return whether to restart the run, after announcing and waiting as the policy says."""
         if not ending.may_restart or self._wants_end(folder):
             return False
+        # Monotonic: a clock that is set back must not turn a wait of seconds into hours.
         now = time.monotonic()
         wait_s = self._policy.wait_s(self._restarts, now)
         if wait_s is None:
@@ -254,6 +259,7 @@ class Supervisor:
         remedy = "No action needed; training resumes from the last checkpoint."
         _append(folder, Notice("warning", text, remedy, _last_words(folder)[1]))
         while time.monotonic() < now + wait_s:
+            # Asked again during the wait, because Stop must not have to wait for the next start.
             if self._wants_end(folder):
                 return False
             time.sleep(min(0.1, wait_s))
@@ -269,6 +275,7 @@ class Supervisor:
         """Log how the run ended if the child could not, and return the exit code."""
         wants_end = self._wants_end(folder)
         step = _last_words(folder)[1]
+        # Answered now: a request left behind could be taken for one to the next start.
         for request in ("stop", "kill"):
             (folder / "control" / request).unlink(missing_ok=True)
         if ending.may_restart and wants_end:
@@ -313,6 +320,8 @@ def _tail(path: Path) -> str:
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            # The tail may begin in the middle of a character, and libraries print whatever they
+            # like.
             return file.read().decode("utf-8", errors="replace")
     except OSError:
         return ""
