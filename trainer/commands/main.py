@@ -21,7 +21,7 @@ from trainer.data.lists.ledger import escape_formula
 from trainer.runs.metric_store import merged_rows
 from trainer.runs.run import Run
 
-COMMANDS = {
+COMMANDS = {  # in the order in which a new user meets them; --help keeps it
     "check": "read CSVs and list every clip and every problem",
     "cut": "split long recordings into clips and transcribe them",
     "train": "create a run folder and train it here",
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = top_parser(COMMANDS)
     if not argv or argv[0] in ("-h", "--help"):
         parser.print_help()
-        return 0 if argv else 2
+        return 0 if argv else 2  # nothing was asked for: a usage error, as argparse exits
     if argv[0] == "--version":
         parser.parse_args(argv)
     if argv[0] not in COMMANDS:
@@ -53,8 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _HANDLERS[argv[0]](argv[1:])
     except TimbreError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return error.exit_code
+        print(f"Error: {error}", file=sys.stderr)  # stdout may be JSON for another program
+        return error.exit_code  # lets a script tell a bad setting from a failed run
     except BrokenPipeError:
         return 0  # the reader, such as `head`, has seen enough
     except OSError as error:  # not from training, which logs its own failures
@@ -102,8 +102,8 @@ def _check(argv: list[str]) -> int:  # imports inside commands: torch takes seco
             "notes": list(manifest.notes),
         }
         print(json.dumps(values, indent=2, ensure_ascii=False))
-        return 0 if usable else 1
-    for source in manifest.sources:
+        return 0 if usable else 1  # 1: there is nothing to train on
+    for source in manifest.sources:  # first how each file was read, which explains most problems
         print(f"{source.path}: {source.num_rows} rows, {source.dialect}, {source.encoding}")
     for note in manifest.notes:
         print(f"Note: {note}")
@@ -144,6 +144,7 @@ def _describe_cost(cost: dict[str, Any]) -> str:
     letters = cost["unknown_characters"]
     added = len(letters) + cost["new_merges"] + cost["needs_language_token"]
     return (
+        # 120 characters (chosen by hand) fit a terminal; Chinese text can bring thousands.
         f"Language {cost['language']}: {added} new tokens ({' '.join(letters)[:120]}); "
         f"{cost['clips_with_unknown']} of {cost['clips']} clips need them; "
         f"{cost['tokens_per_character_after']:.2f} tokens per character."
@@ -166,7 +167,7 @@ def _judge_for(
     workers = loader_workers(None)
     features, unusable = cache.collect(clips, featurizer, workers=workers, progress=no_progress)
     usable = [clip for clip in clips if clip.id in features]
-    if not usable:
+    if not usable:  # a survey needs at least one clip
         return unusable, []
     corpus = family.survey(features, usable, family.options(), base, no_progress)
     return unusable | corpus.unusable, corpus.facts.get("language_costs", [])
@@ -192,6 +193,7 @@ def _train(argv: list[str]) -> int:
     config, args = config_from_args(parser, argv)
     refuse_missing_data(config)
     config = with_absolute_paths(config)
+    # Before the folder exists, so that a corrected command can use its name.
     check_before_start(config)
     run = Run.create(args.run, config)
     return _continue(run)
@@ -213,7 +215,7 @@ def _resume(argv: list[str]) -> int:
         _change_options(run, args.set)
     if args.more_steps is not None:
         print(f"{run.name} now ends at step {run.request_more(args.more_steps)}.")
-        if run.is_owned():
+        if run.is_owned():  # no second process may train it
             return 0  # the process that trains it reads the request
     return _continue(run)
 
@@ -230,14 +232,14 @@ def _change_options(run: Run, words: Sequence[str]) -> None:
     from trainer.config.resolve import resolve
 
     changes = read_changes(run.current_config, words)
-    refuse_processes(changes)
+    refuse_processes(changes)  # `--gpus` checks that the step can be shared evenly
     config = changed_config(run.current_config, changes)
-    resolve(config)
+    resolve(config)  # raises for unknown names and bad values; the result is not needed
     differences = compare_configs(run.current_config.to_json(), config.to_json())
     refuse_differences(differences)
     for difference in differences:
         print(f"{difference}: {difference.kind}")
-    run.change_options(changes)
+    run.change_options(changes)  # last: nothing is stored if anything above was refused
 
 
 def _continue(run: Run) -> int:
@@ -248,13 +250,13 @@ def _continue(run: Run) -> int:
     from trainer.worker.supervisor import report
 
     is_one_of_several = "WORLD_SIZE" in os.environ
-    if not is_one_of_several:
+    if not is_one_of_several:  # a rank's parent is torchrun, not the supervisor
         report(run.folder, run.num_processes)
     if run.num_processes > 1 and not is_one_of_several:
         environment = child_environment() | SAFE_PATH
         if os.name == "nt":  # execv on Windows returns to the shell before torchrun has ended
             return subprocess.run(run.torchrun(), env=environment, check=False).returncode
-        os.execve(sys.executable, run.torchrun(), environment)
+        os.execve(sys.executable, run.torchrun(), environment)  # keeps the supervised PID
     from trainer.worker.training_process import continue_run
 
     listen = _Printer() if sys.stdout.isatty() or "TIMBRE_PROGRESS" in os.environ else None
@@ -271,7 +273,7 @@ def _stop(argv: list[str]) -> int:
         print(f"The run {run.name} is not training ({run.status().state}).")
         return 0
     if args.now:
-        run.kill()
+        run.kill()  # for a run that hangs and cannot answer a request
         print(f"{run.name} was killed; resume continues from its last checkpoint.")
     else:
         run.request("stop")
@@ -318,7 +320,7 @@ def _metrics(argv: list[str]) -> int:
         }
         print(json.dumps(columns))
         return 0
-    names = list(series.steps.columns)
+    names = list(series.steps.columns)  # steps first, as only some rows have a validation
     names += [name for name in series.validations.columns if name not in names]
     writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
     writer.writerow({name: escape_formula(name) for name in names})  # no name may act as a formula
@@ -328,7 +330,7 @@ def _metrics(argv: list[str]) -> int:
 
 
 def _synthesize(argv: list[str]) -> int:
-    started = time.monotonic()
+    started = time.monotonic()  # before the slow imports, because a listener waits for them too
     parser = _run_parser("synthesize", "the folder of a run or of an exported FastSpeech 2")
     parser.add_argument("--text", required=True, action="append", help="the text; may be repeated")
     one_each = "the WAV file to write; a folder for several texts or checkpoints"
@@ -341,7 +343,7 @@ def _synthesize(argv: list[str]) -> int:
     where = "auto (a GPU with enough free memory, or the CPU), cpu, cuda or cuda:1 [auto]"
     parser.add_argument("--device", default="auto", help=where)
     args = parser.parse_args(argv)
-    is_one = len(args.text) == 1 and "," not in args.checkpoint
+    is_one = len(args.text) == 1 and "," not in args.checkpoint  # else --out is a folder
     if args.stream:
         if not is_one:
             parser.error("--stream takes one text and one checkpoint")
@@ -385,7 +387,7 @@ def _stream(args: argparse.Namespace, started: float) -> int:
 
     family, model, facts, _ = open_voice(find_voice(args.run), args.checkpoint)
     move_to_device(model, args.device)
-    loaded = time.monotonic()
+    loaded = time.monotonic()  # loading is reported apart: a server loads a voice once
     pieces = speak_pieces(family, model, facts, args.text, args.speaker)
     waves = ((speech.wave, speech.sample_rate) for speech in pieces)
     spoken_s = 0.0
@@ -466,6 +468,8 @@ class _Printer:
     def __call__(self, event: Event) -> None:
         text = describe_event(event)
         is_frequent = isinstance(event, StepDone | PhaseChanged)
+        # Two seconds (chosen by hand): readable while steps take milliseconds. Rare events always
+        # show.
         if text is None or (is_frequent and time.monotonic() - self._printed_at < 2.0):
             return
         self._printed_at = time.monotonic() if is_frequent else self._printed_at

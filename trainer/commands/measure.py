@@ -48,8 +48,8 @@ def measure_command(parser: argparse.ArgumentParser, argv: Sequence[str], echo: 
     )
     plan, args = _read_plan(parser, argv, known)
     benchmark = Benchmark(plan)
-    path = new_path(plan.config.family.name)
     # The path is chosen before the trials, so that every save replaces the same file.
+    path = new_path(plan.config.family.name)
     before = _cancel_on_signals(benchmark)
     try:
         _carry_out(benchmark, path, args, echo)

@@ -39,8 +39,8 @@ class CosineOptions:
     """The options of the cosine schedule."""
 
     warmup_steps: int | None = option(None, "Warm-up (steps)", _WARMUP_HELP, min=0)
+    # Above zero (chosen by hand), so that the last steps still learn something.
     final_share: float = option(
-        # Above zero (chosen by hand), so that the last steps still learn something.
         0.05, "Final share", "Share of the full rate at the last step.", min=0.0, max=1.0
     )
 

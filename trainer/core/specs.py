@@ -221,7 +221,7 @@ class OptimizerSpec:
     effective_lr: "Callable[[torch.optim.Optimizer], float] | None" = None
     experimental: bool = False
     warning: str = ""
-    in_parts: bool = False  # the safe answer: a norm over all weights, for example, needs them together
+    in_parts: bool = False  # a norm over all weights, for example, needs them together
 
     @property
     def advice(self) -> str:

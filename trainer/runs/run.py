@@ -26,7 +26,7 @@ from trainer.runs.locks import ProcessIdentity, acquire_lock, is_locked, kill_tr
 from trainer.runs.metric_store import MetricStore
 from trainer.runs.restart_policy import RESUME, is_supervised, stays_supervised
 
-REQUESTS = ("stop", "kill", "save", "preview", "discard")
+REQUESTS = ("stop", "kill", "save", "preview", "discard")  # the file names in `control/`
 ACTIVE = ("starting", "running", "stalled", "stopping")
 # Chosen by hand: a busy machine may take a minute to import torch and 20 s to end a supervisor.
 _STARTING_GRACE_S, _ENDING_S = 60.0, 20.0
@@ -102,7 +102,7 @@ class Run:
         """
         run = Run(Path(folder))
         try:
-            run.folder.mkdir(parents=True)
+            run.folder.mkdir(parents=True)  # the mkdir decides which of two creators wins
         except FileExistsError:
             if not _is_half_made(run.folder):
                 raise RunExists(
@@ -111,11 +111,12 @@ class Run:
                 ) from None
         for name in _FOLDERS:
             (run.folder / name).mkdir(exist_ok=True)
+        # run.json comes last: it makes the folder a run, and every run has a log.
         run.events.path.touch()
         values = config.to_json() | {WRITTEN_BY: __version__}
         text = json.dumps(values, indent=2, ensure_ascii=False)
         write_atomic(run.folder / "run.json", text + "\n")
-        sync(run.folder.parent)
+        sync(run.folder.parent)  # or a power loss may leave no entry for the new folder
         return run
 
     @staticmethod
@@ -153,7 +154,7 @@ class Run:
         Raises:
             RunOwned: the run is being trained.
         """
-        lock = self.take()
+        lock = self.take()  # the log has one writer at a time
         try:
             self.events.append(OptionsChanged(self.series().last_step, values))
         finally:
@@ -202,7 +203,7 @@ class Run:
         """
         if not self.status().is_active:
             raise RunError(f"The run {self.name} is not being trained.")
-        self.request("kill")
+        self.request("kill")  # first, so that the supervisor does not restart what dies
         owner = self.owner()
         if not self.is_supervised() and owner is not None:
             kill_tree(owner)
@@ -271,11 +272,12 @@ class Run:
         for folder in sorted((self.folder / "checkpoints").glob("step-*")):
             try:
                 manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-            except (OSError, ValueError):
+            except (OSError, ValueError):  # not published yet, or pruned meanwhile
                 continue
             best = bool(manifest.get("best", False))
             info = CheckpointInfo(int(manifest["step"]), folder, best, manifest.get("metrics", {}))
             found.append(info)
+        # An older one may still be marked; only the newest best counts.
         best_step = max((info.step for info in found if info.best), default=None)
         return [
             CheckpointInfo(info.step, info.folder, info.step == best_step, info.metrics)
@@ -293,7 +295,7 @@ class Run:
         """Return the last lines of the process's log."""
         try:
             with (self.folder / "log.txt").open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - 64_000))
+                file.seek(max(0, file.seek(0, os.SEEK_END) - 64_000))  # a log may have 16 MiB
                 text = file.read().decode("utf-8", errors="replace")
         except FileNotFoundError:
             return ""
@@ -342,7 +344,7 @@ class Run:
             RunError: a step's micro-batches cannot be shared evenly.
         """
         training = self.config.training
-        shared = training.num_processes * training.accumulate
+        shared = training.num_processes * training.accumulate  # micro-batches of a step
         if count < 1 or shared % count:
             fitting = [str(each) for each in range(1, shared + 1) if shared % each == 0]
             raise RunError(
@@ -367,22 +369,22 @@ class Run:
         Raises:
             RunOwned: a process is training this run already.
         """
-        if self.is_owned() or stays_supervised(self.folder, _ENDING_S):
+        if self.is_owned() or stays_supervised(self.folder, _ENDING_S):  # or two would train it
             raise RunOwned(f"The run {self.name} is being trained already{self._owner_note()}.")
-        self.answer("stop")
+        self.answer("stop")  # made to an earlier process
         self.answer("kill")
         # numpy's threads would compete with torch's during the alignment.
         environment = {"OPENBLAS_NUM_THREADS": "1"} | child_environment()
         environment.pop("TIMBRE_REPORT", None)  # the new process gets its own supervisor
-        with (self.folder / "log.txt").open("ab") as log:
+        with (self.folder / "log.txt").open("ab") as log:  # append: it is truncated while in use
             process = subprocess.Popen(
                 self.command(),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL,  # it outlives the terminal
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
+                start_new_session=True,  # Ctrl+C in the caller's terminal must not reach it
                 env=environment,
-                cwd=self.folder,
+                cwd=self.folder,  # the caller's folder may be removed
             )
         values = {"pid": process.pid, "started_at": time.time()}
         replace_text(self.folder / "control" / "spawned.json", json.dumps(values))
@@ -398,17 +400,17 @@ class Run:
         """Yield events as they arrive, until the run ends."""
         offset = 0
         while True:
-            is_over = not self.status().is_active
+            is_over = not self.status().is_active  # asked first, or the last events are missed
             for logged in self.events.follow(offset):
                 offset = logged.offset
                 yield logged
-            if is_over:
+            if is_over:  # only after one more read, which gets the events of the end
                 return
             time.sleep(poll_s)
 
     def _state(self, series: MetricStore) -> tuple[str, str, str]:
         if self.is_owned():
-            if {"stop", "kill"} & self.requests():
+            if {"stop", "kill"} & self.requests():  # before a stall: Stop is the answer to one
                 return "stopping", "", ""
             if stall := self._stall():
                 return "stalled", stall, _STALL_REMEDY
@@ -426,7 +428,7 @@ class Run:
             return "starting", "", ""
         if finished is not None:
             return finished.outcome, finished.reason, finished.remedy
-        if series.offset == 0:
+        if series.offset == 0:  # no event was ever logged
             return "created", "", ""
         reason = "The training process ended unexpectedly (killed, or the machine went down)."
         return "interrupted", reason, RESUME
@@ -487,7 +489,7 @@ def _eta(series: MetricStore, total: int) -> float | None:
     recent = sorted(v for v in series.steps.columns["perf/s_per_step"][-200:] if v == v)
     if not recent:
         return None
-    return max(0.0, (total - series.last_step) * recent[len(recent) // 2])
+    return max(0.0, (total - series.last_step) * recent[len(recent) // 2])  # the median
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class Trash:
         """
         if run.status().is_active:
             raise RunOwned(f"The run {run.name} is being trained. Stop it before discarding it.")
-        lock = run.take()
+        lock = run.take()  # nobody may start it while its folder moves
         key = f"{time.time_ns() // 1_000_000}-{run.name}"
         try:
             run.answer("discard")
