@@ -150,7 +150,7 @@ def _choose_size(family: ModelFamily, known: argparse.Namespace) -> str:
         raise ConfigError(f"{family.label} cannot be measured without clips. Add --train-csv FILE.")
     sizes = family.synthetic.sizes
     is_gpu = choose_device(known.device or "auto").kind == "cuda"
-    # On a CPU, trials at the real size would not end within the time limit (chosen by hand).
+    # On a CPU, trials at the real size could use up the time limit (chosen by hand).
     size = known.size or sizes[-1 if is_gpu else 0]
     if size not in sizes:
         raise ConfigError(

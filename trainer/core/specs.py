@@ -174,14 +174,13 @@ class ModelFamily:
     export: Export  # a Protocol, because a Callable cannot express the optional last argument
     learning_rates: dict[str, float] = field(default_factory=dict)  # by the optimizer's name
     draws: Callable[[Mapping[str, Features]], Draw] | None = None
-    # None, and not a function that does nothing: the caller can then skip preparing its arguments.
+    # Once is enough, because every rank has the same model and the same corpus.
     checks: "Callable[[nn.Module, dict[str, Any]], dict[str, float]] | None" = None
     # Apart from `export`, which must stay readable by `load` whatever other tools expect.
     publish: "Callable[[nn.Module, dict[str, Any], Path, bool], None] | None" = None
     terms: "Callable[[Path | None, Any], str] | None" = None
     stream: "Callable[[nn.Module, dict[str, Any], str, str], Iterator[Speech]] | None" = None
-    # Asked of the model and not of the family: whether it speaks depends on the files it was loaded
-    # with.
+    # Asked of the model and not of the family: its files and options decide whether it speaks.
     silent: "Callable[[nn.Module], str] | None" = None
     illustrate: "Callable[[nn.Module, Iterable[Batch]], Picture] | None" = None
     preview_texts: (
