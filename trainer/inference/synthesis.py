@@ -31,6 +31,7 @@ def find_voice(folder: str | Path) -> Run | Path:
     """
     path = Path(folder)
     has_voice = (path / "model.safetensors").is_file() and (path / "config.json").is_file()
+    # A run folder wins: it has checkpoints to choose from, an exported voice has one model.
     return path if has_voice and not (path / "run.json").exists() else Run.open(folder)
 
 
@@ -55,12 +56,14 @@ def open_voice(run: Run | Path, which: str = "best") -> tuple[ModelFamily, nn.Mo
 def open_export(folder: Path, config: RunConfig) -> tuple[ModelFamily, nn.Module, dict]:
     """Load a model for evaluation from a folder with `model.safetensors` and `config.json`."""
     family = find_family(config.family.name)
+    # The options of the run, because the sizes of layers may depend on them.
     options = build_options(family.options, config.family.options, family.name)
     facts = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     return family, family.load(folder, options, facts).eval(), facts
 
 
 def _open_exported(folder: Path, which: str) -> tuple[ModelFamily, nn.Module, dict]:
+    # Both are accepted, so that callers with a default need not know about exports.
     if which not in ("best", "last"):
         raise CheckpointError(
             f"{folder} is an exported voice, which holds one checkpoint. Omit '{which}'."
@@ -96,6 +99,7 @@ def find_checkpoint(run: Run, which: str) -> Path:
     # Before the first validation no checkpoint is the best; then the latest one is used.
     wanted = {"best": [info for info in infos if info.best] or infos, "last": infos}
     chosen = wanted.get(which, [info for info in infos if str(info.step) == which])
+    # Falls back to an older checkpoint if the latest is damaged, as a resume does.
     if which == "last" and infos:
         newest, _ = newest_checkpoint(run.folder / "checkpoints")
         if newest is not None:
@@ -188,6 +192,7 @@ def _retry_on_cpu(model: nn.Module, say: Callable[[], Said]) -> Said:
     try:
         return say()
     except torch.OutOfMemoryError:
+        # Training may take memory at any time after the check; slow speech is better than none.
         model.to("cpu")
         return say()
 
@@ -221,6 +226,7 @@ def export_voice(run: Run, folder: Path, *, which: str = "best", bf16: bool = Fa
         )
     family, model, facts, _ = open_voice(run, which)
     try:
+        # Created after loading, so that a damaged checkpoint leaves no empty folder.
         folder.mkdir(parents=True)
     except FileExistsError:
         raise RunExists(f"{folder} exists already. Export to a new folder.") from None

@@ -82,6 +82,7 @@ def find_rate(
             f"A test from {lowest:g} to {highest:g} in {num_steps} steps is not possible. Use a "
             f"lowest rate above 0, a higher highest rate and at least {FEWEST_STEPS} steps."
         )
+    # Geometric, because optimizers react to ratios of rates, not to differences.
     rates = np.geomspace(lowest, highest, num_steps)
     with tempfile.TemporaryDirectory(prefix="timbre-rates-") as name:
         folder = Path(name)
@@ -110,6 +111,7 @@ def measure_rates(
     """
     total = 2 * len(rates)
     untrained = _losses_of_initial_weights(state, len(rates), lambda done: progress(done, total))
+    # A base rate of 1 makes the factor the rate itself, whatever schedule is configured.
     state.base_lr, state.lr_factor = 1.0, lambda step: float(rates[step - 1])
     losses: list[float] = []
     smooth, weight = 0.0, 0.0
@@ -139,6 +141,7 @@ def suggest_rate(
     lost = _first_lost(rates, smooth, level=float(np.nanmean(np.abs(losses[:10] - changes[:10]))))
     steepest = _steepest(rates, smooth)
     limits = [rate for rate in (steepest, lost / _MARGIN if lost else None) if rate]
+    # Two digits: a range test is no more precise than that.
     suggestion = float(f"{min(limits):.2g}") if steepest else None
     return RateFinding(
         optimizer=optimizer,
@@ -200,6 +203,7 @@ def find_lr_command(
             echo(json.dumps({"done": done, "total": total}))
 
     check_before_start(config)
+    # Before the test, which takes minutes, not after it.
     if out.exists():
         raise RunExists(f"{out} exists already and will not be overwritten. Use another folder.")
     finding = find_rate(config, lowest=args.lowest, highest=args.highest, progress=say)
@@ -236,6 +240,7 @@ def _plain(config: RunConfig, num_steps: int) -> RunConfig:
     training = replace(config.training, steps=num_steps, epochs=None, ema_decay=0.0)
     entries = resolve(config)
     options = dict(config.optimizer.options)
+    # A warm-up would multiply into the rate, and the curve would show another rate than it names.
     if hasattr(entries.optimizer_options, "warmup_steps"):
         options["warmup_steps"] = 0
     optimizer = replace(config.optimizer, options=options)
@@ -251,11 +256,13 @@ def _losses_of_initial_weights(
     kept = {name: value.clone() for name, value in state.model.state_dict().items()}
     losses = []
     for step in range(1, num_steps + 1):
+        # The same seed as in training, so that dropout cancels in the difference.
         seed_step(state, step)
         total = torch.zeros((), device=state.device)
         for host_batch in state.train_batches.micro_batches(step):
             with state.precision.autocast(state.device):
                 parts = state.family.losses(state.model, host_batch.to(state.device))
+            # Summed in fp32, because bf16 would round away the small changes that matter here.
             total = total + torch.stack(list(parts.values())).sum().float()
         losses.append(total)
         told(step)
@@ -278,6 +285,7 @@ def _smooth(changes: np.ndarray) -> np.ndarray:
 
 def _running(values: np.ndarray, half: int, summarize: Callable[[np.ndarray], Any]) -> np.ndarray:
     """Summarize each value with its neighbors, (steps,); windows shrink evenly at the ends."""
+    # An uneven window at an end would pull the curve towards its longer side.
     reach = [min(half, index, len(values) - 1 - index) for index in range(len(values))]
     windows = [values[index - by : index + by + 1] for index, by in enumerate(reach)]
     return np.array([float(summarize(window)) for window in windows])
@@ -310,6 +318,7 @@ def _steepest(rates: np.ndarray, smooth: np.ndarray) -> float | None:
     if known.size < 3 or not known.min() < 0:
         return None
     lowest = max(2, int(np.argmin(known)) + 1)
+    # Per log rate: on a linear axis the small rates would all look steep.
     slopes = np.gradient(known[: lowest + 1], np.log(rates[: lowest + 1][: len(known)]))
     return float(rates[int(np.argmin(slopes))])
 

@@ -98,6 +98,7 @@ class Measurement:
         try:
             known = {name: value for name, value in values.items() if name != "format"}
             rows = [Trial(**row) for row in known.pop("rows")]
+            # Older formats stay readable; a newer one may mean other things by the same names.
             if values["format"] > FORMAT:
                 raise ConfigError(
                     f"This measurement has format {values['format']}; this Timbre reads up to "
@@ -127,6 +128,7 @@ def keep(measurement: Measurement, path: Path) -> None:
 
 def new_path(family: str) -> Path:
     """Return a time-stamped path for a new measurement of a model family."""
+    # Year first, so that sorting by name sorts by time.
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return kept_folder() / f"{stamp}-{family}-{os.getpid()}.json"
 
@@ -138,6 +140,7 @@ def list_kept() -> list[tuple[Path, Measurement]]:
     for path in sorted(kept_folder().glob("*.json"), reverse=True):
         try:
             found.append((path, read_kept(path)))
+        # One damaged or newer file must not hide all other measurements.
         except ConfigError:
             continue
     return found
@@ -182,6 +185,7 @@ def s_per_step_of(
     """
     for path, measurement in list_kept():
         about = measurement.model
+        # A step on another GPU or with another optimizer says nothing about this one.
         is_alike = (
             measurement.machine.get("device") == machine
             and about.get("family") == config.family.name
@@ -193,6 +197,8 @@ def s_per_step_of(
             if not (row.is_done and row.flops and is_like):
                 continue
             ratio = flops / row.flops
+            # LoRA has nearly all parameters in common with full training but trains few of them, so
+            # both counts must agree.
             pairs = ((row.parameters or 0, parameters), (row.trained or 0, trained))
             is_same = all(abs(a - b) <= _ALIKE * b for a, b in pairs)
             if is_same and 1 / _MOST_SCALED <= ratio <= _MOST_SCALED:

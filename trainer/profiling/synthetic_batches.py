@@ -86,6 +86,7 @@ def largest_batches(config: RunConfig, entries: Entries, dataset: Dataset) -> li
     if not training.max_positions:
         return [_largest_draw(entries, dataset, ordered[: training.batch_size], training.seed)]
     alike = [ordered[0], ordered[-1]]
+    # A clip longer than the budget still gets a batch of its own.
     groups = [[clip] * max(1, int(training.max_positions / length(clip))) for clip in alike]
     return [_largest_draw(entries, dataset, group, training.seed) for group in groups]
 
@@ -101,6 +102,7 @@ def _largest_draw(entries: Entries, dataset: Dataset, clips: Sequence[Clip], see
         family.counts,
         family.collate,
         audio_s={name: clip.duration_s for name, clip in named.items()},
+        # Families that cut random segments draw them as in training, so the sizes are real.
         draw=family.draws(drawn_from) if family.draws else None,
     )
     try:

@@ -15,6 +15,7 @@ span a factor of 64 around the usual rate."""
 _SPREAD_OF_COEFFICIENT = 3.0
 """Prodigy's coefficient is tried from a third to three times its default; the rate that it finds
 needs much less tuning. Chosen by hand."""
+# Finite, because the bound is stored in race.json, and JSON has no infinity.
 _NO_LIMIT = 1e9
 _FAST_KNOB = "d_coef"
 """Optimizers that find the rate themselves are tuned by this option instead of the rate."""
@@ -50,6 +51,7 @@ def _read_contender(word: str, config: RunConfig, num_values: int, taken: list[s
         raise ConfigError(f"'{word}' is not valid; enter for example adamw:lr=1e-4:beta2=0.98")
     given: dict[str, Any] = dict(pair.split("=", 1) for pair in pairs)
     infos = {info.name: info for info in describe(find_optimizer(optimizer).options)}
+    # A user who sets `lr` of such an optimizer wants that rate, so it is tuned as for any other.
     knob = _FAST_KNOB if _FAST_KNOB in infos and "lr" not in given else "lr"
     told = given.pop(knob, None)
     schedule = _schedule_for(optimizer, config)
@@ -59,9 +61,11 @@ def _read_contender(word: str, config: RunConfig, num_values: int, taken: list[s
     plain = {name: used[name] for name in given}
     values, ratio = _values(entries, infos[knob], told, num_values)
     for value in values:
+        # A value outside the limits fails here, not hours later in the middle of the sweep.
         _resolve(config, optimizer, given | {knob: value}, schedule)
     number = sum(name == optimizer or name.startswith(f"{optimizer}-") for name in taken) + 1
     return Contender(
+        # Runs are folders named after contenders, so two settings of one optimizer need two names.
         name=optimizer if number == 1 else f"{optimizer}-{number}",
         optimizer=Choice(optimizer, plain),
         schedule=schedule,
@@ -76,6 +80,7 @@ def _read_contender(word: str, config: RunConfig, num_values: int, taken: list[s
 
 def _schedule_for(optimizer: str, config: RunConfig) -> Choice:
     allowed = find_optimizer(optimizer).schedules
+    # Some optimizers, Schedule-Free for example, exclude schedules that lower the rate.
     fits = not allowed or config.schedule.name in allowed
     return config.schedule if fits else Choice(allowed[0])
 
@@ -90,12 +95,14 @@ def _values(
     """Return the values to try in ascending order, and the ratio between neighbours."""
     if told is not None:
         values = tuple(sorted({_number(part, told) for part in told.split("/")}))
+        # Only a known ratio lets the sweep extend; 1.0 marks a single value, which never does.
         return values, values[1] / values[0] if len(values) > 1 and values[0] > 0 else 1.0
     if num_values == 1:
         return (_usual(entries, knob.name),), 1.0
     half = (num_values - 1) / 2
     ratio = 2**_OCTAVES_APART
     if knob.name == _FAST_KNOB:
+        # The root keeps the outermost values at the same spread, however many are tried.
         ratio = _SPREAD_OF_COEFFICIENT ** (1 / max(1.0, half))
     least, most = knob.min or 0.0, knob.max or _NO_LIMIT
     usual = _usual(entries, knob.name)

@@ -13,6 +13,7 @@ PACE_STEPS = 12
 counted (`result.py`), the rest give a median."""
 _LIKELY_EXTENSIONS = 2
 """Extra sweep values that a time budget allows for; chosen by hand."""
+# Chosen by hand: only the last one scores a sweep run, and validating takes time.
 _SWEEP_VALIDATIONS = 2
 _EQUALLY_FAST = 1.1
 """Step times within this factor count as equal, because timing is no more precise than that."""
@@ -80,6 +81,7 @@ def find_steps(plan: RacePlan, results: Results) -> int:
         runs_s, per_step_s = _cost(plan, contender, paces)
         fixed_s, step_s = fixed_s + runs_s, step_s + per_step_s
     budget_s = 60 * plan.minutes
+    # Floor: a race that ends early is better than one that runs over its minutes.
     steps = math.floor((budget_s - fixed_s) / step_s) if step_s > 0 else 0
     if steps < MIN_STEPS:
         needed = math.ceil((fixed_s + MIN_STEPS * step_s) / 60)
@@ -104,6 +106,7 @@ def sweep_jobs(plan: RacePlan, contender: Contender, steps: int, results: Result
         ]
         # The sweep is recomputed from its results each time, so an interrupted one needs no state.
         beyond = _value_beyond(contender, jobs, results)
+        # The limit ends a sweep whose loss keeps falling towards one end for ever.
         if beyond is None or len(values) >= len(contender.values) + plan.most_extensions:
             return jobs
         values.append(beyond)
@@ -115,6 +118,7 @@ def chosen_value(plan: RacePlan, contender: Contender, results: Results) -> floa
         return contender.values[0]
     jobs = sweep_jobs(plan, contender, find_steps(plan, results), results)
     scores = {job.value: results[job.name].score for job in jobs if job.name in results}
+    # A diverged run scores NaN, and `min` over NaN depends on the order.
     finished = [value for value, score in scores.items() if math.isfinite(score)]
     return min(finished, key=lambda value: scores[value]) if finished else None
 
@@ -162,6 +166,7 @@ def _race_jobs(
         for contender in plan.entrants if turn % 2 == 0 else reversed(plan.entrants):
             value = chosen_value(plan, contender, results)
             is_served = steps[contender.name] == common or _has_lost(plan, contender, results)
+            # No value means that every rate diverged; racing it again would only repeat that.
             if value is None or (clock == "seconds" and is_served):
                 continue
             count = steps[contender.name]
@@ -195,6 +200,7 @@ def _value_beyond(contender: Contender, jobs: list[RaceJob], results: Results) -
     if any(results[job.name].state == "failed" for job in jobs):
         return None
     finished = [value for value in values if math.isfinite(scores[value])]
+    # Divergence comes from rates that are too high, so without a finished run go down.
     best = min(finished, key=lambda value: scores[value]) if finished else values[0]
     if best == values[0]:
         beyond = best / contender.ratio
@@ -202,6 +208,7 @@ def _value_beyond(contender: Contender, jobs: list[RaceJob], results: Results) -
         beyond = best * contender.ratio
     else:
         return None
+    # Four digits, as in the plan, because the value is part of the name of the run folder.
     return float(f"{beyond:.4g}") if contender.least <= beyond <= contender.most else None
 
 

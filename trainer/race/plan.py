@@ -10,6 +10,7 @@ from trainer.core.options import build_options
 from trainer.core.run_config import Choice, RunConfig
 
 FORMAT = 1
+# Chosen by hand: with fewer, the warm-up steps that are not timed make up most of a run.
 MIN_STEPS = 10
 SWEEP_SHARE = 4
 """A sweep run has this fraction of a run's steps; chosen by hand: cheap, yet past the warm-up."""
@@ -17,6 +18,7 @@ MOST_EXTENSIONS = 8
 """Values that a sweep may add; chosen by hand: at the default spacing, a factor of 4096."""
 _EARLIER_EXTENSIONS = 2
 """The limit in plans from before `most_extensions`; a finished race must not ask for more runs."""
+# The paper on AdEMAMix ramps over the whole run; 5 % of warm-up is chosen by hand.
 PACED = {"warmup_steps": 0.05, "ramp_steps": 1.0}
 """Optimizer options that count steps, as shares of a run; their defaults are for long runs."""
 
@@ -66,6 +68,7 @@ class RacePlan:
         names = [contender.name for contender in self.entrants]
         if len(names) < 2 or len(set(names)) < len(names):
             problems.append(f"The race has {names}. Give two or more optimizers: adamw,prodigy")
+        # Equal seeds would repeat the same run bit for bit and make the interval too narrow.
         are_different = len(set(self.seeds)) == len(self.seeds)
         if len(self.seeds) < 2 or not are_different or min(self.seeds) < 0:
             problems.append(
@@ -90,6 +93,7 @@ class RacePlan:
     @property
     def sweep_seed(self) -> int:
         """A seed that no run of the race uses, so that rates are not tuned on the scored seeds."""
+        # Derived from the seeds, so it needs no storage and a resumed race uses the same one.
         return max(self.seeds) + 1
 
     def sweep_steps_for(self, steps: int) -> int:
@@ -102,6 +106,7 @@ class RacePlan:
         """Return the configuration of one run: the common one plus a contender's settings."""
         training = self.config.training
         every = training.validate_every
+        # `auto` is resolved here, so that curves of different lengths have equally many points.
         if every.strip().lower() == "auto":
             every = f"{max(1, round(steps / num_validations))} steps"
         # Every run goes to its last step, so that all schedules complete: no early stopping and no
@@ -110,6 +115,7 @@ class RacePlan:
             training, steps=steps, epochs=None, seed=seed, patience=0, preview_every="never",
             log_every=1, keep_last=1, validate_every=every, roll_back=False,
         )  # fmt: skip
+        # The knob comes last, so that the swept value wins over one given in the options.
         options = contender.optimizer.options | {contender.knob: value}
         options |= {name: max(1, round(PACED[name] * steps)) for name in contender.paced}
         optimizer = Choice(contender.optimizer.name, options)
@@ -156,6 +162,7 @@ def _fitted(schedule: Choice, steps: int) -> Choice:
 
 def _read_contender(values: dict[str, Any]) -> Contender:
     contender = Contender(**values)
+    # JSON turns tuples into lists and choices into objects; equality needs the original types.
     return replace(
         contender,
         optimizer=Choice(**values["optimizer"]),

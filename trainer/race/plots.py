@@ -46,7 +46,9 @@ def draw_race(plan: RacePlan, results: Results, report: Report, path: Path) -> N
     else:
         handles, labels = by_steps.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=8)
+    # Figures do not wrap a title; 130 characters of size 10 fit into 12 inches.
     title = "\n".join(line for said in report.verdict[:2] for line in wrap(said, 130))
+    # Names may contain a dollar sign, which matplotlib would read as a formula.
     figure.suptitle(title, fontsize=10, parse_math=False)
     figure.savefig(path, dpi=120)
 
@@ -56,6 +58,7 @@ def _draw_curves(
 ) -> None:
     for index, contender in enumerate(plan.entrants):
         names = [name for name in runs_of(plan, contender, clock) if name in results]
+        # Runs at equal steps stand in where both clocks mean the same runs.
         names = names or [name for name in runs_of(plan, contender, "steps") if name in results]
         for number, name in enumerate(names):
             result = results[name]
@@ -76,6 +79,7 @@ def _show_finished(axes: "Axes", results: Results) -> None:
     if losses:
         # A run with a temporary spike would otherwise flatten all other curves.
         losses = [loss for loss in losses if loss <= _HIGHEST * median(losses)]
+        # A flat curve has no range, and an axis of height zero makes matplotlib warn.
         margin = 0.05 * (max(losses) - min(losses)) or 0.05
         axes.set_ylim(min(losses) - margin, max(losses) + margin)
 
@@ -102,6 +106,7 @@ def _draw_speed(axes: "Axes", report: Report) -> None:
     optimizer = [(row.s_per_step or 0.0) * (row.optimizer_share or 0.0) for row in report.rows]
     axes.barh(names, whole, color="#C8C8C8", label="step")
     axes.barh(names, optimizer, color=_COLOURS[1], label="of which optimizer")
+    # Horizontal bars start at the bottom; the baseline belongs at the top, as in the table.
     axes.invert_yaxis()
     axes.set(title="Seconds per step", xlabel="Seconds")
     axes.legend(frameon=False)

@@ -19,6 +19,7 @@ from trainer.runs.run import Run
 
 _MOST_STARTS = 3
 """Starts of a run whose process dies without an event; chosen by hand: one crash may be chance."""
+# In seconds; chosen by hand: reading the state costs little next to a training step.
 _POLL_S = 0.1
 
 Echo = Callable[[str], None]
@@ -48,6 +49,7 @@ class Race:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder).absolute()
         self.name = self.folder.name
+        # A result never changes once a run has ended, so each log is read only once.
         self._ended: dict[str, Result] = {}
         self._tried: set[str] = set()
 
@@ -66,6 +68,7 @@ class Race:
                 f"The folder {race.folder} already exists, and the plan of a race never changes. "
                 f"Choose another folder, or continue: python -m trainer race --race {race.folder}"
             ) from None
+        # The stop file lives here; without the folder a first stop request would fail.
         (race.folder / "control").mkdir()
         text = json.dumps(plan.to_json(), indent=2, ensure_ascii=False)
         # Written under another name first, so that a kill cannot leave half a plan.
@@ -118,6 +121,7 @@ class Race:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                # A session of its own, so that Ctrl+C in the terminal does not reach the race.
                 start_new_session=True,
                 env=child_environment(),
                 cwd=self.folder,
@@ -125,6 +129,7 @@ class Race:
 
     def is_running(self) -> bool:
         """Return whether a live process is running the race."""
+        # The kernel drops the lock with the process, so a killed race never looks alive.
         return is_locked(self.folder / "owner.lock")
 
     def jobs(self) -> list[RaceJob]:
@@ -150,6 +155,7 @@ class Race:
         results, is_running = self.results(), self.is_running()
         try:
             jobs, problem = known_jobs(self.plan, results), ""
+        # Too few minutes show only after the timing runs; the page has to say so.
         except ConfigError as error:
             return RaceStatus("stopped", len(results), len(results), "", str(error))
         left = [job for job in jobs if job.name not in results]
@@ -160,6 +166,7 @@ class Race:
         elif not left:
             state = "finished"
         else:
+            # The lock file appears at the first start and stays, so it tells whether there was one.
             state = "stopped" if (self.folder / "owner.lock").exists() else "created"
         return RaceStatus(state, len(jobs) - len(left), len(jobs), current, problem)
 
@@ -172,11 +179,13 @@ class Race:
         Raises:
             RunOwned: another process is running the race.
         """
+        # A status query also holds the lock for a moment, so retry; two seconds are chosen by hand.
         lock = acquire_lock(self.folder / "owner.lock", timeout_s=2.0)
         if lock is None:
             raise RunOwned(f"The race {self.name} is already running in another process.")
         try:
             self._stop_file.unlink(missing_ok=True)
+            # Only under the lock: it deletes folders that another process might be training in.
             self._forget_failures()
             return self._carry_out(echo, train or train_in_child)
         finally:

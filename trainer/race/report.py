@@ -61,6 +61,7 @@ class Report:
 def make_report(plan: RacePlan, results: Results) -> Report:
     """Return the report of a race whose runs have all ended."""
     steps = find_steps(plan, results)
+    # Computed once for the whole report, so that the table and the caveats cannot disagree.
     lengths = steps_for_seconds(plan, steps, results)
     comparisons = [one for clock in CLOCKS for one in _compare_all(plan, clock, results)]
     # The headlines come first, because the picture shows only the first two sentences.
@@ -77,6 +78,7 @@ def _compare_all(plan: RacePlan, clock: str, results: Results) -> list[Compariso
     scores = {
         contender.name: scores_of(plan, contender, clock, results) for contender in plan.entrants
     }
+    # One estimate per clock: runs of another length vary by another amount.
     seed_variance, usual = estimate_seed_variance(scores), plan.baseline.name
     rivals = [contender.name for contender in plan.entrants[1:]]
     return [
@@ -107,6 +109,7 @@ def scores_of(
     for seed in plan.seeds:
         names = [f"{name}-{contender.name}-seed{seed}" for name in clocks]
         result = next((results[name] for name in names if name in results), None)
+        # A failed run, on a full disk for example, would otherwise count as a divergence.
         if result is not None and result.state != "failed":
             found[seed] = result.score
     return found
@@ -162,6 +165,7 @@ def to_csv(report: Report) -> str:
     """Return CSV with one row per contender."""
     target = io.StringIO()
     rows = [asdict(row) for row in report.rows]
+    # The csv module ends lines with \r\n by default.
     writer = csv.DictWriter(target, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
@@ -209,7 +213,9 @@ def _row(
         loss_at_seconds=_mean(scores_of(plan, contender, "seconds", results).values()),
         at_seconds=words.get("seconds", "baseline"),
         s_per_step=s_per_step,
+        # The timing hooks report nothing on devices other than CPU and CUDA.
         optimizer_share=spent / s_per_step if spent and s_per_step else None,
+        # The highest seed, not the mean: a run needs a GPU that holds its worst step.
         peak_memory_gib=max(_known(result.peak_memory_gib for result in ended), default=None),
         diverged=f"{len(lost)} of {len(ended)}",
         sweep_runs=len(sweep),
@@ -219,6 +225,7 @@ def _row(
 
 def _cell(comparison: Comparison) -> str:
     values = (comparison.difference, comparison.low, comparison.high)
+    # A contender that diverged or has too few runs has no interval to show.
     if any(value is None for value in values):
         return comparison.outcome
     middle, low, high = (f"{value:+.4f}" for value in values)
@@ -244,6 +251,7 @@ def _caveats(plan: RacePlan, steps: int, lengths: dict[str, int], results: Resul
                 f"With seed {seed} the first losses differ ({min(first):.6g} to {max(first):.6g}), "
                 "so weights or data were not the same."
             )
+    # States which runs serve both clocks, since the two columns then show the same loss.
     alike = [name for name, length in lengths.items() if length == steps]
     caveats.append(
         f"Step times of {', '.join(alike)} are equal within 10 % or within the machine's "
@@ -321,6 +329,7 @@ def _uneven_speeds(plan: RacePlan, results: Results) -> list[str]:
     for contender in plan.entrants:
         names = [name for name in runs_of(plan, contender, "steps") if name in results]
         spans = _known(results[name].s_per_step for name in names)
+        # All seeds do the same work, so a larger spread than between contenders is disturbance.
         if spans and not is_equally_fast(max(spans) / min(spans)):
             uneven.append(f"{contender.name} {min(spans):.3g} to {max(spans):.3g} s")
     if not uneven:
@@ -333,6 +342,7 @@ def _uneven_speeds(plan: RacePlan, results: Results) -> list[str]:
 
 def _diverged_everywhere(plan: RacePlan, contender: Contender, results: Results) -> bool:
     sweep = sweep_jobs(plan, contender, find_steps(plan, results), results)
+    # A contender with a single rate has no sweep; its own runs then show whether it diverges.
     return bool(sweep) and all(results[job.name].state == "diverged" for job in sweep)
 
 

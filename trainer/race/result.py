@@ -92,6 +92,7 @@ def _val_losses(series: MetricStore) -> np.ndarray:
 
 def _end_of(series: MetricStore, losses: np.ndarray) -> tuple[str, str]:
     assert series.finished is not None
+    # Before `failed`: a run that the NaN check ended failed because it diverged.
     if losses.size and not math.isfinite(losses[-1]):
         return "diverged", f"The loss was NaN or infinite at step {series.last_step}."
     if series.finished.outcome == "failed":
@@ -119,6 +120,7 @@ def _training_seconds(series: MetricStore) -> tuple[np.ndarray, tuple[float, flo
     starts = [mark.step for mark in series.marks if mark.kind == "started"]
     is_warm = np.ones(len(steps), dtype=bool)
     for start in starts:
+        # Every start counts, because a resumed process compiles and fills its caches again.
         is_warm &= (steps <= start) | (steps > start + _WARM_UP_STEPS)
     fast, usual = np.percentile(measured[is_warm] if is_warm.any() else measured, [25, 50])
     counted = np.where(is_warm, measured, np.minimum(measured, usual))
@@ -139,6 +141,8 @@ def _optimizer_s(series: MetricStore, s_per_step: float) -> float | None:
     spent, whole = (_column(series, name) for name in ("perf/optimizer_s", "perf/s_per_step"))
     if not spent.size or not np.isfinite(spent).any():
         return None
+    # Share times step time, because `s_per_step` may be CPU time while laps are wall time; 1e-9
+    # only prevents a division by zero.
     return s_per_step * float(np.nanmedian(spent / np.maximum(whole, 1e-9)))
 
 

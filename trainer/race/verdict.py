@@ -54,15 +54,20 @@ def compare(
     from `scatter`, pooled over all contenders, or without it from the differences themselves.
     """
     lost, base_lost = _lost(scores), _lost(usual)
+    # Pairs need a finished run on both sides: a seed is easy or hard for both alike.
     seeds = sorted((set(scores) & set(usual)) - lost - base_lost)
     who = f"{rival} against {baseline} at equal {clock}"
     found: Found = (None, None, None)
+    # One difference has no spread, so it has no interval either.
     if len(seeds) >= 2:
         differences = [scores[seed] - usual[seed] for seed in seeds]
         error = None
+        # Contenders that did not finish every seed have no pooled variance.
         if seed_variance is not None and {rival, baseline} <= set(seed_variance.variances):
             error = seed_variance.error_of(rival, baseline, len(seeds)), seed_variance.freedom
         found = _interval(differences, 1 - _DOUBT / num_rivals, error)
+    # Divergence decides before the losses do: the mean of the surviving seeds would favor the
+    # contender that lost the hard ones.
     if lost or base_lost:
         outcome = _outcome_of_lost(len(lost), len(base_lost))
         text = f"{who}: {rival} diverged with {len(lost)} of {len(scores)} seeds, {baseline} with "
@@ -111,13 +116,16 @@ def min_detectable_difference(num_seeds: int, num_contenders: int) -> float:
     """
     freedom = num_seeds - 1
     if num_contenders >= MIN_CONTENDERS:
+        # Pooling multiplies the degrees of freedom, as in `estimate_seed_variance`.
         freedom *= num_contenders - 1
     confidence = 1 - _DOUBT / (num_contenders - 1)
+    # A difference of two means has twice the variance of one.
     return _quantile(confidence, freedom) * math.sqrt(2 / num_seeds)
 
 
 def advise_seeds(num_contenders: int) -> int:
     """Return the fewest seeds that can detect a difference of `_CLEAR` times the scatter."""
+    # At least two, because a single seed has no variance.
     counts = range(2, _MOST_SEEDS)
     enough = (
         count for count in counts if min_detectable_difference(count, num_contenders) <= _CLEAR
@@ -169,6 +177,7 @@ def _interval(
 
 def _quantile(confidence: float, freedom: float) -> float:
     """Return the half width of a two-sided Student's t interval, in standard errors."""
+    # Imported here: the page uses this module too, and only a finished race needs scipy.
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, (1 + confidence) / 2))

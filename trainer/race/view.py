@@ -45,6 +45,7 @@ def view_race(race: Race) -> dict[str, Any]:
             "verdict": report.verdict,
             "caveats": report.caveats,
         }
+    # Browsers reject NaN in JSON, and one diverged run would leave the page empty.
     return finite(values)
 
 
@@ -57,6 +58,7 @@ def _steps(plan: RacePlan, results: Results) -> int | None:
     """Return the steps of a run; None until they are known."""
     try:
         return find_steps(plan, results)
+    # The minutes turn into steps only after the timing runs; until then results are missing.
     except (ConfigError, KeyError):
         return None
 
@@ -64,6 +66,7 @@ def _steps(plan: RacePlan, results: Results) -> int | None:
 def _jobs(plan: RacePlan, results: Results) -> list[RaceJob]:
     try:
         return known_jobs(plan, results)
+    # The status already shows this problem, so the curves so far are shown without jobs.
     except ConfigError:
         return []
 
@@ -84,6 +87,7 @@ def _about(plan: RacePlan) -> dict[str, Any]:
 
 
 def _contender(plan: RacePlan, contender: Contender, results: Results) -> dict[str, Any]:
+    # Sweeps have a share of these steps, so without them no sweep job has a name yet.
     steps = _steps(plan, results)
     tried = sweep_jobs(plan, contender, steps, results) if steps is not None else []
     value = chosen_value(plan, contender, results) if steps is not None else None
@@ -125,6 +129,7 @@ def _running(race: Race, job: RaceJob) -> dict[str, Any]:
     """Return the progress of the current run."""
     run = race.run_of(job)
     step = 0
+    # A run that is still starting has no log yet and is shown at step 0.
     if (run.folder / "events.jsonl").is_file():
         series = MetricStore(run.events)
         series.update()
@@ -143,6 +148,8 @@ def _running(race: Race, job: RaceJob) -> dict[str, Any]:
 def _last_error(race: Race) -> str:
     """Return the last error that a process logged before it exited; empty if there is none."""
     try:
+        # Errors of the operating system may be in another encoding, and a page must not fail on
+        # them.
         lines = (race.folder / "log.txt").read_text("utf-8", "replace").splitlines()
     except OSError:
         return ""

@@ -112,6 +112,7 @@ def convert_pickles(
         if not job.source.is_file():
             raise CheckpointError(f"{job.source} does not exist. Copy the file there again.")
         job.target.mkdir(parents=True, exist_ok=True)
+    # All files, because one child converts them one after another.
     largest = sum(job.source.stat().st_size for job in jobs)
     # Chosen by hand: a genuine file takes seconds per GiB; the rest allows for slow disks and busy
     # machines, and 180 s for importing torch.
@@ -141,6 +142,7 @@ def read_pickle(source: Path) -> Any:
     Raises:
         CheckpointError: for the same reasons as `convert_pickles`.
     """
+    # On Windows the mapped file cannot be deleted while its tensors are in use.
     with tempfile.TemporaryDirectory(prefix="timbre-", ignore_cleanup_errors=True) as folder:
         values = convert_pickle(source, Path(folder))
         file = Path(folder) / "tensors.safetensors"
@@ -193,8 +195,10 @@ def _run_child(task_file: Path, timeout_s: float) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"reading it took more than {timeout_s:.0f} s"
+    # Negative: a signal ended it, which is how the limits on memory and CPU time act.
     if result.returncode < 0:
         return "reading it took more memory or time than any model of its size needs"
+    # Bytes of a hostile file may appear in a message, so decoding must not fail.
     lines = result.stderr.decode(errors="replace").strip().splitlines()
     return f"it is damaged or not a file of weights ({lines[-1][:200]})" if lines else ""
 

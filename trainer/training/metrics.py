@@ -138,6 +138,8 @@ class StepMetrics:
         pending, self._pending = self._pending, None
         if pending is None:
             return
+        # The event belongs to step N, and step N + 1 is queued already, so the device keeps
+        # working.
         if pending.ready is not None:
             pending.ready.synchronize()
         now = time.monotonic()

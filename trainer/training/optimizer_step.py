@@ -32,6 +32,7 @@ class SavedNormStats:
     """A copy of the running statistics of batch norms, which forward passes change."""
 
     def __init__(self, model: nn.Module) -> None:
+        # torch has no public base class for batch norms; `_NormBase` covers all their kinds.
         self._live = [
             statistic
             for module in model.modules()
@@ -78,6 +79,7 @@ def propagate_nan_to_gradients(state: TrainState, losses: dict[str, Tensor]) -> 
     spoiled = 0.0 * torch.stack(list(losses.values())).sum()
     for parameter in state.model.parameters():
         if parameter.grad is not None:
+            # One gradient is enough: the scaler skips the whole step if any value is not finite.
             parameter.grad.add_(spoiled.to(parameter.grad.dtype))
             return
 
@@ -98,6 +100,7 @@ def update_weights(state: TrainState, step: int, finite: Tensor) -> None:
             state.optimizer.step()
         else:
             return
+    # The step may have changed some weights already, so repeating it would apply it twice.
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise PartialUpdate(str(error)) from None
@@ -124,4 +127,5 @@ def _step_on_device(optimizer: Any, finite: Tensor) -> None:
     try:
         optimizer.step()
     finally:
+        # Left set, the flag of this step would decide about the next one.
         del optimizer.grad_scale, optimizer.found_inf

@@ -58,6 +58,7 @@ def _disk_problem(state: TrainState) -> str:
     # The latest `keep_last`, the best one, and the one being written.
     count = state.config.training.keep_last + 2
     if every is not None:
+        # A short run writes fewer checkpoints than it may keep.
         count = min(count, -(-state.last_step // every) + 1)
     kept = sum(map(_folder_bytes, (state.folder / "checkpoints").glob("step-*")))
     needed_gib = max(0.0, count * size * _MARGIN - kept) / _GIB
@@ -82,6 +83,7 @@ def _memory_problem(state: TrainState) -> str:
     }
     needed_gib = sum(parts.values()) / _GIB
     is_gpu = state.device.type == "cuda"
+    # All memory, not what is free: other programs may exit before it is needed.
     total_gib = state.machine.memory_gib if is_gpu else psutil.virtual_memory().total / _GIB
     if needed_gib <= total_gib:
         return ""

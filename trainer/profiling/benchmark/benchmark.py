@@ -72,6 +72,7 @@ class Benchmark:
         """Run and yield one trial after another; those without time left are yielded as skipped."""
         planned, notes = plan_trials(self.device, self.plan.config.optimizations)
         planned = self._with_goals(planned)
+        # Two more than planned: all optimizations together, and the baseline again.
         self.measurement.model |= {"left_out": notes, "planned": len(planned) + 2}
         for place, row in enumerate(planned):
             yield self._finish(row, left=len(planned) - place + 2)
@@ -84,6 +85,7 @@ class Benchmark:
             known.notes += last.notes
         else:
             yield self._finish(last, left=2)
+        # Last, so that a machine that got hot or busy in between shows up as a difference.
         yield self._finish(Trial(AGAIN, "fp32 again, to show noise", ["noise"], {}), left=1)
         self.measurement.state = "cancelled" if self._is_cancelled else "finished"
         self.measurement.seconds = round(time.monotonic() - self._started, 1)
@@ -116,6 +118,7 @@ class Benchmark:
         deadline_s = self._deadline(remaining_s, fair_s, left, most_s)
         began = time.monotonic()
         found = self._run_child(row, deadline_s, _SHARE_TIMED * fair_s)
+        # A refused trial ends at once and would make the usual duration look too short.
         if found.is_done or not self._taken:
             self._taken.append(time.monotonic() - began)
         return found
@@ -149,6 +152,7 @@ class Benchmark:
             lengths=self.plan.lengths,
             # A GPU needs more warm-up (cuDNN selection, allocator) and has cheaper steps.
             warm_up=10 if is_gpu else 3,
+            # Chosen by hand: enough for a median, and for a lower and upper decile on a GPU.
             least_steps=10 if is_gpu else 5,
             most_steps=60 if is_gpu else 30,
             timed_s=timed_s,
@@ -183,6 +187,8 @@ class Benchmark:
                 env=child_environment(),
             )
             try:
+                # The deadline includes the start of the process, because importing torch takes time
+                # too.
                 ends_at = time.monotonic() + deadline_s
                 while child.poll() is None:
                     if self._is_cancelled or time.monotonic() > ends_at:
@@ -239,6 +245,7 @@ def _compare(row: Trial, first: Trial | None, device: Device) -> None:
         return
     # Count only useful work: no recomputation (the first trial has none) and no padding.
     is_known = row.positions is not None and first.positions
+    # A trial that draws other batches did another amount of work; scale it by positions.
     share = row.positions / first.positions if is_known else 1.0  # type: ignore[operator]
     row.plain_flops = first.flops / first.padded_ratio * share
     peak = peak_flops(device.name) if device.kind == "cuda" else None
@@ -252,6 +259,7 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
         return
     family = []
     with suppress(psutil.Error):  # it may have ended in the meantime
+        # Listed before the kill: orphans no longer have the child as their parent.
         family = psutil.Process(child.pid).children(recursive=True)
     child.kill()
     child.wait()
@@ -262,4 +270,5 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
 
 def _last_words(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    # The last line of a traceback names the error; 300 characters fit into a table.
     return lines[-1][:300] if lines else "it ended without a message"

@@ -33,6 +33,7 @@ def plan_goals(device: Device) -> list[Trial]:
     One uses a batch of 32; if the device is larger than a small card, one simulates its limit.
     """
     boxes, _ = available_optimizations(device)
+    # `memory_limit` takes a share of the device, so the same limit holds on any GPU.
     share = SMALL_CARD_BYTES / (device.memory_gib * 2**30)
     rows = [
         _trial("fast", "for speed", _FAST),
@@ -48,6 +49,7 @@ def plan_goals(device: Device) -> list[Trial]:
     if device.kind == "cuda":
         rows.append(_trial("fast_graphs", "for speed, CUDA graphs", _FAST | _GRAPHS))
     for row in rows:
+        # On a CPU some optimizations do not exist; the goals are then checked with the rest.
         row.boxes = {name: options for name, options in row.boxes.items() if name in boxes}
     return rows
 
@@ -81,6 +83,7 @@ def check_goals(measurement: Measurement, matmul_tflops: float | None) -> list[d
     # The targets were set by hand before anything was measured.
     first, fair, three = (_done(measurement, name) for name in (FIRST, _FAIR, _THREE))
     fast, lean, light = (_done(measurement, name) for name in ("fast", "lean", "fast+light"))
+    # `lean` cannot be the fastest: it recomputes activations to save memory.
     fastest = _fastest([fast, light, _done(measurement, "fast_graphs")])
     verdicts = [
         _at_least("times as fast as strict fp32", 6.0, _speed(fastest, first), fastest),
@@ -156,6 +159,7 @@ def _saved(
     if first is None or fastest is None or not first.peak_gib or not fastest.s_per_step:
         return _at_least(goal, target, None, None)
     most_s = slower * fastest.s_per_step
+    # Without this bound, the goal could be reached by trading all speed for memory.
     known = [row for row in rows if row is not None and (row.s_per_step or 0.0) <= most_s]
     if not known:
         return _at_least(goal, target, None, None)

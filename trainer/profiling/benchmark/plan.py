@@ -55,6 +55,7 @@ def plan_trials(
         entries = discover("trainer.optimizations", Optimization)
         label = "as chosen: " + " + ".join(entries[name].label for name in chosen)
         rows.append(Trial(CHOSEN, label, ["chosen"], chosen))
+    # TF32 and SDPA are what a plain PyTorch user turns on, so speed is compared with them too.
     fair = [name for name in ("tf32", "sdpa") if name in boxes]
     rows.append(_trial("+".join(fair), [*fair], boxes, "ladder"))
     # The guide's optimizations are added one by one, to show what each contributes.
@@ -65,6 +66,7 @@ def plan_trials(
             rows.append(_trial("+".join(taken), taken, boxes, "guide"))
     # Each alone: this also shows which of them fail, before all are combined.
     rows += [_trial(name, [name], boxes, "alone") for name in boxes]
+    # A trial whose optimizations are all unavailable here would only repeat the first.
     return _merged(row for row in rows if row.boxes or row.name == FIRST), notes
 
 
@@ -101,6 +103,7 @@ def available_optimizations(device: Device) -> tuple[dict[str, dict[str, Any]], 
     for entry in sorted(entries, key=lambda entry: (STAGES.index(entry.stage), entry.name)):
         values = _unconditional(entry)
         reason = entry.unavailable(device)
+        # `unavailable` is about the device alone; `refuse` also looks at the options.
         if reason is None and entry.refuse is not None:
             reason = entry.refuse(device, entry.options(**values))
         if reason is None:
@@ -126,6 +129,7 @@ def _merged(rows: Iterable[Trial]) -> list[Trial]:
     """Return every set of optimizations once, with all groups it belongs to."""
     found: dict[str, Trial] = {}
     for row in rows:
+        # Sorted, because the order of ticking does not change what is applied.
         key = json.dumps(row.boxes, sort_keys=True)
         if key in found:
             found[key].groups = list(dict.fromkeys([*found[key].groups, *row.groups]))

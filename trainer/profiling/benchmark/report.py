@@ -9,6 +9,7 @@ def format_trial(row: Trial, first: Trial | None) -> str:
         return f"{row.name:<45} {row.state}: {row.reason}"
     assert row.s_per_step is not None
     parts = [f"{row.name:<45} {row.s_per_step:8.4f} s/step"]
+    # A ratio to itself says nothing, and without the first trial there is no ratio.
     if first is not None and first.is_done and row is not first:
         assert first.s_per_step is not None
         parts.append(f"{first.s_per_step / row.s_per_step:5.2f}x")
@@ -20,6 +21,7 @@ def format_trial(row: Trial, first: Trial | None) -> str:
         parts.append(f"loss drift {row.loss_drift:.1e}")
     if row.mfu is not None:
         parts.append(f"MFU {100 * row.mfu:.1f} %")
+    # An optimization can be requested and still have no effect; the probe shows which.
     off = [name for name in row.boxes if not row.on.get(name, {}).get("on")]
     if off:
         parts.append(f"not active: {', '.join(off)}")
@@ -41,6 +43,7 @@ def to_markdown(measurement: Measurement) -> str:
 
 def _cells(row: Trial, first: Trial | None) -> str:
     if not row.is_done or first is None or not first.is_done:
+        # 80 characters keep the table readable; the JSON file has the whole reason.
         return f"{row.state} | | | | | | | {row.reason[:80]}"
     assert row.s_per_step is not None and first.s_per_step is not None
     speed = f"{first.s_per_step / row.s_per_step:.2f}x"

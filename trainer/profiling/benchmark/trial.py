@@ -70,6 +70,7 @@ def run_trial(job_path: Path, out: Path) -> int:
         with _ended_after(job.deadline_s):
             _measure(job, row, lambda: _write(row, out))
     except TimbreError as error:
+        # An expected answer, such as an optimization that this GPU lacks, not a crash.
         row.state, row.reason = "refused", str(error)
     except torch.OutOfMemoryError as error:
         row.state, row.reason = "failed", f"out of memory: {str(error).splitlines()[0]}"
@@ -92,6 +93,7 @@ def _ended_after(seconds: float) -> Iterator[None]:
 
 
 def _write(row: Trial, out: Path) -> None:
+    # The parent may kill this process at any time and must not read half a file.
     partial = out.with_suffix(".part")
     partial.write_text(json.dumps(asdict(row)), encoding="utf-8")
     os.replace(partial, out)
@@ -150,6 +152,7 @@ def _make_train_state(
     state = build_train_state(
         folder, config, entries, dataset, model=model, machine=machine, world=World()
     )
+    # The same order as in `assemble`: all are applied before the first is finalized.
     for optimization, options in entries.optimizations:
         optimization.apply(state, options)
 
@@ -173,10 +176,12 @@ def _time_steps(job: TrialJob, state: TrainState, row: Trial) -> None:
     row.loss, row.loss_after = _evaluate_first_batches(state), job.warm_up
     _start_watching_memory(state)
     laps, began, step = [], time.perf_counter(), first + job.warm_up
+    # The first tick only marks the start, so that n steps give n spans.
     clock.tick()
     while not laps or _wants_more(job, len(laps), time.perf_counter() - began):
         train_step(state, step)
         clock.tick()
+        # Read later: a lap is a pair of events, and reading one would make the host wait.
         laps.append(stopwatch.take())
         step += 1
     spans, cpu_spans = clock.spans()
@@ -184,6 +189,7 @@ def _time_steps(job: TrialJob, state: TrainState, row: Trial) -> None:
     # Medians, because single steps are disturbed by other programs and Python's collector.
     row.s_per_step, row.cpu_s_per_step = median(spans), median(cpu_spans)
     if len(spans) > 1:
+        # Inclusive: the exclusive method extrapolates beyond the data when there are few steps.
         row.s_p10, *_, row.s_p90 = quantiles(spans, n=10, method="inclusive")
     known = [lap.seconds() for lap in laps if lap is not None]
     row.optimizer_s = median(known) if known else None
@@ -251,11 +257,13 @@ def _note_memory(state: TrainState, row: Trial) -> None:
         row.peak_gib = torch.cuda.max_memory_allocated(state.device) / GIB
         row.reserved_gib = torch.cuda.max_memory_reserved(state.device) / GIB
         row.peak_is = "torch.cuda.max_memory_allocated"
+        # A retry means that the allocator emptied its cache, so the step time is not typical.
         retries = torch.cuda.memory_stats(state.device).get("num_alloc_retries", 0)
         if retries:
             row.notes.append(f"the allocator retried {retries} times")
         return
     row.resident_gib = psutil.Process().memory_info().rss / GIB
+    # Not one of the timed steps: the profiler makes a step much slower.
     largest, _ = _largest(state)
     row.peak_gib = peak_on_cpu(state, largest) / GIB
     row.peak_is = "most bytes PyTorch's CPU allocator held in the step of the largest batch"
@@ -265,6 +273,7 @@ def _note_sizes(state: TrainState, row: Trial, steps: range) -> None:
     """Record how much was computed: positions, padding and parameters."""
     real = padded = 0.0
     name = next(iter(_totals(state, steps[0])), "")
+    # A few steps suffice for an average; building batches again takes time.
     for step in steps[: 2 * _BATCHES]:
         batches = state.train_batches.micro_batches(step)
         real += batches[0].totals.get(name, 0.0)
@@ -285,6 +294,7 @@ def _largest(state: TrainState) -> tuple[int, Batch]:
 
 def _totals(state: TrainState, step: int) -> dict[str, float]:
     totals = state.train_batches.micro_batches(step)[0].totals
+    # Clips are counted too, but the cost of a step follows from positions such as frames.
     return {name: value for name, value in totals.items() if name != "clips"}
 
 
