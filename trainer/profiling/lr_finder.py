@@ -262,7 +262,7 @@ def _losses_of_initial_weights(
         for host_batch in state.train_batches.micro_batches(step):
             with state.precision.autocast(state.device):
                 parts = state.family.losses(state.model, host_batch.to(state.device))
-            # Summed in fp32, because bf16 would round away the small changes that matter here.
+            # Added up in fp32: the differences that matter here are small next to the loss.
             total = total + torch.stack(list(parts.values())).sum().float()
         losses.append(total)
         told(step)

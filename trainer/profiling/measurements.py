@@ -128,7 +128,6 @@ def keep(measurement: Measurement, path: Path) -> None:
 
 def new_path(family: str) -> Path:
     """Return a time-stamped path for a new measurement of a model family."""
-    # Year first, so that sorting by name sorts by time.
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return kept_folder() / f"{stamp}-{family}-{os.getpid()}.json"
 

@@ -7,5 +7,4 @@ it does next depends only on the plan and the runs, so it can be killed and cont
 from trainer.race.plan import Contender, RacePlan
 from trainer.race.queue import Race, RaceStatus
 
-# The page and the commands use only these, so the rest may change freely.
 __all__ = ["Contender", "Race", "RacePlan", "RaceStatus"]

@@ -79,7 +79,6 @@ def _show_finished(axes: "Axes", results: Results) -> None:
     if losses:
         # A run with a temporary spike would otherwise flatten all other curves.
         losses = [loss for loss in losses if loss <= _HIGHEST * median(losses)]
-        # A flat curve has no range, and an axis of height zero makes matplotlib warn.
         margin = 0.05 * (max(losses) - min(losses)) or 0.05
         axes.set_ylim(min(losses) - margin, max(losses) + margin)
 

@@ -129,7 +129,7 @@ class Race:
 
     def is_running(self) -> bool:
         """Return whether a live process is running the race."""
-        # The kernel drops the lock with the process, so a killed race never looks alive.
+        # The operating system drops the lock with the process, so a killed race never looks alive.
         return is_locked(self.folder / "owner.lock")
 
     def jobs(self) -> list[RaceJob]:

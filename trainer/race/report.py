@@ -61,7 +61,6 @@ class Report:
 def make_report(plan: RacePlan, results: Results) -> Report:
     """Return the report of a race whose runs have all ended."""
     steps = find_steps(plan, results)
-    # Computed once for the whole report, so that the table and the caveats cannot disagree.
     lengths = steps_for_seconds(plan, steps, results)
     comparisons = [one for clock in CLOCKS for one in _compare_all(plan, clock, results)]
     # The headlines come first, because the picture shows only the first two sentences.
@@ -329,7 +328,7 @@ def _uneven_speeds(plan: RacePlan, results: Results) -> list[str]:
     for contender in plan.entrants:
         names = [name for name in runs_of(plan, contender, "steps") if name in results]
         spans = _known(results[name].s_per_step for name in names)
-        # All seeds do the same work, so a larger spread than between contenders is disturbance.
+        # All seeds do the same work, so a spread beyond timing noise comes from other programs.
         if spans and not is_equally_fast(max(spans) / min(spans)):
             uneven.append(f"{contender.name} {min(spans):.3g} to {max(spans):.3g} s")
     if not uneven:

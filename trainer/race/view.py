@@ -87,7 +87,7 @@ def _about(plan: RacePlan) -> dict[str, Any]:
 
 
 def _contender(plan: RacePlan, contender: Contender, results: Results) -> dict[str, Any]:
-    # Sweeps have a share of these steps, so without them no sweep job has a name yet.
+    # Sweep runs have a share of these steps, so no sweep job exists before they are known.
     steps = _steps(plan, results)
     tried = sweep_jobs(plan, contender, steps, results) if steps is not None else []
     value = chosen_value(plan, contender, results) if steps is not None else None
@@ -148,8 +148,7 @@ def _running(race: Race, job: RaceJob) -> dict[str, Any]:
 def _last_error(race: Race) -> str:
     """Return the last error that a process logged before it exited; empty if there is none."""
     try:
-        # Errors of the operating system may be in another encoding, and a page must not fail on
-        # them.
+        # Messages of the system may use another encoding, and the page must not fail on them.
         lines = (race.folder / "log.txt").read_text("utf-8", "replace").splitlines()
     except OSError:
         return ""

@@ -195,7 +195,7 @@ def _run_child(task_file: Path, timeout_s: float) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"reading it took more than {timeout_s:.0f} s"
-    # Negative: a signal ended it, which is how the limits on memory and CPU time act.
+    # Negative: a signal ended it, from the limit on CPU time or from the kernel without memory.
     if result.returncode < 0:
         return "reading it took more memory or time than any model of its size needs"
     # Bytes of a hostile file may appear in a message, so decoding must not fail.

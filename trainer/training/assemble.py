@@ -84,6 +84,7 @@ def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Tr
     machine = take_device(config.training.device, world.local_rank)
     _warn_unseen_gpu(config.training.device, machine, emit)
     _refuse_unavailable(entries, machine)
+    # Before the model is built: random initial weights are the same on every rank.
     seed_everything(config.training.seed)
     family, options = entries.family, entries.family_options
     _report_licence_terms(config, entries, emit)

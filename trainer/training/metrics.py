@@ -138,8 +138,7 @@ class StepMetrics:
         pending, self._pending = self._pending, None
         if pending is None:
             return
-        # The event belongs to step N, and step N + 1 is queued already, so the device keeps
-        # working.
+        # In `record`, step N + 1 is queued by now, so the device has work while the host waits.
         if pending.ready is not None:
             pending.ready.synchronize()
         now = time.monotonic()

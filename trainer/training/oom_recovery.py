@@ -111,6 +111,8 @@ class OomGuard:
     def _free_memory(self) -> None:
         state = self._state
         state.optimizer.zero_grad(set_to_none=True)
+        # Tensors in reference cycles are freed only by the collector, and `empty_cache` gives back
+        # only free blocks.
         gc.collect()
         if state.device.type == "cuda":
             torch.cuda.empty_cache()

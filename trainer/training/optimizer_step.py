@@ -32,7 +32,7 @@ class SavedNormStats:
     """A copy of the running statistics of batch norms, which forward passes change."""
 
     def __init__(self, model: nn.Module) -> None:
-        # torch has no public base class for batch norms; `_NormBase` covers all their kinds.
+        # Private, but the only base class that batch norms and instance norms share.
         self._live = [
             statistic
             for module in model.modules()
@@ -127,5 +127,5 @@ def _step_on_device(optimizer: Any, finite: Tensor) -> None:
     try:
         optimizer.step()
     finally:
-        # Left set, the flag of this step would decide about the next one.
+        # As in GradScaler: a flag that stays behind could make a later step do nothing.
         del optimizer.grad_scale, optimizer.found_inf

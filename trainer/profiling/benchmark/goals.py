@@ -83,7 +83,6 @@ def check_goals(measurement: Measurement, matmul_tflops: float | None) -> list[d
     # The targets were set by hand before anything was measured.
     first, fair, three = (_done(measurement, name) for name in (FIRST, _FAIR, _THREE))
     fast, lean, light = (_done(measurement, name) for name in ("fast", "lean", "fast+light"))
-    # `lean` cannot be the fastest: it recomputes activations to save memory.
     fastest = _fastest([fast, light, _done(measurement, "fast_graphs")])
     verdicts = [
         _at_least("times as fast as strict fp32", 6.0, _speed(fastest, first), fastest),

@@ -263,7 +263,7 @@ def _note_memory(state: TrainState, row: Trial) -> None:
             row.notes.append(f"the allocator retried {retries} times")
         return
     row.resident_gib = psutil.Process().memory_info().rss / GIB
-    # Not one of the timed steps: the profiler makes a step much slower.
+    # After the timed steps, because the profiler makes a step much slower.
     largest, _ = _largest(state)
     row.peak_gib = peak_on_cpu(state, largest) / GIB
     row.peak_is = "most bytes PyTorch's CPU allocator held in the step of the largest batch"
