@@ -166,7 +166,7 @@ def _race_jobs(
         for contender in plan.entrants if turn % 2 == 0 else reversed(plan.entrants):
             value = chosen_value(plan, contender, results)
             is_served = steps[contender.name] == common or _has_lost(plan, contender, results)
-            # No value means that every rate diverged; racing it again would only repeat that.
+            # No value: every rate diverged or failed, and racing one again would only repeat that.
             if value is None or (clock == "seconds" and is_served):
                 continue
             count = steps[contender.name]
