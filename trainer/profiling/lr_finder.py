@@ -29,6 +29,7 @@ from trainer.training.loop import seed_step, train_step
 
 Progress = Callable[[int, int], None]
 
+# 25 steps for each of the four powers of ten of the default range; chosen by hand.
 NUM_STEPS = 100
 FEWEST_STEPS = 20  # fewer points leave nothing to smooth (chosen by hand)
 _SPAN = 100.0

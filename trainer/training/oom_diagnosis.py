@@ -104,4 +104,5 @@ class OtherProcesses:
         while time.monotonic() < end and not stop.exists():
             if diagnose_oom(self._state).others_gib <= enough_gib:
                 return
+            # Half a second, chosen by hand: asking the driver more often would gain nothing.
             time.sleep(0.5)

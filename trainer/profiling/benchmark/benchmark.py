@@ -137,7 +137,8 @@ class Benchmark:
         If time is short, `most_s` still applies: fewer trials are better than none that finishes.
         """
         if not self._taken:
-            # Everything is compared with the first trial, so it may take most of the time.
+            # Everything is compared with the first trial, so it may take most of the time; 60 % is
+            # chosen by hand.
             return 0.6 * remaining_s
         for_others_s = (left - 1) * self._usual_s
         spare_s = min(3 * fair_s, max(fair_s, remaining_s - for_others_s))
