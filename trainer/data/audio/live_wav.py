@@ -15,13 +15,15 @@ from trainer.data.audio.audio_io import to_samples
 _OPEN_END = 0xFFFFFFFF
 """The data length of a stream of unknown length; players then play until the stream ends."""
 
-_HEADER_BYTES = 44
+_HEADER_BYTES = 44  # RIFF (12), fmt (24) and the head of data (8)
 
 
 def wav_header(sample_rate: int, num_bytes: int | None = None) -> bytes:
     """Return the header of a 16-bit mono WAV; `num_bytes` None means unknown length."""
     data = _OPEN_END if num_bytes is None else num_bytes
+    # RIFF counts what follows its own first 8 bytes.
     whole = _OPEN_END if num_bytes is None else num_bytes + _HEADER_BYTES - 8
+    # 16 bytes of format: PCM, one channel, rate, bytes per second and frame, bits.
     form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, sample_rate, 2 * sample_rate, 2, 16)
     return (
         struct.pack("<4sI4s", b"RIFF", whole, b"WAVE") + form + struct.pack("<4sI", b"data", data)
@@ -48,9 +50,11 @@ def write_live(out: str, waves: Iterable[tuple[np.ndarray, int]]) -> Iterator[fl
         for wave, _ in chain([first], coming):
             samples = to_samples(wave, out).astype("<i2").tobytes()
             file.write(samples)
+            # Otherwise the last samples wait in the buffer for the next wave, and a player stalls.
             file.flush()
             num_bytes += len(samples)
             yield len(wave) / sample_rate
+        # A pipe cannot seek, so its header keeps the unknown length.
         if out != "-":
             file.seek(0)
             file.write(wav_header(sample_rate, num_bytes))

@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 Found = TypeVar("Found")
 
 _CHUNK = 64  # Items a thread takes from the queue at once.
-_LOOK_EVERY_S = 0.2
+_LOOK_EVERY_S = 0.2  # How late a timeout may be noticed; by hand, well below any sensible limit.
 
 
 class _Reader(threading.Thread, Generic[Item, Found]):
@@ -51,14 +51,17 @@ class _Reader(threading.Thread, Generic[Item, Found]):
     def _next(self) -> bool:
         with self._lock:
             if self._is_abandoned:
+                # Its items belong to another thread by now, which would report them again.
                 raise Empty
             if not self._chunk:
                 self._current = None
                 return False
             item = self._chunk.pop()
             self._current = (time.monotonic(), item)
+        # Not under the lock: `abandon` needs it while this hangs.
         found = self._read(item)
         with self._lock:
+            # A late result has already been reported as a timeout.
             if not self._is_abandoned:
                 self._found.put((item, found))
         return True
@@ -96,6 +99,7 @@ def read_with_timeout(
             if any(reader.is_broken for reader in readers):
                 raise RuntimeError(f"{left} files were not read; see the error above.") from None
             for slow in [given for reader in readers if (given := reader.abandon(timeout_s))]:
+                # Before the thread starts, because a thread that finds the queue empty ends.
                 waiting.put(slow[1])
                 readers.append(_start(read, waiting, found))
                 yield slow[0], None

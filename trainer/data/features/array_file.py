@@ -25,7 +25,7 @@ from trainer.core.errors import DataError
 from trainer.core.types import Features
 
 _MAGIC = b"TIMBRE02"
-_HEAD = struct.Struct("<8sQQQI28x")
+_HEAD = struct.Struct("<8sQQQI28x")  # magic, index start and length, file size, CRC; 64 bytes
 _ALIGN = 64  # A cache line, and enough for any SIMD load.
 
 
@@ -65,6 +65,7 @@ class ArrayFile:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             magic, start, length, size, crc = _HEAD.unpack_from(self._map)
             index = self._map[start : start + length]
+            # A file that was copied only in part keeps its header, so the size is checked too.
             if magic != _MAGIC or size != len(self._map) or zlib.crc32(index) != crc:
                 raise DamagedFile(f"{path} is damaged.")
             content = json.loads(index)
@@ -96,6 +97,7 @@ class ArrayFile:
 
     def location_of(self, array: np.ndarray) -> ArrayLocation | None:
         """Return the location of an array if it is exactly one of this file's arrays, else None."""
+        # Built on first use, because only a survey that refers to arrays needs it.
         if not self._by_offset:
             every = [place for group in self._groups for place in self.locations(group).values()]
             self._by_offset = {place.offset: place for place in every if not place.pack}
@@ -104,6 +106,7 @@ class ArrayFile:
             array.dtype.str,
             array.shape,
         )
+        # An empty array has the offset of the next one, and a strided view other contents.
         return place if is_same and array.flags.c_contiguous and array.size else None
 
     def remove(self) -> None:
@@ -125,6 +128,7 @@ class CheckedArrays(dict[str, np.ndarray]):
         if name in self._unchecked:
             pack, place = self._unchecked[name]
             if zlib.crc32(array.data) != place.crc:
+                # Before the error, so that the restart cannot map the same damage again.
                 pack.remove()
                 raise DamagedFeatures(
                     f"The cached features of clip {self._group} in {pack.path} are damaged. The "
@@ -133,6 +137,7 @@ class CheckedArrays(dict[str, np.ndarray]):
             del self._unchecked[name]
         return array
 
+    # `get`, `items` and `values` of a dict bypass `__getitem__`, and with it the check.
     def get(self, name: str, default: Any = None) -> Any:
         """Return a verified array, or the default."""
         if name not in self:
@@ -183,6 +188,7 @@ class ArrayFileWriter:
         size = self.size + len(index)
         self._file.write(_HEAD.pack(_MAGIC, self.size, len(index), size, zlib.crc32(index)))
         self._file.close()
+        # No fsync: a pack that a power failure damages is detected and computed again.
         os.replace(self._file.name, self.path)
 
     def abandon(self) -> None:
@@ -228,6 +234,7 @@ class MappedFiles:
 
     def location_of(self, array: np.ndarray) -> ArrayLocation | None:
         """Return the location of an array if it is stored in one of the packs, else None."""
+        # Maps do not overlap, so only the last one that starts before the address can hold it.
         at = bisect.bisect_right(self._starts, array.ctypes.data) - 1
         if at < 0:
             return None

@@ -20,7 +20,7 @@ from trainer.data.features.array_file import ArrayFile, ArrayFileWriter, Damaged
 from trainer.data.features.workers import compute_in_workers
 
 _FEW = 32  # Fewer clips are computed in this process: starting workers takes seconds.
-_FORMAT = "2"
+_FORMAT = "2"  # Part of every key: raising it leaves all older entries unused.
 _FILE_BYTES = 64 * 2**20
 """Size of a pack of features, and so the most that a crash or a damaged file can lose."""
 
@@ -42,6 +42,7 @@ def content_hash(path: Path | str) -> str:
     """
     try:
         with open(path, "rb") as file:
+            # 128 bits: no two different files share a hash, however many there are.
             return hashlib.file_digest(file, "blake2b").hexdigest()[:32]
     except OSError as error:
         reason = error.strerror or str(error)
@@ -64,6 +65,7 @@ class FeatureCache:
         Uses `workers` processes. With 0 workers, or fewer than 32 missing clips, features are
         computed in this process, because starting processes would take longer.
         """
+        # Files may have changed since they were last hashed.
         self._hashes.clear()
         names, unusable = self.names(clips, featurizer)
         packs = self.folder / "packs" / _hash(_FORMAT, featurizer.fingerprint)
@@ -87,7 +89,9 @@ class FeatureCache:
                 done += 1
                 progress("Computing features", done, len(clips))
         finally:
+            # Also after Stop or an error, so that finished features are not computed again.
             found |= recorder.finish()
+        # In the order of the clips: workers finish in any order, and batches must not.
         features = {clip.id: found[clip.id] for clip in clips if clip.id in found}
         return features, unusable
 
@@ -99,6 +103,7 @@ class FeatureCache:
         Files are hashed once per instance, until `collect` is called again.
         """
         unread = [clip for clip in clips if clip not in self._hashes]
+        # Threads suffice, because hashing releases the GIL; 8 is chosen by hand.
         with ThreadPoolExecutor(max_workers=8) as pool:
             self._hashes |= zip(unread, pool.map(_hash_or_reason, unread), strict=True)
         names, unreadable = {}, {}
@@ -167,6 +172,7 @@ class _Recorder:
     def finish(self) -> dict[str, Features]:
         """Write the pending features; return them memory-mapped, or nothing if writing fails."""
         waiting, self._waiting, self._size = self._waiting, {}, 0
+        # A random name, so that processes that write at once never meet.
         path = self._folder / f"{uuid4().hex}.pack"
         if not waiting or not _write_array_file(path, dict(waiting.values()), None, None):
             return {}
@@ -221,5 +227,6 @@ def _hash_or_reason(clip: Clip) -> tuple[str, str]:
 
 
 def _hash(*parts: str) -> str:
+    # With lengths, because ("ab", "c") and ("a", "bc") must differ.
     joined = "".join(f"{len(part)}:{part}" for part in parts)
     return hashlib.blake2b(joined.encode(errors="replace"), digest_size=16).hexdigest()

@@ -82,6 +82,7 @@ class ClipBatches:
         self._draw = draw
         self._pin_memory = pin_memory
         self._counts = {clip_id: counts(found) for clip_id, found in features.items()}
+        # The first count of a family is the length that decides how much padding a clip needs.
         self._lengths = {
             clip_id: next(iter(found.values()), 1.0) for clip_id, found in self._counts.items()
         }
@@ -91,12 +92,14 @@ class ClipBatches:
             for turn in range((repeats or {}).get(clip_id, 1))
         }
         longest = max(self._lengths.values())
+        # A micro-batch holds at least one clip, even if that exceeds the budget.
         if 0 < plan.max_positions < longest:
             raise DataError(
                 f"The longest clip has {longest:.0f} positions, but the token budget of a "
                 f"micro-batch is {plan.max_positions}. Raise the budget to at least {longest:.0f}, "
                 "or lower the longest clip on the Data tab."
             )
+        # Two epochs, because the step that is built ahead may belong to the next one.
         self._epoch = lru_cache(maxsize=2)(self._plan_epoch)
         self.steps_per_epoch = len(self._epoch(0))
         self.num_clips = len(features)
@@ -112,6 +115,7 @@ class ClipBatches:
         """
         asked_at = time.monotonic()
         wanted = (step, step + 1) if self._plan.shuffle else (step,)
+        # Other steps are dropped, so no more than two steps of batches are in memory.
         self._made = {
             each: self._made.get(each) or self._pool.submit(self._make, each) for each in wanted
         }
@@ -137,6 +141,7 @@ class ClipBatches:
         """Return the batch with the most positions, padding included, to measure peak memory."""
         found = [
             (len(piece) * max(self._lengths[clip_id] for clip_id in piece), step, piece)
+            # The first epoch stands for all: the same clips in slightly different batches.
             for step, groups in enumerate(self._epoch(0), start=1)
             for group in groups
             for piece in split_group(group, self._parts)
@@ -150,6 +155,7 @@ class ClipBatches:
         Losses are divided by the totals of the whole step, so the gradients do not change.
         """
         self._parts = parts
+        # Batches built ahead still have the old size.
         self._made.clear()
 
     def close(self) -> None:
@@ -176,6 +182,7 @@ class ClipBatches:
                 for step in planned
             ]
         if not plan.shuffle:
+            # Longest first, so that a batch that does not fit fails at the start of validation.
             order = sorted(turns, key=lambda turn: (-turns[turn], turn))
             return [fill_micro_batches(order, turns, plan.max_positions)]
         packed = pack_epoch(
@@ -189,6 +196,7 @@ class ClipBatches:
 
     def _make(self, step: int) -> list[Batch]:
         groups = self._groups(step)
+        # Over all ranks and micro-batches, because losses are divided by the whole step.
         totals = self._totals([clip_id for group in groups for clip_id in group])
         mine = assign_to_rank(groups, world_size=self._plan.world_size, rank=self._plan.rank)
         pieces = [piece for group in mine for piece in split_group(group, self._parts)]
@@ -205,6 +213,7 @@ class ClipBatches:
     def _batch(self, ids: list[str], totals: dict[str, float], step: int) -> Batch:
         tensors = self._collate([self._features_of(clip_id, step) for clip_id in ids])
         if self._pin_memory:
+            # Pinned, so that the copy to the GPU runs beside its computations.
             tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
         return Batch(tensors, list(ids), totals, sum(self._audio_s[clip_id] for clip_id in ids))
 
@@ -213,6 +222,7 @@ class ClipBatches:
         if self._draw is None:
             return self._features[clip_id]
         names = (f"{self._plan.seed}/{step}", f"{self._plan.seed}/{step}/{clip_id}")
+        # Not hash(), whose results differ between processes and would change a resumed run.
         seeds = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names]
         of_step, of_clip = (np.random.default_rng(int.from_bytes(seed, "big")) for seed in seeds)
         return self._draw(clip_id, of_step, of_clip)

@@ -34,6 +34,7 @@ def plan_epoch(
     first = int(_places("", seed, epoch)[0] * (len(order) - left + 1))
     order, rest = order[:first] + order[first + left :], order[first : first + left]
     steps = [order[start : start + step_size] for start in range(0, len(order), step_size)]
+    # Without this every epoch would go from the shortest clips to the longest.
     steps.sort(key=lambda step: places[step[0]][0])
     return [*steps, rest] if rest else steps
 
@@ -53,9 +54,11 @@ def pack_epoch(
         sorted(lengths, key=_jittered(lengths, places, jitter)), lengths, max_positions
     )
     while len(groups) > wanted:
+        # Ends at 0: that order is the sorted one, whose micro-batches have been counted.
         jitter = jitter / 2 if jitter > 0.01 else 0.0
         order = sorted(lengths, key=_jittered(lengths, places, jitter))
         groups = fill_micro_batches(order, lengths, max_positions)
+    # Halving a group never adds padding.
     while len(groups) < wanted:
         groups = _halve_largest(groups, wanted - len(groups))
     steps = [groups[start : start + group_count] for start in range(0, wanted, group_count)]
@@ -104,6 +107,7 @@ def split_step(
     """Split a step into micro-batches of similar length, whose sizes differ by at most one."""
     ordered = sorted(ids, key=lambda clip_id: (-lengths[clip_id], clip_id))
     rounds = math.ceil(len(ordered) / (world_size * batch_size))
+    # A multiple of the ranks, so that no rank waits for the others without work.
     count = min(len(ordered), rounds * world_size)
     edges = [len(ordered) * part // count for part in range(count + 1)] if count else [0]
     return [ordered[start:end] for start, end in zip(edges, edges[1:], strict=False)]

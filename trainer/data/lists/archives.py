@@ -78,6 +78,7 @@ def unpack(archive: Path, folder: Path, limits: Limits | None = None) -> Unpacke
             unpacked = _take_out(opened, members, partial, limits)
         if not unpacked.num_files:
             raise DataError(_nothing(archive.name, unpacked))
+        # One rename, so that nothing ever sees an incomplete folder.
         os.rename(partial, folder)
     except (zipfile.BadZipFile, EOFError, ValueError) as error:
         raise DataError(
@@ -105,6 +106,7 @@ def _check_index(archive: Path) -> None:
     size = int.from_bytes(tail[end + 12 : end + 16], "little")
     wide = tail.rfind(b"PK\x06\x06", 0, end)
     if wide >= 0 and wide + 56 <= len(tail):
+        # 0xFFFFFFFF refers to the ZIP64 record; the remainder turns it into 0.
         size = max(size % 0xFFFFFFFF, int.from_bytes(tail[wide + 40 : wide + 48], "little"))
     if size > _MAX_INDEX_BYTES:
         raise DataError(
@@ -157,6 +159,7 @@ def _take_out(
 
 def _safe_parts(member: zipfile.ZipInfo, name: str, limits: Limits) -> tuple[str, ...]:
     """Return the path parts of a member relative to the new folder, or raise `_Refused`."""
+    # Some Windows tools write backslashes, and would hide ".." from the check below.
     path = name.replace("\\", "/")
     if stat.S_ISLNK(member.external_attr >> 16):
         raise _Refused("it is a link")
@@ -173,6 +176,7 @@ def _safe_parts(member: zipfile.ZipInfo, name: str, limits: Limits) -> tuple[str
         raise _Refused(f"it is more than {limits.max_depth} folders deep")
     if any(len(part.encode()) > 255 for part in parts):
         raise _Refused("its name is longer than 255 bytes")
+    # macOS stores names decomposed (NFD); lists are read as NFC.
     return tuple(unicodedata.normalize("NFC", part) for part in parts)
 
 
@@ -198,6 +202,7 @@ def _copy(opened: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, most: 
     """Unpack a member and return its size in bytes; a refused member leaves no file."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        # Never write over a file of an earlier member, nor through a link.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
         descriptor = os.open(target, flags, 0o644)
     except (FileExistsError, NotADirectoryError):
@@ -240,6 +245,7 @@ def _true_name(member: zipfile.ZipInfo) -> str:
             decoded = raw.decode(encoding)
         except UnicodeDecodeError:
             continue
+        # Most bytes are valid CP949; without Hangul it was another encoding.
         if encoding == "utf-8" or _HANGUL.search(decoded):
             return decoded
     return name

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from trainer.data.lists.rows import AUDIO_EXTENSIONS, FOREIGN_EXTENSIONS
 
+# Where datasets keep their audio: LJSpeech in wavs, Common Voice in clips.
 SUBFOLDERS = ("", "wavs", "clips", "wav", "audio", "raw")
 _EXTENSIONS = AUDIO_EXTENSIONS + FOREIGN_EXTENSIONS
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]+://")
@@ -43,6 +44,7 @@ class _Listing:
                         self.folders.add(entry.name)
                     elif entry.is_file():
                         self.files.add(entry.name)
+        # A folder that cannot be listed counts as empty; its rows report missing files.
         except (OSError, ValueError):
             return
         for name in sorted(self.files | self.folders, key=_extension_rank):
@@ -91,6 +93,7 @@ class AudioFinder:
         refused = self._refuse(name)
         if refused is not None:
             return refused
+        # The Windows reading comes first, but on Linux a name may contain a backslash.
         spellings = [name.replace("\\", "/"), name] if "\\" in name else [name]
         for spelling in spellings:
             found = self._search(spelling)
@@ -109,6 +112,7 @@ class AudioFinder:
         if _URL.match(name):
             remedy = "Download the file and use its path."
             return Missing("refused_path", f"{name} is a URL, not a file.", remedy)
+        # Opening such a path makes Windows log in to a machine that the list chose.
         if name.startswith(("\\\\", "//")):
             remedy = "Copy the files next to the list."
             return Missing("refused_path", f"{name} is a network path.", remedy)
@@ -140,6 +144,7 @@ class AudioFinder:
     def _by_tail(self, name: str) -> str | None:
         """Find a file by the longest matching end of a path from another machine."""
         parts = [part for part in name.split("/") if part]
+        # Four parts, chosen by hand: datasets are rarely deeper, and each try costs time.
         for start in range(max(0, len(parts) - 4), len(parts)):
             found = self._below_root("/".join(parts[start:]))
             if found is not None:
@@ -178,6 +183,7 @@ class AudioFinder:
                 continue
             audio = [file for file in self._list(base).files if _is_audio(file)]
             # Only the first 2000 names, because fuzzy matching of long lists takes too long.
+            # 0.8, chosen by hand: about one wrong letter in a short name.
             near = difflib.get_close_matches(last, audio[:2000], n=1, cutoff=0.8)
             if near:
                 return os.path.relpath(os.path.join(base, near[0]), self._root)
@@ -202,4 +208,5 @@ def _composed(name: str) -> str:
 
 
 def _folded(name: str) -> str:
+    # Twice, because folding the case can decompose letters.
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from trainer.core.errors import DataError
 from trainer.data.lists.rows import ListRow, ListRows, looks_like_audio
 
+# The first name that a header has wins, so normalized text is preferred to raw text.
 _SYNONYMS = {
     "audio": (
         "audio_file", "audio", "audio_path", "audio_filepath", "audio_file_path", "audio_filename",
@@ -172,6 +173,7 @@ def _by_header(cells: Sequence[str], separator: str) -> Dialect:
     else:
         name = "table with a header"
     raw = [lowered.index(raw) for raw in ("text", "raw_text", "transcription") if raw in lowered]
+    # Only where the normalized text is last: a row without it is then short, not shifted.
     fallback = raw[0] if raw and raw[0] < roles["text"] == len(cells) - 1 else None
     return Dialect(
         name, width=len(cells), has_header=True, columns=columns, fallback_text=fallback, **roles
@@ -194,6 +196,7 @@ def _audio_column(body: list[tuple[str, ...]]) -> int:
 
 
 def _by_content(body: list[tuple[str, ...]], width: int, separator: str, file_name: str) -> Dialect:
+    # Four columns are GPT-SoVITS or FastSpeech 2; preprocessing by Style-Bert-VITS2 gives seven.
     if separator == "|" and width in (4, 7):
         listed = _as_list_file(body, width, file_name)
         if listed is not None:
@@ -220,6 +223,7 @@ def _as_list_file(body: list[tuple[str, ...]], width: int, file_name: str) -> Di
         is_bert = width == 7 or file_name.lower() == "esd.list"
         name = "Style-Bert-VITS2" if is_bert else "GPT-SoVITS"
         return Dialect(name, 0, 3, width, speaker=1, language=2)
+    # The FastSpeech 2 code by ming024 writes phones in braces, as in {HH AH0 L OW1}.
     phones = sum(cells[2].strip().startswith("{") for cells in body)
     if width == 4 and phones >= 0.9 * len(body):
         return Dialect("FastSpeech 2 (preprocessed)", 0, 3, width, speaker=1)

@@ -28,7 +28,7 @@ _SILENT_DB = -70.0
 """dB of full scale; audio_io.py refuses clips below it."""
 # Chosen by hand, to report few clips of a good recording: a rate is unusual if it differs from
 # the median by 4 robust standard deviations and by a factor of 1.5.
-_FEWEST_FOR_PACE = 20
+_FEWEST_FOR_PACE = 20  # The median of fewer clips says little.
 _FAR = 4.0
 _FACTOR = 1.5
 
@@ -63,6 +63,7 @@ def leak_notes(clips: Sequence[Clip]) -> list[str]:
             sides[clip.split].add(getattr(clip, name))
     notes = []
     shared = sorted(parts["recording"]["train"] & parts["recording"]["val"] - {""})
+    # With one or two names in all, the names of the files do not tell recordings apart.
     is_told = len(parts["recording"]["train"] | parts["recording"]["val"]) > 2
     if shared and is_told:
         notes.append(
@@ -87,6 +88,7 @@ def _audio_findings(quality: Quality) -> list[tuple[str, str]]:
     if quality.clipped_s > 0.002:
         found.append(("clipped", f"{1000 * quality.clipped_s:.0f} ms are clipped at full scale"))
     if quality.level_db < _SILENT_DB:
+        # Alone, because other findings mean nothing for a clip without sound.
         return [("silent", "it has no audible sound")]
     if quality.level_db < -42:
         found.append(("quiet", f"its loud parts are {-quality.level_db:.0f} dB below full scale"))
@@ -127,6 +129,7 @@ def _repeated(clips: Sequence[Clip]) -> list[Finding]:
     def words(clip: Clip, first: Clip) -> str:
         return f"same as line {first.line} of {first.source}"
 
+    # By speaker, because the same sentence in two voices is useful.
     return _alike(
         clips, "repeated", lambda clip: (_plain(clip.text), clip.speaker, clip.split), words
     )
@@ -158,6 +161,7 @@ def _alike(
 
 
 def _plain(text: str) -> str:
+    # Case and punctuation hardly change what is spoken.
     return "".join(letter for letter in text.lower() if letter.isalnum())
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from trainer.core.errors import DataError
 from trainer.data.lists.rows import AUDIO_EXTENSIONS
 
+# In order of preference: a split that somebody made wins over the whole list beside it.
 _PAIRS = (
     ("metadata_train.csv", ("metadata_eval.csv", "metadata_val.csv")),
     ("train.csv", ("eval.csv", "val.csv", "valid.csv", "validation.csv", "dev.csv")),
@@ -21,6 +22,7 @@ _PAIRS = (
     ("metadata.list", ()),
     ("esd.list", ()),
 )
+# Not .txt: licences and notes have it too, so it counts only under a known name.
 _ENDINGS = (".list", ".csv", ".tsv", ".jsonl")
 
 
@@ -64,9 +66,11 @@ def find_dataset(folder: Path) -> Path:
         DataError: no list was found.
     """
     names = {train for train, _ in _PAIRS}
+    # Shallowest first, because deeper folders may hold old copies of the lists.
     for path, _, files in sorted(os.walk(folder), key=lambda found: found[0].count(os.sep)):
         if any(file.lower() in names or file.lower().endswith(_ENDINGS) for file in files):
             return Path(path)
+    # It raises, with the message that suits what the folder contains.
     find_lists(folder)
     return folder
 

@@ -113,6 +113,7 @@ def array_duration_s(entry: Entry) -> float:
 def _read_row(number: int, line: str, place: _Place) -> Entry | Problem:
     try:
         row = json.loads(line)
+    # RecursionError: a line with thousands of nested brackets.
     except (ValueError, RecursionError):
         row = None
     if not isinstance(row, dict):
@@ -127,6 +128,7 @@ def _read_row(number: int, line: str, place: _Place) -> Entry | Problem:
     if missing is not None:
         return Problem(*about, missing.kind, missing.reason, missing.remedy)
     needs_text = not any(name.endswith("text_ids") for name in arrays)
+    # "-0" stands for the text of a row that has `text_ids` instead, and passes the check.
     fault = text_fault(text or ("" if needs_text else "-0"), speaker)
     if fault is not None:
         return Problem(*about, *fault)
@@ -134,6 +136,7 @@ def _read_row(number: int, line: str, place: _Place) -> Entry | Problem:
     if isinstance(found, Missing):
         if not arrays:
             return Problem(*about, found.kind, found.reason, found.remedy)
+        # The arrays suffice; the audio of such a row is only for listening.
         found = ""
     return Entry(
         found, _first(arrays, audio_file), text, speaker or DEFAULT_SPEAKER,
@@ -186,6 +189,7 @@ def _lengths(row: dict[str, Any], arrays: dict[str, str]) -> dict[str, int]:
 def _shape_of(name: str, path: str) -> tuple[int, ...]:
     file = os.path.basename(path)
     try:
+        # Mapped, so that only the header is read; pickles are refused, because they can run code.
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise ArrayError(

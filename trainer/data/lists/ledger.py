@@ -17,7 +17,7 @@ COLUMNS = (
     "source", "line", "audio_file", "text", "speaker", "language", "duration_s", "split", "status",
     "kind", "reason", "remedy", "clip_id",
 )  # fmt: skip
-_EDGES_S = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 60)
+_EDGES_S = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 60)  # finer where most clips are
 # Spreadsheets run a cell that starts with one of these as a formula (CSV injection).
 _FORMULA_STARTS = ("=", "+", "-", "@")
 _ROW_ENDS = re.compile(r"[\t\r\n\v\f]")
@@ -78,6 +78,7 @@ def write_table(table: "pandas.DataFrame", path: Path) -> None:
             safe[column] = [escape_formula(cell) for cell in safe[column]]
     partial = path.with_name(path.name + ".part")
     safe.to_csv(partial, index=False, encoding="utf-8-sig", errors="replace", lineterminator="\n")
+    # In one step, because the page may read the ledger at any moment.
     os.replace(partial, path)
 
 
@@ -90,6 +91,7 @@ def mark_unusable(path: Path, reasons: Mapping[str, str]) -> None:
         return
     import pandas
 
+    # Otherwise pandas takes a speaker called "NA" or "None" for a missing value.
     table = pandas.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
     is_unusable = table["clip_id"].isin(list(reasons))
     table.loc[is_unusable, "status"] = "dropped"

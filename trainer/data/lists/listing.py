@@ -18,6 +18,8 @@ Progress = Callable[[str, int, int], None]
 """Called with the current phase, the amount done and the total."""
 _LONG_LIST = 10_000
 """Rows above which progress is reported; shorter lists are read in about a second."""
+# Tabs and line ends are allowed, since they become spaces. U+FFFD is what an earlier, faulty
+# conversion leaves behind.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")
 
 
@@ -106,6 +108,7 @@ def read_listing(
         DataError: the file cannot be parsed as rows with at least an audio file and a text.
     """
     text, encoding = read_text(path, language)
+    # JSON contains commas, so it would pass for a table.
     if text.lstrip().startswith(("{", "[")):
         raise DataError(
             f"{path} is JSON. Save it as JSON lines (one object per line) with the "
@@ -128,6 +131,7 @@ def read_listing(
     finder = AudioFinder(path.parent)
     # Free each row as its entry is made, so that a million rows are not in memory twice.
     del text, rows
+    # A list pops its last item at once, its first only by moving all others.
     body.reverse()
     while body:
         row = body.pop()
@@ -153,6 +157,7 @@ def _read_row(
     speaker = unicodedata.normalize("NFC", _cell(row, dialect.speaker).strip())
     found = finder.find(audio_file)
     if isinstance(found, Missing) and found.kind == "missing_audio" and speaker:
+        # Some datasets with several speakers have a folder for each.
         below = finder.find(f"{speaker}/{audio_file}")
         found = found if isinstance(below, Missing) else below
     if isinstance(found, Missing):
@@ -171,6 +176,7 @@ def _text(row: ListRow, dialect: Dialect) -> str:
     if not text.strip():
         text = _cell(row, dialect.fallback_text)
     text = unicodedata.normalize("NFC", text)
+    # split() takes some control characters for spaces and would hide the problem.
     return text if _CONTROL.search(text) else " ".join(text.split())
 
 
@@ -179,6 +185,7 @@ def _shape_fault(row: ListRow, dialect: Dialect) -> tuple[str, str, str] | None:
         remedy = "Close the quote, double quotes inside the text, or use | as separator."
         return "broken_row", f"The row cannot be parsed: {row.fault}.", remedy
     count = len(row.cells)
+    # Spreadsheets append empty cells, which do no harm.
     surplus = any(cell.strip() for cell in row.cells[dialect.width :])
     if count < dialect.least_width or surplus:
         names = f" ({', '.join(dialect.columns)})" if dialect.columns else ""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Facts = dict[str, AudioFacts | AudioError | ArrayError]
 """The header facts of each row's files, or the error, by the key of the row."""
 
-_CHUNK = 64
+_CHUNK = 64  # Headers between two reports of progress; chosen by hand.
 _TIMEOUT_S = 60.0  # A slow network share may take seconds per file; a dead one never answers.
 __all__ = ["DEFAULT_SPEAKER", "Manifest", "Source", "read_manifest"]
 
@@ -119,6 +119,7 @@ def read_manifest(
         clips, note = split_clips(clips, data.eval_fraction, seed)
         notes += [note] if note else []
     rank = {name: position for position, name in enumerate(names)}
+    # Each check appended its own; people read them in the order of their lists.
     problems.sort(key=lambda problem: (rank[problem.source], problem.line))
     sources = tuple(listing.source for listing in listings)
     return Manifest(tuple(clips), tuple(problems), sources, tuple(notes))
@@ -128,6 +129,7 @@ def _choose_lists(data: DataConfig) -> list[tuple[Path, str]]:
     given = data.train_csv or data.train_data
     if not given:
         raise DataError("No dataset is set. Choose a train CSV or a data folder.")
+    # A folder in the field for the train CSV is what the data folder is.
     path = Path(given)
     lists = find_lists(path) if data.train_data or os.path.isdir(path) else [(path, "")]
     if not data.eval_csv:
@@ -152,6 +154,7 @@ def _distinct(names: list[str]) -> list[str]:
 
 def _read_headers(entries: Sequence[Entry], progress: Progress) -> Facts:
     unique = list({entry.key: entry for entry in entries}.values())
+    # More threads than cores, because headers wait for the disk; 16 is chosen by hand.
     workers = min(16, 4 * (os.cpu_count() or 1))
     facts: Facts = {}
     for entry, found in read_with_timeout(
@@ -166,6 +169,7 @@ def _read_headers(entries: Sequence[Entry], progress: Progress) -> Facts:
 def _header_of(entry: Entry) -> AudioFacts | AudioError | ArrayError:
     try:
         if entry.arrays:
+            # Arrays have no sample rate; 0 keeps them out of that statistic.
             return AudioFacts(array_duration_s(entry), 0, 1)
         return audio_facts(entry.audio_path)
     except (ArrayError, AudioError) as error:
@@ -185,6 +189,7 @@ def _drop_duplicates(entries: Sequence[Entry], facts: Facts) -> tuple[list[Entry
     identity = _find_copies(entries)
     kept: dict[str, Entry] = {}
     problems = []
+    # False sorts before True: eval rows come first and are the ones that stay.
     for entry in sorted(entries, key=lambda entry: entry.split != "val"):
         key = identity.get(entry.key, entry.key)
         first = kept.setdefault(key, entry)
@@ -225,6 +230,7 @@ def _find_copies(entries: Sequence[Entry]) -> dict[str, str]:
             try:
                 with open(path, "rb") as file:
                     digest = hashlib.file_digest(file, "blake2b").hexdigest()
+            # Not reported here: reading the header of this file has failed too.
             except OSError:
                 continue
             identity[path] = first_of.setdefault((text, digest), path)
@@ -275,6 +281,7 @@ def _name_clips(clips: Sequence[Clip], folders: dict[str, Path]) -> list[Clip]:
         folder = os.path.abspath(folders[clip.source])
         paths = [_below(folder, path) for path in clip.content_paths]
         clip_id = _hash_of("\n".join(paths), clip.text)
+        # Lists in two folders may name the same relative path and text.
         if clip_id in taken:
             clip_id = _hash_of("\n".join(clip.content_paths), clip.text)
         taken.add(clip_id)
@@ -291,6 +298,7 @@ def _below(folder: str, path: str) -> str:
 
 
 def _hash_of(path: str, text: str) -> str:
+    # 64 bits: among a million clips, two are equal with a chance of 3e-8.
     return hashlib.blake2b(f"{path}\n{text}".encode(errors="replace"), digest_size=8).hexdigest()
 
 

@@ -48,6 +48,7 @@ def preview_list(
         for role in ("audio", "text", "speaker", "language")
         if (column := getattr(dialect, role)) is not None
     }
+    # Surplus cells of a broken row would have no heading.
     rows = [tuple(_short(cell) for cell in row.cells[: table.width]) for row in body[:count]]
     return ListPreview(headings, tuple(rows), roles)
 

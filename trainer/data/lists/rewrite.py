@@ -54,6 +54,7 @@ def rewrite_list(
     gone = set(left_out)
     kept = {line: row for line, row in rows.items() if line not in gone}
     finder = AudioFinder(path.parent)
+    # In the same folder, relative paths keep working, and the dataset can still be moved.
     is_near = target == path.parent.absolute()
     cells = [
         _cells(row, texts.get(line), None if is_near else finder) for line, row in kept.items()
@@ -80,6 +81,7 @@ def _read_rows(
     lost = []
     for row in body:
         if row.fault or len(row.cells) < dialect.least_width or is_damaged("".join(row.cells)):
+            # A copy of such a row would differ from the original, so its line is reported.
             lost.append(row.line)
             continue
         spoken = _cell(row, dialect.text).strip() or _cell(row, dialect.fallback_text)
@@ -104,8 +106,10 @@ def _cells(row: tuple[str, ...], text: str | None, finder: AudioFinder | None) -
 
 def as_table(rows: Sequence[tuple[str, ...]]) -> str:
     """Return a table separated by `|` as in Coqui, or a quoted CSV if a cell contains `|`."""
+    # No wider than needed, because other trainers expect two or three columns.
     width = 4 if any(row[3] for row in rows) else 3 if any(row[2] for row in rows) else 2
     table = [_COLUMNS[:width], *(row[:width] for row in rows)]
+    # Doubled quotes too: readers of the `|` layout take them for the quoting of CSV.
     if not any("|" in cell or '""' in cell for row in rows for cell in row):
         return "".join("|".join(row) + "\n" for row in table)
     buffer = io.StringIO()
@@ -115,6 +119,7 @@ def as_table(rows: Sequence[tuple[str, ...]]) -> str:
 
 def _write_new(folder: Path, stem: str, text: str) -> Path:
     """Write a file under a free name; opening with "x" avoids a race with other processes."""
+    # An edited list that is edited again is numbered, not given the suffix twice.
     stem = stem.split("-edited")[0]
     number = 1
     try:
@@ -124,6 +129,7 @@ def _write_new(folder: Path, stem: str, text: str) -> Path:
                 with path.open("x", encoding="utf-8") as file:
                     file.write(text)
                     file.flush()
+                    # Unlike features, what a person typed cannot be computed again.
                     os.fsync(file.fileno())
                 return path
             except FileExistsError:
@@ -138,9 +144,11 @@ def _check_reading(path: Path, num_rows: int, texts: Sequence[str], language: st
     """Check that a new list has this many rows and these texts; remove it if not."""
     listing = read_listing(path, path.name, "", language)
     read = {row.text for row in (*listing.entries, *listing.problems)}
+    # The reader composes letters, so the comparison must too.
     missing = [text for text in texts if unicodedata.normalize("NFC", text) not in read]
     if not missing and len(listing.entries) + len(listing.problems) == num_rows:
         return
+    # Otherwise a later run could train on texts that nobody has typed.
     path.unlink()
     what = f"The text '{missing[0][:80]}'" if missing else "A row"
     raise DataError(f"{what} cannot be saved unchanged. Remove its control characters.")

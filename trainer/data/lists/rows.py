@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+# Of equally good ones the first wins: sentences contain commas but hardly ever a `|`.
 SEPARATORS = ("|", "\t", ";", ",")
 AUDIO_EXTENSIONS = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aiff", ".aif")
 FOREIGN_EXTENSIONS = (".m4a", ".aac", ".wma", ".mp4", ".webm", ".amr", ".mkv", ".mov", ".ape")
@@ -125,6 +126,7 @@ def _join_lines(
         if looks_like_audio(line.split(separator)[0]):
             # This line starts a new row, so the quote above was not closed.
             return None, 1
+        # Blank lines are missing from `numbered`, but inside quotes they are part of the cell.
         gap = number - numbered[start + used - 2][0]
         joined += "\n" * gap + line
         if '"' in line:
@@ -168,6 +170,7 @@ def _quoted_cell(line: str, start: int, separator: str) -> tuple[str | None, int
         break
     if quote + 1 == len(line) or line.startswith(separator, quote + 1):
         return line[start + 1 : quote].replace('""', '"'), quote + 1
+    # Literal text cannot span lines, so the quote was not closed.
     if "\n" in line[start:quote]:
         return None, start
     end = line.find(separator, quote)
@@ -183,6 +186,7 @@ def _repair(record: ListRow, separator: str, width: int) -> ListRow:
         return ListRow(record.line, short, f"a cell is longer than {MAX_CELL} characters")
     if separator in "|\t" and len(record.cells) > width:
         line = separator.join(record.cells)
+        # Some writers quote cells that contain the separator in these formats, too.
         cells = quoted_cells(line, separator) if f'{separator}"' in line else None
         if cells is not None and len(cells) == width:
             return ListRow(record.line, tuple(cells))

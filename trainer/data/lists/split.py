@@ -14,11 +14,12 @@ from pathlib import PurePosixPath
 
 from trainer.core.types import Clip
 
+# Start and end of a cut: decimals are seconds, five digits or more are milliseconds or samples.
 _SPAN = re.compile(r"[ _.\-]+\d+\.\d+[ _\-]+\d+\.\d+$|[ _.\-]+\d{5,}[_\-]\d{5,}$")
 _SEGMENT = re.compile(
     r"[ _.\-]*(?:(?<![a-z])(?:seg|segment|chunk|part|clip|utt|sent|line)[ _.\-]?)?\d+$", re.I
 )
-_PLAIN_FOLDERS = ("wavs", "clips", "wav", "audio", "raw", ".")
+_PLAIN_FOLDERS = ("wavs", "clips", "wav", "audio", "raw", ".")  # hold the whole dataset
 # Chosen by hand: with the default fraction, at most 50 clips, so that validation stays fast.
 _LARGEST_DEFAULT = 50
 _DEFAULT_FRACTION = 0.05
