@@ -62,6 +62,7 @@ def apply(state: TrainState, options: Options) -> None:
     # The optimizer is rebuilt, because it must hold the fp32 copies from the start.
     assert state.build_optimizer is not None
     plainly = state.build_optimizer
+    # With autocast, because activations that norms return in fp32 must meet bf16 weights.
     state.precision = Precision(torch.bfloat16)
     state.fp32_weights, state.upcast_weights, state.master_weights = (
         half.fp32_weights,

@@ -113,6 +113,7 @@ def _attach_programs(state: TrainState, options: Options) -> None:
     # Imported here because loading the compiler takes seconds.
     from trainer.optimizations._core.compiled_block import SharedProgram, compile_with_inductor
 
+    # The compiler's default is the folder for temporary files, which a reboot may empty.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_cache_folder()))
     programs: dict[type, SharedProgram] = {}
     for block in state.family.blocks(state.model):
@@ -243,6 +244,7 @@ def _compile_and_time(
     failure = failure or next((one.disabled_reason for one in programs if one.disabled_reason), "")
     if failure:
         _disable_all(programs, failure)
+    # The first pass compiles and then computes; only the compiling counts.
     return max(0.0, first_s - compiled_s), compiled_s, failure
 
 
@@ -259,10 +261,12 @@ def _errors_of_kernels() -> tuple[type[Exception], ...]:
 def _time_pass(state: TrainState, batch: Batch) -> float:
     """Return the seconds of a forward and backward pass: the faster of two after a warm-up."""
     seconds = []
+    # The minimum, because other programs can only make a pass slower.
     for _ in range(3):
         started = time.perf_counter()
         forward_backward(state, batch)
         if state.device.type == "cuda":
+            # Kernels run asynchronously; without this only their launch is timed.
             torch.cuda.synchronize(state.device)
         seconds.append(time.perf_counter() - started)
     return min(seconds[1:])
@@ -305,6 +309,7 @@ def _cache_folder() -> Path:
 
 
 def _case(state: TrainState) -> str:
+    # A new version of torch compiles differently, so its time is measured again.
     return f"{state.family.name} on {state.machine.name}, torch {torch.__version__}"
 
 
@@ -313,6 +318,7 @@ def _read_seconds() -> dict[str, float]:
     try:
         found = json.loads((_cache_folder() / "seconds.json").read_text(encoding="utf-8"))
         return {str(case): float(seconds) for case, seconds in found.items()}
+    # A damaged file is treated as a missing one: it only holds estimates.
     except (OSError, ValueError, AttributeError):
         return {}
 

@@ -44,6 +44,7 @@ def status(state: TrainState, probe: Probe) -> OptimizationStatus:
     if reason is not None:
         return OptimizationStatus(False, reason)
     share = torch.cuda.get_per_process_memory_fraction(state.machine.index)
+    # 1 is what PyTorch starts with, so it limits nothing.
     if share >= 1.0:
         return OptimizationStatus(False, f"all {state.machine.memory_gib:.1f} GiB may be used")
     limit = share * state.machine.memory_gib

@@ -58,6 +58,7 @@ def apply(state: TrainState, options: Options) -> None:
     if mode == "bf16":
         state.precision = Precision(torch.bfloat16)
     else:
+        # fp16 has no positive number below 6e-8; scaling the loss keeps gradients above that.
         state.precision = Precision(torch.float16, GradScaler(state.machine.kind))
 
 

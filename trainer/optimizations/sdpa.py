@@ -8,6 +8,7 @@ from trainer.core.device import Device
 from trainer.core.specs import Optimization, OptimizationStatus
 from trainer.core.train_state import Probe, TrainState
 
+# Keys are the ends of the names of ATen's operators; an unknown one is shown as it is.
 _BACKENDS = {
     "flash_attention_for_cpu": "flash (CPU)",
     "flash_attention": "flash",

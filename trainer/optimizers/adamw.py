@@ -25,6 +25,7 @@ class Options:
         min=1e-9,
         max=1.0,
     )
+    # The betas, epsilon and weight decay are PyTorch's defaults.
     beta1: float = option(
         0.9,
         "Beta 1",
@@ -79,6 +80,7 @@ def build(
         betas=(options.beta1, options.beta2),
         eps=options.eps,
         fused=is_fused,
+        # torch refuses the fused and the multi-tensor form together.
         foreach=not is_fused,
     )
 

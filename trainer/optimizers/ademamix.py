@@ -42,6 +42,7 @@ class Options:
         min=0.0,
         max=0.999999,
     )
+    # 5 is chosen by hand, low in the paper's range, because short runs average little.
     alpha: float = option(
         5.0, "Alpha", "Weight of the slow average; the paper uses 4 to 10.", min=0.0, max=100.0
     )
@@ -87,6 +88,7 @@ class AdEMAMix(TableOptimizer):
     def update_table(self, table: ParamTable) -> None:
         """Update the weights and states of a table once."""
         group, names = table.group, ("exp_avg_fast", "exp_avg_slow", "exp_avg_sq")
+        # Whole tensors, because the scale of the mask is a mean over one.
         if group["cautious"]:
             columns = [table.column(name) for name in names]
             updates = _updates(table.grads, columns, table)

@@ -32,6 +32,7 @@ class Options:
         "Empty: the model family's default. The authors recommend a third of AdamW's rate."
     )
     beta1: float = beta1_field()
+    # 0.1, 500 and 0.03 are the defaults of the authors' code.
     factor_lr: float = option(
         0.1,
         "Rate of the factors",
@@ -51,6 +52,7 @@ class Options:
         max=1.0,
         advanced=True,
     )
+    # The limit in soap.py, for the same reason.
     max_size: int = option(
         2048,
         "Largest side",
@@ -90,6 +92,7 @@ class Kron(TableOptimizer):
                 noise_seed = (first["count"] << 20) + number
                 with table.gate.around(weight, state):
                     mean = _mean(state, table.gate.without_nan(grad), table)
+                    # A single factor has nothing to be balanced against.
                     if balances and "right" in state:
                         _balance(state)
                     if due:

@@ -26,6 +26,7 @@ class Options:
 
     lr: float | None = lr_field("Every weight moves by exactly this much. A fifth of AdamW's rate.")
     beta1: float = beta1_field()
+    # 0.9 and 0.99 are the paper's betas.
     beta2: float = option(
         0.99, "Beta 2", "Decay rate of the momentum itself.", min=0.0, max=0.999999, advanced=True
     )
@@ -71,6 +72,7 @@ class Lion(TableOptimizer):
             updates = list(lists.lerp(means, grads, 1 - beta1))
             lists.sign_(updates)
             table.gate.move_(weights, updates, lr, keep=keep)
+            # Last, because the step interpolates from the momentum before this gradient.
             table.gate.lerp_(means, grads, 1 - beta2)
 
 

@@ -63,6 +63,7 @@ class MarsAdamW(Mars):
     def _update_cautiously(self, table: ParamTable) -> None:
         group, (beta1, beta2) = table.group, table.group["betas"]
         means, squares = table.column("exp_avg"), table.column("exp_avg_sq")
+        # All pieces first, because the mask of the update needs whole tensors.
         for (_, _, mean, square), corrected in self.corrected(table):
             table.gate.lerp_(mean, corrected, 1 - beta1)
             table.gate.mean_squares_(square, corrected, beta2)

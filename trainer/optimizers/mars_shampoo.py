@@ -55,6 +55,7 @@ class MarsShampoo(Mars):
         measure = match_adamw if group["scale"] == "match_adamw" else match_spectrum
         # Whole matrices, not pieces: orthogonalising needs all entries of one.
         updates = orthogonalize([as_matrix(mean) for mean in table.column("exp_avg")])
+        # Decay before the step, as in AdamW.
         table.gate.scale_(table.weights, 1 - group["lr"] * group["weight_decay"])
         for weight, update in zip(table.weights, updates, strict=True):
             rate = group["lr"] * measure(weight.shape)

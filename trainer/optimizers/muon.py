@@ -36,10 +36,12 @@ class Options:
     """The options of Muon."""
 
     lr: float | None = lr_field("Empty: the model family's default. One rate for all weights.")
+    # 0.95 with Nesterov momentum is what Jordan's code uses.
     momentum: float = option(
         0.95, "Momentum", "Decay rate of the momentum of matrices.", min=0.0, max=0.9999
     )
     nesterov: bool = option(True, "Nesterov", "Use Nesterov momentum.", advanced=True)
+    # text_head and mel_head of the GPT families, and mel_linear of FastSpeech 2.
     heads: str = option(
         "head, mel_linear",
         "Output layers",
@@ -118,6 +120,7 @@ class Muon(TableOptimizer):
             matrices += self._projections(weight, direction)
         table.gate.scale_(table.weights, 1 - group["lr"] * group["weight_decay"])
         measure = match_adamw if group["scale"] == "match_adamw" else match_spectrum
+        # Views, so that updating a projection updates its weight.
         targets = [part for weight in table.weights for part in self._projections(weight, weight)]
         for target, step in zip(targets, orthogonalize(matrices), strict=True):
             rate = group["lr"] * measure(target.shape)

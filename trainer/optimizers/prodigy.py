@@ -85,7 +85,7 @@ SPEC = OptimizerSpec(
     options=Options,
     build=build,
     state_bytes=16.0,  # two moments, s and p0 in float32; 8.7 with slice_p = 11
-    default_lr=1.0,
+    default_lr=1.0,  # a factor: the rate itself is d
     effective_lr=effective_lr,
     warning=(
         "With a warm-up, turn on the safeguard, or the rate grows too high. The rate never falls "

@@ -43,6 +43,7 @@ def build(
         safeguard_warmup=options.safeguard_warmup,
         d0=options.d0,
         d_coef=options.d_coef,
+        # No limit, which is also the default of prodigyopt.
         growth_rate=float("inf") if options.growth_rate is None else options.growth_rate,
     )
 
@@ -61,6 +62,6 @@ SPEC = OptimizerSpec(
     options=Options,
     build=build,
     state_bytes=16.0,  # two moments, s and p0 in float32
-    default_lr=1.0,
+    default_lr=1.0,  # a factor: the rate itself is d
     effective_lr=effective_lr,
 )

@@ -35,6 +35,7 @@ def build(
         eps=options.eps,
         warmup_steps=options.warmup_steps,
     )
+    # The package starts in evaluation mode, in which it refuses to step.
     optimizer.train()
     return optimizer
 
@@ -47,7 +48,7 @@ SPEC = OptimizerSpec(
     options=Options,
     build=build,
     state_bytes=8.0,  # z and the second moment in float32
-    default_lr=1e-3,
+    default_lr=1e-3,  # as in schedule_free_adamw.py
     rate_follows="schedule_free_adamw",
     schedules=("constant",),
     set_mode=set_mode,

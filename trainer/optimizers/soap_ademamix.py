@@ -64,6 +64,7 @@ class SoapAdEMAMix(Soap):
         fast = state["exp_avg_fast"].lerp_(grad, 1 - beta1)
         slow = state["exp_avg_slow"].lerp_(grad, 1 - beta3)
         square = state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        # As in ademamix.py, the slow average gets no bias correction.
         numerator = (fast / (1 - beta1**step)).add_(slow, alpha=alpha)
         return numerator / square.sqrt().add_(group["eps"]) * math.sqrt(1 - beta2**step)
 

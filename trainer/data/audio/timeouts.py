@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 Found = TypeVar("Found")
 
 _CHUNK = 64  # Items a thread takes from the queue at once.
-_LOOK_EVERY_S = 0.2  # How late a timeout may be noticed; by hand, well below any sensible limit.
+_LOOK_EVERY_S = 0.2  # How late a timeout may be noticed; by hand: small next to any timeout.
 
 
 class _Reader(threading.Thread, Generic[Item, Found]):

@@ -42,7 +42,7 @@ def content_hash(path: Path | str) -> str:
     """
     try:
         with open(path, "rb") as file:
-            # 128 bits: no two different files share a hash, however many there are.
+            # 128 bits are enough to rule out that two files share a hash by chance.
             return hashlib.file_digest(file, "blake2b").hexdigest()[:32]
     except OSError as error:
         reason = error.strerror or str(error)

@@ -136,7 +136,7 @@ def _read_row(number: int, line: str, place: _Place) -> Entry | Problem:
     if isinstance(found, Missing):
         if not arrays:
             return Problem(*about, found.kind, found.reason, found.remedy)
-        # The arrays suffice; the audio of such a row is only for listening.
+        # The arrays suffice to train on, so a missing recording does not cost the row.
         found = ""
     return Entry(
         found, _first(arrays, audio_file), text, speaker or DEFAULT_SPEAKER,

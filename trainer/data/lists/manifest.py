@@ -129,7 +129,7 @@ def _choose_lists(data: DataConfig) -> list[tuple[Path, str]]:
     given = data.train_csv or data.train_data
     if not given:
         raise DataError("No dataset is set. Choose a train CSV or a data folder.")
-    # A folder in the field for the train CSV is what the data folder is.
+    # A folder that is entered as the train CSV is treated as a data folder.
     path = Path(given)
     lists = find_lists(path) if data.train_data or os.path.isdir(path) else [(path, "")]
     if not data.eval_csv:
@@ -230,7 +230,7 @@ def _find_copies(entries: Sequence[Entry]) -> dict[str, str]:
             try:
                 with open(path, "rb") as file:
                     digest = hashlib.file_digest(file, "blake2b").hexdigest()
-            # Not reported here: reading the header of this file has failed too.
+            # The check of the headers reports files that cannot be opened.
             except OSError:
                 continue
             identity[path] = first_of.setdefault((text, digest), path)

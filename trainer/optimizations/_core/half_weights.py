@@ -76,6 +76,8 @@ class HalfWeights:
         for name, low in model.named_parameters():
             if id(low) not in rounded or low.dtype != torch.float32:
                 continue
+            # Through `.data`, so that the parameter stays the same object for whatever refers to
+            # it.
             full, low.data = low.data, low.data.bfloat16()
             if not low.requires_grad:
                 self._frozen.append(low)

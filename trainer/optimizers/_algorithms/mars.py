@@ -58,6 +58,7 @@ class Mars(TableOptimizer):
         `zero_grad(set_to_none=False)` reuses their memory, and the correction would always be 0.
         """
         strength = _strength(table.group)
+        # A pass of its own: the norm needs all pieces of a tensor before the first is clipped.
         factors = _clip_factors(table, strength)
         columns = [table.weights, table.grads, table.column("last_grad")]
         columns += [table.column(name) for name in self.corrected_states]

@@ -92,6 +92,7 @@ class EstimatingOptimizer(TableOptimizer):
         d = self.param_groups[0]["d"]
         if d.is_cuda:
             if self.copied_d is None:
+                # Pinned, because a copy to other memory makes the host wait.
                 self.copied_d = torch.full((), float(d), dtype=d.dtype).pin_memory()
             self.copied_d.copy_(d, non_blocking=True)
 
@@ -101,6 +102,7 @@ class Prodigy(EstimatingOptimizer):
 
     def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
         """Return zero moments and a flat copy of the weight (any shape), as prodigyopt does."""
+        # A clone, because flattening a contiguous weight only gives a view of it.
         first = weight.flatten()[:: group["slice_p"]].clone()
         return {
             "s": torch.zeros_like(first),
@@ -119,6 +121,7 @@ class Prodigy(EstimatingOptimizer):
     def update(self, tables: list[ParamTable]) -> None:
         """Update the weights with the current d, then update d."""
         group, lr = self.param_groups[0], self.common_rate()
+        # At rate 0, where a warm-up may start, nothing moves and the estimate learns nothing.
         if not tables or lr == 0:
             return
         scalars = scalars_of(group, lr)
@@ -133,6 +136,8 @@ class Prodigy(EstimatingOptimizer):
         estimators = [table.column("s"), table.column("p0")]
         slice_p, decay = table.group["slice_p"], table.group["weight_decay"]
         gate = table.gate
+        # Two passes, because the sums have fewer entries; the estimate reads weights before they
+        # move.
         if slice_p > 1:
             weights, grads = ([tensor[::slice_p] for tensor in x] for x in columns[:2])
             yield estimate([weights, grads, *estimators], scalars, gate)
@@ -148,6 +153,7 @@ class Prodigy(EstimatingOptimizer):
                 yield estimate([*pieces[:2], sums, firsts], scalars, gate)
                 _adam(pieces, scalars, decay, gate)
         for weight, values in zip(table.weights, columns[0], strict=True):
+            # Flattening copied this weight, so the update went to the copy.
             if not weight.is_contiguous():
                 weight.copy_(values.view_as(weight))
 

@@ -51,6 +51,7 @@ def step_on_host(columns: Sequence[list[Tensor]], numbers: HostNumbers) -> Parts
     Returns:
         Partial sums (scalars) of <g, p0 - p> and of |s|.
     """
+    # Imported here, because only this optimizer on a CPU needs it.
     from scipy.linalg import get_blas_funcs
 
     rows = list(zip(*columns, strict=True))
@@ -67,6 +68,7 @@ def step_on_host(columns: Sequence[list[Tensor]], numbers: HostNumbers) -> Parts
         buffer = scratch if weight.numel() == PIECE else scratch[: weight.numel()]
         _accumulate([total], [grad], numbers)
         sizes += _sum_of_sizes(total, add)
+        # Before `_move`: the product belongs to the weights that the gradient was computed at.
         parts[0].append(torch.dot(grad, torch.sub(first, weight, out=buffer)))
         torch.mul(grad, d, out=buffer)
         _move([weight], [buffer], [mean], [square], numbers, counter)
@@ -98,6 +100,7 @@ def _accumulate(totals: list[Tensor], grads: list[Tensor], numbers: HostNumbers)
     Fused SGD computes s - lr * (g + decay * s); lr = -w and decay = -(1 - beta3) / w give this sum.
     """
     weight, loss = numbers.weight_of_grad, 1 - numbers.betas[2]
+    # Outside of this range the division overflows or underflows; two plain passes do not.
     if not _SMALLEST_WEIGHT < weight < 1 / _SMALLEST_WEIGHT:
         lists.mul_(totals, numbers.betas[2])
         lists.add_(totals, grads, alpha=weight)

@@ -34,6 +34,7 @@ class ProdigyOptions:
         min=0.01,
         max=100.0,
     )
+    # None for no limit, because options are stored as JSON, which has no infinity.
     growth_rate: float | None = option(
         None,
         "Largest growth per step",
@@ -58,6 +59,7 @@ class ProdigyOptions:
         max=0.999999,
         advanced=True,
     )
+    # None, so that it follows beta 2 when that is changed.
     beta3: float | None = option(
         None,
         "Beta 3",

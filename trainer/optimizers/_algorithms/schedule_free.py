@@ -49,6 +49,7 @@ class ScheduleFree(TableOptimizer):
                 # y = (1 - beta1) * z + beta1 * x; the second share inverts that to get x from y.
                 share = 1 - beta1 if training else 1 - 1 / beta1
                 for weight in group["params"]:
+                    # A weight that never had a gradient has not moved: its x, y and z are equal.
                     if "z" in self.state[weight]:
                         weight.lerp_(self.state[weight]["z"], share)
                 group["train_mode"] = training
@@ -110,6 +111,7 @@ class ScheduleFreeAdamW(ScheduleFree):
             updates = list(lists.div(grads, adam_denominators(squares, group["eps"], beta2, step)))
             if group["weight_decay"]:
                 lists.add_(updates, weights, alpha=group["weight_decay"])
+            # y first: its interpolation needs z from before this step.
             table.gate.lerp_(weights, fast, share)
             table.gate.move_(weights, updates, -push)
             table.gate.move_(fast, updates, lr)

@@ -52,6 +52,7 @@ class Soap(TableOptimizer):
             return
         rotated = self.step_in_basis(_rotate(matrix, state), state, group, rule_step)
         weight.add_(_rotate_back(rotated, state).view_as(weight), alpha=-group["lr"])
+        # Weight decay after the update and new bases after both, as in the authors' code.
         weight.mul_(1 - group["lr"] * group["weight_decay"])
         self._follow(state, matrix, group, rule_step)
 

@@ -54,6 +54,7 @@ class DeferredFoundInf:
             return
         self.verdict = None
         if self._copied is not None:
+            # Usually returns at once, because the copy has had a whole step to arrive.
             self._copied.synchronize()
         if not self._seen:
             return

@@ -31,6 +31,7 @@ class StepGate:
     ) -> None:
         """Set targets (any shape) to keep * targets - rate * steps."""
         if self.found_inf is None:
+            # Without decay, one pass over memory less.
             if keep != 1.0:
                 lists.mul_(targets, keep)
             lists.add_(targets, steps, alpha=-rate)
@@ -67,6 +68,7 @@ class StepGate:
         if self.found_inf is None:
             lists.copy_(targets, values)
             return
+        # No fused kernel copies conditionally, so this costs one more pass.
         for target, value in zip(targets, values, strict=True):
             target.copy_(self.pick(value, target))
 
@@ -92,6 +94,7 @@ class StepGate:
         if self.found_inf is None:
             yield
             return
+        # Only tensors: DeferredFoundInf corrects the numbers that the host counts.
         kept = {name: value.clone() for name, value in state.items() if torch.is_tensor(value)}
         before = weight.clone()
         yield
@@ -116,6 +119,7 @@ def _move_dense(
         targets,
         steps,
         [],
+        # At rate 0 `keep` is 1 in every rule that calls this, so no decay is lost.
         weight_decay=(1 - keep) / rate if rate else 0.0,
         momentum=0.0,
         lr=rate,

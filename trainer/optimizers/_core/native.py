@@ -127,6 +127,7 @@ class NativeRule:
         first_rows = torch.zeros(len(rows) + 1, dtype=torch.int64)
         torch.cumsum((sizes + ROW - 1).div(ROW, rounding_mode="floor"), 0, out=first_rows[1:])
         num_rows = sum(-(-row[0].numel() // ROW) for row in rows)
+        # One pair per row, added below in a fixed order, whichever thread computed it.
         sums = torch.zeros(num_rows, 2, dtype=torch.float64)
         name = "run_float32" if columns[0][0].dtype == torch.float32 else "run_float64"
         getattr(_load(self._source), name)(
@@ -163,6 +164,7 @@ def _load(source: str) -> ctypes.CDLL:
             "A compiled optimizer needs g++ or clang++, and neither was found. Install one, or "
             "turn the option Compiled off."
         )
+    # Not kept for other runs: -march=native code may not run on another machine.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path, target = Path(folder) / "rule.cpp", Path(folder) / "rule.so"
         path.write_text(source, encoding="utf-8")
@@ -177,6 +179,7 @@ def _load(source: str) -> ctypes.CDLL:
         library = ctypes.CDLL(str(target))
     for name in ("run_float32", "run_float64"):
         function = getattr(library, name)
+        # Without types ctypes passes Python integers as 32-bit C ints and cuts pointers in half.
         pointer, number = ctypes.c_void_p, ctypes.c_int64
         function.argtypes = [pointer, pointer, pointer, number, pointer, pointer, number]
         function.restype = None

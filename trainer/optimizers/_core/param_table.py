@@ -102,6 +102,7 @@ class TableOptimizer(torch.optim.Optimizer):
             self.update(self._all_tables(OPEN))
         elif verdict.device.type in GATED_DEVICES:
             self._update_gated(verdict)
+        # On a CPU, reading the flag waits for nothing.
         elif not verdict:
             self.update(self._all_tables(OPEN))
         return loss
@@ -141,6 +142,7 @@ class TableOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state; options that its writer did not save keep their current values."""
+        # A pending correction belongs to the state that is being replaced.
         self._late = None
         own = [dict(group) for group in self.param_groups]
         super().load_state_dict(state_dict)
