@@ -261,7 +261,6 @@ def _errors_of_kernels() -> tuple[type[Exception], ...]:
 def _time_pass(state: TrainState, batch: Batch) -> float:
     """Return the seconds of a forward and backward pass: the faster of two after a warm-up."""
     seconds = []
-    # The minimum, because other programs can only make a pass slower.
     for _ in range(3):
         started = time.perf_counter()
         forward_backward(state, batch)
@@ -269,6 +268,7 @@ def _time_pass(state: TrainState, batch: Batch) -> float:
             # Kernels run asynchronously; without this only their launch is timed.
             torch.cuda.synchronize(state.device)
         seconds.append(time.perf_counter() - started)
+    # The minimum, because other programs can only make a pass slower.
     return min(seconds[1:])
 
 

@@ -94,8 +94,7 @@ class ProdigyScheduleFree(EstimatingOptimizer, ScheduleFree):
         for table in tables:
             for pieces in table.pieces("exp_avg_sq", "z", "s", "p0"):
                 weights, grads, *_, sums, firsts = pieces
-                # Before the weights move: the estimate needs the point where gradients were
-                # computed.
+                # Before the weights move: the estimate needs the point of the gradients.
                 parts.append(estimate([weights, grads, sums, firsts], scalars, gate))
                 _average(pieces[:4], scalars, share, table)
         adapt(group, scalars, parts, gate)

@@ -19,7 +19,7 @@ def count_repeats(clips: Sequence[Clip], balance: float) -> dict[str, int]:
     repeats = {}
     for clip in clips:
         wanted = (largest / sizes[clip.language]) ** balance
-        # The fraction decides for a share of the clips, so the total is right on average.
+        # That share of the clips gets one repeat more, so the total is right on average.
         repeats[clip.id] = int(wanted) + (_place(clip.id) < wanted % 1)
     return repeats
 

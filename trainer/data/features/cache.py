@@ -91,7 +91,7 @@ class FeatureCache:
         finally:
             # Also after Stop or an error, so that finished features are not computed again.
             found |= recorder.finish()
-        # In the order of the clips: workers finish in any order, and batches must not.
+        # In the order of the clips: workers finish in any order, and runs must not differ.
         features = {clip.id: found[clip.id] for clip in clips if clip.id in found}
         return features, unusable
 

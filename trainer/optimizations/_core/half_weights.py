@@ -76,8 +76,7 @@ class HalfWeights:
         for name, low in model.named_parameters():
             if id(low) not in rounded or low.dtype != torch.float32:
                 continue
-            # Through `.data`, so that the parameter stays the same object for whatever refers to
-            # it.
+            # Through `.data`: the parameter stays the same object for all that refer to it.
             full, low.data = low.data, low.data.bfloat16()
             if not low.requires_grad:
                 self._frozen.append(low)

@@ -136,8 +136,7 @@ class Prodigy(EstimatingOptimizer):
         estimators = [table.column("s"), table.column("p0")]
         slice_p, decay = table.group["slice_p"], table.group["weight_decay"]
         gate = table.gate
-        # Two passes, because the sums have fewer entries; the estimate reads weights before they
-        # move.
+        # Two passes, because the sums have fewer entries; the first reads weights before they move.
         if slice_p > 1:
             weights, grads = ([tensor[::slice_p] for tensor in x] for x in columns[:2])
             yield estimate([weights, grads, *estimators], scalars, gate)
