@@ -51,7 +51,7 @@ def status(state: TrainState, probe: Probe) -> OptimizationStatus:
     num = sum(count for name, count in probe.operators.items() if "convolution" in name)
     if not num:
         return OptimizationStatus(False, "this model computes no convolutions")
-    # Reproducible, if it is applied later, turns the timing off again.
+    # The flag belongs to the process, so other code may have changed it since `apply`.
     if not torch.backends.cudnn.benchmark:
         return OptimizationStatus(False, f"{num} convolutions with the kernels that cuDNN chose")
     return OptimizationStatus(
