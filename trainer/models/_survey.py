@@ -35,6 +35,7 @@ def read_clips(
 
 def number_speakers(clips: Sequence[Clip], ready: dict[str, Features]) -> list[str]:
     """Set each clip's speaker number in `ready`; return the speakers' names in that order."""
+    # Numbers go by first appearance, so the same list of clips always gives the same ones.
     numbers: dict[str, int] = {}
     for clip in clips:
         number = numbers.setdefault(clip.speaker, len(numbers))

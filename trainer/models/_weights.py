@@ -39,6 +39,7 @@ def read_own_facts(base: Path, family: str, format_: int, also: str) -> dict[str
     try:
         facts = json.loads((base / FACTS_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
+        # Without readable facts it is a published folder or a file; the caller tries those.
         return None
     # Published folders have a config.json too, but without a family.
     if not isinstance(facts, dict) or "family" not in facts:
@@ -113,6 +114,7 @@ def on_host(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def link(source: Path, target: Path) -> None:
     """Hard-link a file, or copy it if the file system does not support links."""
+    # Links fail across file systems, and some file systems have none.
     with suppress(OSError):
         os.link(source, target)
         return

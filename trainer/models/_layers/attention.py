@@ -66,6 +66,7 @@ class SelfAttention(nn.Module):
             hidden = _later_keys(scores) if is_causal else None if mask is None else ~mask
             if hidden is not None:
                 scores = scores.masked_fill(hidden, -math.inf)
+            # Autocast computes softmax in fp32, but the product below needs the values' dtype.
             weights = drop(torch.softmax(scores, dim=-1), dropout)
             mixed = weights.to(value.dtype) @ value
         batch, heads, length, head_width = mixed.shape
@@ -81,6 +82,7 @@ def causal_in_rows(query: Tensor, key: Tensor, value: Tensor, dropout: float) ->
     if has_torch_function((query,)):
         parts = (query, key, value)
         return handle_torch_function(causal_in_rows, (query,), *parts, dropout)
+    # Scaling the query once is cheaper than scaling the (rows, keys) scores of every block.
     scaled = query / math.sqrt(query.shape[-1])
     keys = key.transpose(-2, -1)
     mixed = []
@@ -100,4 +102,5 @@ def _later_keys(scores: Tensor) -> Tensor:
     """
     rows, keys = scores.shape[-2:]
     later = torch.ones(rows, keys, dtype=torch.bool, device=scores.device)
+    # Row r of a block is query keys - rows + r, which sees the keys up to that number.
     return later.triu(keys - rows + 1)

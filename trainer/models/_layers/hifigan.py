@@ -44,6 +44,7 @@ class Hifigan(nn.Module):
             self.cond_layer = nn.Conv1d(settings.speaker_width, width, 1)
             self.conds = nn.ModuleList()
         for rate, kernel in zip(settings.upsample_rates, settings.upsample_kernels, strict=True):
+            # With this padding, a stage makes exactly `rate` samples of each input frame.
             padding = (kernel - rate) // 2
             self.ups.append(nn.ConvTranspose1d(width, width // 2, kernel, rate, padding))
             width //= 2
@@ -58,15 +59,16 @@ class Hifigan(nn.Module):
 
         mel: (B, M, T_mel) natural log. speaker: (B, D, 1), required if `speaker_width` is set.
         """
-        values = self.conv_pre(mel)
+        values = self.conv_pre(mel)  # (B, D, T_mel)
         if speaker is not None:
             values = values + self.cond_layer(speaker)
         for index, upsample in enumerate(self.ups):
-            values = upsample(F.leaky_relu(values, _SLOPE))
+            values = upsample(F.leaky_relu(values, _SLOPE))  # (B, D / 2, T * rate)
             if speaker is not None:
                 values = values + self.conds[index](speaker)
             first = index * self.num_kernels
             group = self.resblocks[first : first + self.num_kernels]
+            # The paper sums the blocks (multi-receptive field fusion); the published code averages.
             values = torch.stack([block(values) for block in group]).mean(dim=0)
         # The published network uses the default slope of 0.01 here, not 0.1.
         return torch.tanh(self.conv_post(F.leaky_relu(values))).squeeze(1)
@@ -105,6 +107,7 @@ def fold_weight_norm(state: dict[str, Tensor]) -> dict[str, Tensor]:
     pairs = [name for name in folded if name.endswith("weight_v") and name[:-1] + "g" in folded]
     for name in pairs:
         direction, size = folded.pop(name), folded.pop(name[:-1] + "g")
+        # weight_norm keeps one length for each slice of the first dimension, its default.
         length = direction.flatten(1).norm(dim=1).view(-1, *[1] * (direction.dim() - 1))
         folded[name[:-2]] = direction * (size / length)
     return folded

@@ -31,6 +31,7 @@ class SequenceLayout:
         first_text = self.num_prompt
         first_audio = first_text + text_width
         zero = first_audio + max(self.num_audios)
+        # Positions that no part fills below read the zero vector: they are the padding.
         layout = np.full((len(self.lengths), self.longest), zero, np.int64)
         for row, places in enumerate(layout):
             text, audio = self.num_texts[row], self.num_audios[row]
@@ -50,6 +51,7 @@ class SequenceLayout:
 
     def places(self, in_rows: list[range]) -> Tensor:
         """Turn positions in each row into indices (K,) int64 into the flattened rows."""
+        # The rows lie one after another in the flattened batch, `longest` positions each.
         parts = [
             np.asarray(places, dtype=np.int64) + row * self.longest
             for row, places in enumerate(in_rows)
@@ -64,6 +66,7 @@ def join_ids(start: int, ids: np.ndarray, stops: Sequence[int]) -> np.ndarray:
 
 def pad_ids(rows: Sequence[np.ndarray]) -> Tensor:
     """Stack ids (T,) of different lengths as (B, T) int64, 0 where padded."""
+    # 0 may be a real token, but `layout` never points at padded ids.
     padded = np.zeros((len(rows), max(map(len, rows))), np.int64)
     for index, row in enumerate(rows):
         padded[index, : len(row)] = row
@@ -77,7 +80,7 @@ def arrange(parts: tuple[Tensor, ...], layout: Tensor) -> Tensor:
     which are followed by one zero vector. Returns (B, T, D).
     """
     batch, _, width = parts[0].shape
-    joined = torch.cat([*parts, parts[0].new_zeros(batch, 1, width)], dim=1)
+    joined = torch.cat([*parts, parts[0].new_zeros(batch, 1, width)], dim=1)  # (B, K + 1, D)
     # One index_select over the flattened batch; gather would need indices of shape (B, T, D).
     first = torch.arange(batch, device=layout.device)[:, None] * joined.shape[1]
     places = (layout + first).flatten()

@@ -41,6 +41,7 @@ class Perceiver(nn.Module):
             nn.ModuleList(
                 [
                     _PerceiverAttention(width, heads),
+                    # Twice the inner width, because the gate halves it again.
                     nn.Sequential(
                         nn.Linear(width, 2 * inner), _GatedGelu(), nn.Linear(inner, width)
                     ),
@@ -78,7 +79,7 @@ class _PerceiverAttention(SelfAttention):
 
     def forward(self, latents: Tensor, frames: Tensor, mask: Tensor | None) -> Tensor:
         """latents: (B, K, D) attend to themselves and frames: (B, T_mel, D). Returns (B, K, D)."""
-        query = self.split_heads(self.to_q(latents))
+        query = self.split_heads(self.to_q(latents))  # (B, heads, K, 64)
         key, value = self.to_kv(torch.cat([latents, frames], dim=1)).chunk(2, dim=-1)
         key, value = self.split_heads(key), self.split_heads(value)
         return self.to_out(self.attend(query, key, value, mask))
@@ -98,4 +99,5 @@ class _RmsNorm(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """values: (B, T, D). Returns (B, T, D)."""
+        # A vector of unit length times sqrt(D) has a root mean square of 1.
         return F.normalize(values, dim=-1) * (math.sqrt(values.shape[-1]) * self.gamma)
