@@ -43,7 +43,7 @@ FAMILY = ModelFamily(
     # steps). Kron is the exception: its best rate diverged over 150 steps, a tenth of it did well.
     learning_rates={
         "adamw": 2e-3,
-        "prodigy": 1.0,
+        "prodigy": 1.0,  # a factor on the rate that it estimates itself
         "schedule_free_adamw": 4e-3,
         "adafactor": 2e-2,
         "kron": 1e-2,

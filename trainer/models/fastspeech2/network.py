@@ -218,6 +218,8 @@ class VarianceAdaptor(nn.Module):
         """Repeat each token's vector (B, T_text, D) for each of its frames: (B, T_mel, D)."""
         ends = durations.cumsum(dim=1)  # (B, T_text)
         time = torch.arange(mel_mask.shape[1], device=hidden.device)
+        # right: a frame belongs to the first token that ends after it, so tokens of 0 frames own
+        # none.
         owner = torch.searchsorted(ends, time.expand(len(ends), -1).contiguous(), right=True)
         owner = owner.clamp(max=hidden.shape[1] - 1)  # (B, T_mel)
         frames = hidden.gather(1, owner[..., None].expand(-1, -1, hidden.shape[2]))
@@ -284,6 +286,7 @@ class TransformerBlock(nn.Module):
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """hidden: (B, T, D). mask: (B, T) bool. Returns (B, T, D), 0 where padded."""
+        # Attention writes to padding too, which the convolution in pos_ffn would spread.
         hidden = self.slf_attn(hidden, mask).masked_fill(~mask[..., None], 0)
         return self.pos_ffn(hidden).masked_fill(~mask[..., None], 0)
 

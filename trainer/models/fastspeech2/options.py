@@ -23,6 +23,8 @@ class Options:
         "characters work for every language; phonemes (espeak-ng) pronounce rare words better.",
         choices=("characters", "phonemes"),
     )
+    # pulse is the fastest: a preview should not take longer than the steps between previews
+    # (docs/decisions/0046).
     vocoder: str = option(
         "pulse",
         "Vocoder",
@@ -44,6 +46,7 @@ class Options:
         choices=("auto", "convolution", "transformer"),
         advanced=True,
     )
+    # monophone needs no dependency and works for minutes of speech (docs/decisions/0047).
     aligner: str = option(
         "monophone",
         "Aligner",
@@ -52,6 +55,8 @@ class Options:
         choices=("monophone", "neural", "ctc"),
         advanced=True,
     )
+    # On the demo, 3000 steps agree no better with the monophone aligner than 1000 do
+    # (docs/decisions/0047).
     aligner_steps: int = option(
         1000,
         "Neural aligner steps",
@@ -71,6 +76,7 @@ class Options:
     trim_silence: bool = option(
         False, "Trim silence", "Cut silence at both ends of every clip.", advanced=True
     )
+    # None, because the default depends on the size, like those of the loss weights below.
     dropout: float | None = option(
         None, "Dropout", "Empty: 0.05 for small, 0.2 for standard.", min=0.0, max=0.9, advanced=True
     )
@@ -92,6 +98,7 @@ class Options:
     )
 
     def __post_init__(self) -> None:
+        # Only what the options alone can tell; whether files exist is checked for all families.
         if self.aligner == "ctc" and not self.ctc_model:
             raise ConfigError(
                 FieldProblem(

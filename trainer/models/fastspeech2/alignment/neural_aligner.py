@@ -103,6 +103,7 @@ def align_clips(
     seen = _normalise(mels, groups)
     network = _make_network(max(int(token.max()) for token in tokens) + 1, seen[0].shape[1], seed)
     network.to(device)
+    # Clips of similar length share a batch, so little of it is padding.
     order = sorted(range(len(seen)), key=lambda index: len(seen[index]))
     batches = [order[start : start + _BATCH] for start in range(0, len(order), _BATCH)]
 

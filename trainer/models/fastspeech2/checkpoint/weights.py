@@ -64,6 +64,8 @@ def export(
     weights: dict[str, Tensor] | None = None,
 ) -> None:
     """Write model.safetensors and config.json to a folder that `load` can read."""
+    # `weights` are given if those that evaluation uses differ from those that train, such as
+    # an average (docs/decisions/0015).
     write_own(folder, weights or model.state_dict(), facts)
 
 
@@ -140,6 +142,7 @@ def read_tensors(path: Path) -> Any:
     return _read_once(path.absolute(), found.st_mtime_ns, found.st_size)
 
 
+# Two files at most: the base and the HiFi-GAN generator.
 @lru_cache(maxsize=2)
 def _read_once(path: Path, changed_ns: int, size: int) -> Any:
     """Cache the tensors: a run reads its base several times, and a child takes seconds to start."""
@@ -195,6 +198,7 @@ def _rows_by_name(
 ) -> Tensor:
     """Rearrange a table (known, D) to (wanted, D); a known alias takes precedence over the name."""
     rows = {name: row for row, name in enumerate(known)}
+    # New names start from what the trained rows have in common; chosen by hand.
     average = table.mean(dim=0)
     found = []
     for name in wanted:

@@ -50,6 +50,7 @@ def stream(model: nn.Module, facts: dict[str, Any], text: str, speaker: str) -> 
     sentences = split_sentences(text)
     spelled = split_symbols(sentences, [language] * len(sentences), facts["tokens"])
     encoded = [encode_symbols(symbols, facts["symbols"]) for symbols in spelled]
+    # A sentence of marks only is skipped, and the others are still spoken.
     encoded = [tokens for tokens in encoded if len(tokens)]
     if not encoded:
         raise DataError(
@@ -72,6 +73,7 @@ def predict_pitch(prediction: Prediction, facts: dict[str, Any], speaker: int) -
     spoken = durations > 0
     centres = (ends - durations / 2)[spoken]
     pitch = prediction.pitch[0].float().cpu().numpy()[spoken]
+    # Frames and tokens are placed by their centres, hence the halves.
     log_f0 = np.interp(np.arange(len(mel)) + 0.5, centres, pitch * voice["pitch_std"])
     # Checkpoints without a voicing classifier count as voiced everywhere.
     weights = np.asarray(facts.get("voicing") or [0.0] * mel.shape[1] + [1.0])
@@ -91,6 +93,7 @@ def _speak(
     """Return the audio (T_wav,) of one sentence of tokens (T_text,)."""
     device = next(model.parameters()).device
     batch = torch.from_numpy(tokens.astype(np.int64))[None].to(device)
+    # Previews happen during training, which has to continue in its own mode.
     was_training = model.training
     model.eval()
     with torch.no_grad():
@@ -136,6 +139,7 @@ def load_hifigan(path: str) -> Hifigan:
     content = read_tensors(Path(path))
     generator = Hifigan(HifiganSettings())
     try:
+        # The authors' checkpoints have the weights under `generator`.
         generator.load_state_dict(fold_weight_norm(content.get("generator", content)))
     except (AttributeError, KeyError, RuntimeError) as error:
         detail = " ".join(str(error).split())[:200]

@@ -15,6 +15,7 @@ def preview_texts(
     base: Path | None, options: Options, texts: Sequence[tuple[str, str]]
 ) -> list[TextPreview]:
     """Return how each (text, language) is read; without a base, no symbol is unknown."""
+    # Without a base, the symbols come from the data, so all of them will be known.
     known = set(read_base(base)[0]["symbols"]) if base is not None else None
     words = [text for text, _ in texts]
     languages = [language for _, language in texts]
@@ -33,5 +34,6 @@ def _unknown(symbols: Sequence[str], known: set[str] | None) -> tuple[str, ...]:
         for symbol in dict.fromkeys(symbols)
         if is_speakable(symbol)
         and symbol not in known
+        # An accented letter is read as the plain one if only that is known.
         and unicodedata.normalize("NFD", symbol)[:1] not in known
     )

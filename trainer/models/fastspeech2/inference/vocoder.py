@@ -55,6 +55,7 @@ def _smooth_bands(mel: np.ndarray) -> np.ndarray:
     Without smoothing, single harmonics would resonate.
     """
     padded = np.pad(np.exp(mel), ((0, 0), (2, 2)), mode="edge")
+    # A triangle with sum 1; 1e-8 below keeps the logarithm of silence finite.
     weights = np.array([0.25, 0.75, 1.0, 0.75, 0.25], np.float32) / 3
     bands = mel.shape[1]
     return np.log(sum(w * padded[:, k : k + bands] for k, w in enumerate(weights)) + 1e-8)
@@ -131,6 +132,7 @@ def _excite(f0: np.ndarray, settings: MelSettings) -> np.ndarray:
     # A soft transition from pulses to noise, 400 Hz wide.
     breath = 1 / (1 + np.exp(-(frequencies - _BREATH_HZ) / 400))
     share = np.where(voiced[:, None], breath, 1.0).astype(np.float32)
+    # Square roots, because it is the powers of pulses and noise that add up.
     pulse_part = stft(pulses, settings) * np.sqrt(1 - share)
     return istft(pulse_part + stft(noise, settings) * np.sqrt(share), settings)
 

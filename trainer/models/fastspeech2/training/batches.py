@@ -27,6 +27,7 @@ def collate(clips: Sequence[Features]) -> dict[str, Tensor]:
         # Padding tokens with 0 is safe: symbol 0 is <pad>, whose embedding stays zero.
         "tokens": _pad([clip["tokens"] for clip in clips], np.int64),
         "token_mask": length_mask(num_tokens),
+        # Padded tokens last 0 frames, so they do not lengthen the mel.
         "durations": _pad([clip["durations"] for clip in clips], np.int64),
         "pitch": _pad([clip["pitch"] for clip in clips], np.float32),
         "energy": _pad([clip["energy"] for clip in clips], np.float32),

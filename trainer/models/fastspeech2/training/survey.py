@@ -49,14 +49,17 @@ def survey(
     """
     sizes = sizes_of(options.size, options.blocks, options.dropout)
     facts = _known_facts(base, sizes)
+    # By id, so that the result does not depend on the order of the list.
     clips = sorted((clip for clip in clips if clip.id in features), key=lambda clip: clip.id)
     progress("Reading text", 0, len(clips))
     spelled = tokens.split_symbols(
         [clip.text for clip in clips], [clip.language for clip in clips], options.tokens
     )
     train = [index for index, clip in enumerate(clips) if clip.split != "val"]
+    # Symbols that occur only in validation could not be learned, so they get no row.
     found = {symbol for index in train for symbol in spelled[index]}
     symbols = facts.get("symbols", list(tokens.SPECIALS))
+    # Sorted, because the order of a set of strings differs from process to process.
     symbols = symbols + sorted((found | set(tokens.SPECIALS)) - set(symbols))
     voices = _extend_voices(facts.get("speakers", []), [clips[index] for index in train], features)
     encoded = {
@@ -67,6 +70,7 @@ def survey(
     fitting = _usable(clips, unusable)
     durations, failed = _align(fitting, encoded, features, symbols, options, progress)
     unusable |= failed
+    # A second time, because alignment may have failed for the last train clip.
     kept = _usable(fitting, unusable)
     numbered = {voice.name: (voice, number) for number, voice in enumerate(voices)}
     ready = {
@@ -177,6 +181,7 @@ def _align(
         return ctc_aligner.align_clips(
             clips, numbers, mels, symbols, recogniser, is_trimmed=trimmed, progress=aligning
         )
+    # These numbers only group clips; they need not be those of the voices.
     names = sorted({clip.speaker for clip in clips})
     numbers_of = {name: number for number, name in enumerate(names)}
     groups = [numbers_of[clip.speaker] for clip in clips]
@@ -245,6 +250,7 @@ def _statistics(ready: Sequence[Features], base_facts: dict[str, Any]) -> dict[s
     found = {}
     for name in ("pitch", "energy"):
         values = np.concatenate([clip[name] for clip in ready])
+        # 0.01 keeps the range from being empty where all values are equal.
         found[f"{name}_range"] = base_facts.get(
             f"{name}_range", [round(float(values.min()), 4), round(float(values.max()) + 0.01, 4)]
         )
