@@ -19,6 +19,7 @@ from trainer.models.indextts2.training.synthetic import SYNTHETIC
 
 def make_featurizer(base: Path | None, options: Options) -> Featurizer:
     """Return the featurizer for a base."""
+    # Voices are computed with the encoders of the base, so each base has features of its own.
     return IndexFeaturizer(open_base_model(base), options)
 
 
@@ -45,7 +46,7 @@ FAMILY = ModelFamily(
     draws=draws,
     publish=publish,
     terms=terms,
-    silent=silence,
+    silent=silence,  # unlike other families, it needs a package that may be missing
     illustrate=illustrate,
     preview_texts=preview_texts,
     synthetic=SYNTHETIC,

@@ -9,6 +9,7 @@ from trainer.core.options import option
 class Options:
     """The options of the family, in the order in which the form shows them."""
 
+    # precomputed, because manifests have voices only as arrays, which cannot be trained.
     conditioning: str = option(
         "precomputed",
         "Voices",
@@ -37,12 +38,14 @@ class Options:
         "by token. Empty: the model of the base.",
         is_path=True,
     )
+    # Left out, because the audio has sounds for which such a text has no token.
     unknown_tokens: str = option(
         "leave out",
         "Clips with unknown letters",
         "leave out: the ledger lists them; keep: the unknown token replaces such letters.",
         choices=("leave out", "keep"),
     )
+    # Paths have no default: Timbre downloads nothing, and each file has a licence of its own.
     w2v_bert: str = option(
         "",
         "w2v-bert-2.0 folder",
@@ -82,6 +85,7 @@ class Options:
         is_path=True,
         advanced=True,
     )
+    # cpu, because a second model on the GPU may take memory that training needs.
     original_device: str = option(
         "cpu",
         "Device for previews",
@@ -90,12 +94,15 @@ class Options:
         choices=("cpu", "gpu"),
         advanced=True,
     )
+    # Chosen by hand: enough for a slow CPU, and a package that hangs does not stop the run.
     original_limit_s: int = option(
         600, "Preview timeout (s)", "Longest time for a preview.", min=10, max=7200, advanced=True
     )
+    # The published position table has 602 rows, for 600 tokens, start and stop.
     max_text_tokens: int = option(
         600, "Longest text (tokens)", "The model supports 600.", min=10, max=600, advanced=True
     )
+    # The weights of the community's trainer (train_gpt_v2.py).
     text_weight: float = option(
         0.2, "Text loss weight", "Weight of the text cross-entropy.", min=0.0, advanced=True
     )

@@ -36,6 +36,7 @@ class OwnCheckpoint(Base):
         """Return the weights of the conditioning: the trained ones if it was trained."""
         state = load_file(self.folder / WEIGHTS_FILE)
         trained = {name: value for name, value in state.items() if is_conditioning(name)}
+        # A run with precomputed voices has none; the base's lie in the linked file.
         return trained or super().conditioning_state()
 
 
@@ -56,7 +57,7 @@ def open_base_model(base: Path | None) -> Base:
         source=base / WEIGHTS_FILE,
         sizes=Sizes.from_json(facts["sizes"]),
         config=facts["config"],
-        bpe_model=base64.b64decode(facts["bpe_model"]),
+        bpe_model=base64.b64decode(facts["bpe_model"]),  # JSON has no bytes
         licence=facts["licence"],
         is_random=facts["is_random"],
     )

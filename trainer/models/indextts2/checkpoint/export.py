@@ -56,6 +56,7 @@ def write_published(
     text += yaml.safe_dump(config | {"gpt": gpt}, sort_keys=False, allow_unicode=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # In the same folder, because a rename is atomic only within a file system.
         partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder))
         try:
             _save(partial / "gpt.pth", state)
@@ -63,6 +64,7 @@ def write_published(
             if bpe_model:
                 (partial / "bpe.model").write_bytes(bpe_model)
             (partial / LICENCE_FILE).write_text(licence + "\n", encoding="utf-8")
+            # All files are complete by now, so a full disk leaves the old model usable.
             for path in sorted(partial.iterdir()):
                 os.replace(path, folder / path.name)
         finally:
@@ -76,6 +78,7 @@ def write_published(
 
 def _save(path: Path, state: dict[str, Tensor]) -> None:
     with open(path, "wb") as file:
+        # Into an open file, to sync it before the rename makes it the model.
         torch.save(state, file)
         file.flush()
         os.fsync(file.fileno())

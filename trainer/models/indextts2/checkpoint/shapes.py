@@ -12,6 +12,7 @@ from trainer.models.indextts2.network.sizes import ConformerSizes, Sizes
 
 State = dict[str, Tensor]
 
+# Its projection of a speaker vector, and its table of languages.
 _ONLY_IN_25 = ("spk_emb_proj.", "lang_embedding.")
 
 
@@ -50,6 +51,7 @@ def sizes_of(state: State, config: dict[str, Any]) -> Sizes:
         num_text_tokens, width = state["text_embedding.weight"].shape
         num_audio_tokens = len(state["mel_embedding.weight"])
         heads = config.get("heads")
+        # Before the gate, the layer has twice the inner width.
         inner = state["perceiver_encoder.layers.0.1.0.bias"].shape[0] // 2
         return Sizes(
             layers=_count(state, "gpt.h."),
@@ -92,6 +94,7 @@ def check_state(shapes: dict[str, tuple[int, ...]], sizes: Sizes) -> None:
             f"The GPT is {sizes.width} wide, which is not divisible by {sizes.heads} heads. Copy "
             "the config.yaml that was published with the model beside it."
         )
+    # Only shapes are compared, so the weights need no memory.
     with torch.device("meta"):
         model = UnifiedVoice(sizes, with_conditioning=True)
     if misfit := describe_mismatch(shapes, shapes_of(model.state_dict())):

@@ -56,6 +56,7 @@ def load(base: Path | None, options: Options, facts: dict[str, Any]) -> FineTune
             f"The weights in {base} do not match this run ({misfit}). Choose the base that the run "
             "was started with."
         )
+    # A base may be stored in bf16, but training needs fp32 weights.
     model.load_state_dict({name: value.float() for name, value in state.items()}, assign=True)
     model.start = start
     return model

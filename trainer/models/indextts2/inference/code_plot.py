@@ -14,6 +14,7 @@ from trainer.models.indextts2.training.losses import predict
 _SHOWN = 48
 """Number of the most frequent codes that get bars; one more pair shows all others."""
 
+# Pixels, chosen by hand: the bars stand on _BASE, with two rows of labels below.
 _WIDTH, _HEIGHT, _LEFT, _BASE = 720, 210, 44, 168
 _SPOKEN, _SAID = "#7a8794", "#d9822b"
 
@@ -49,6 +50,7 @@ def draw_codes(spoken: np.ndarray, said: np.ndarray, hits: int) -> Picture:
         f"{int((said > 0).sum())} predicted, {int((spoken > 0).sum())} in the clips; "
         f"the histograms overlap by {100 * overlap:.0f} %."
     )
+    # Stable, so that ties do not change places from one preview to the next.
     order = np.argsort(-spoken, kind="stable")
     shown = max(1, min(_SHOWN, int((spoken > 0).sum())))
     others = shares[:, order[shown:]].sum(axis=1, keepdims=True)

@@ -25,6 +25,7 @@ _MOST_CODES = 1500
 def silence(model: nn.Module) -> str:
     """Return why a model cannot make audio, or "" if the original package can."""
     original = own_model(model).original
+    # Without any path set, explain how to get audio; with some, say what is missing.
     if not original.is_wanted:
         return SILENT
     lacks = original.lacks()

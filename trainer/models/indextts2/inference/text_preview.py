@@ -19,6 +19,7 @@ def preview_texts(
         TextPreview(
             split_characters(text),
             tuple(tokenizer.split(text)),
+            # Each part once, in the order of the text; a set would lose the order.
             tuple(dict.fromkeys(tokenizer.unknown(text))),
         )
         for text, _ in texts

@@ -20,6 +20,7 @@ CODEC_LICENCE = (
     "on them, are for non-commercial use only."
 )
 
+# Training only turns audio into codes, so the decoder need not be read.
 _PREFIXES = ("encoder.", "quantizer.quantizers.0.in_project.", "quantizer.quantizers.0.codebook.")
 
 
@@ -96,6 +97,7 @@ class _Codebook(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """hidden: (B, T, F). Returns codes (B, T) int64."""
         projected = self.in_project(hidden.transpose(1, 2)).transpose(1, 2)
+        # Among unit vectors, the one with the largest product is also the nearest.
         similarity = F.normalize(projected, dim=-1) @ F.normalize(self.codebook.weight, dim=-1).T
         return similarity.argmax(dim=-1)
 
@@ -129,6 +131,7 @@ def make_codec(state: dict[str, Tensor], path: Path) -> CodecEncoder:
     state = fold_weight_norm(state)
     try:
         sizes = _sizes_of(state)
+        # `assign` puts the weights of the file in place, so none have to be drawn.
         with torch.device("meta"):
             codec = CodecEncoder(sizes)
         codec.load_state_dict({name: value.float() for name, value in state.items()}, assign=True)

@@ -73,6 +73,7 @@ class UnifiedVoice(nn.Module):
             self.mel_pos_embedding(self.mel_embedding(audio_ids)),
         )
         hidden = self.gpt(arrange(parts, layout)).flatten(0, 1)  # (B * T, D)
+        # Only wanted positions: logits for all of them would be (B, T, V), most of them unused.
         text = self.final_norm(hidden.index_select(0, text_index))
         audio = self.final_norm(hidden.index_select(0, audio_index))
         return self.text_head(text), self.mel_head(audio)
@@ -85,7 +86,7 @@ class UnifiedVoice(nn.Module):
         """
         speeds = self.speed_emb.weight.flip(0).expand(len(condition), -1, -1)
         voice = condition.to(speeds.dtype) + emotion.to(speeds.dtype)[:, None]
-        return torch.cat([voice, speeds], dim=1)
+        return torch.cat([voice, speeds], dim=1)  # (B, num_latents + 2, D)
 
     def voice(self, features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Turn references into voices.

@@ -30,16 +30,16 @@ class Sizes:
     layers: int = 24
     width: int = 1280
     heads: int = 20
-    num_text_tokens: int = 12001
-    num_audio_tokens: int = 8194
+    num_text_tokens: int = 12001  # 12,000 tokens of bpe.model; upstream adds a row
+    num_audio_tokens: int = 8194  # 8,192 codes of the codec, start and stop
     start_text: int = 0
     stop_text: int = 1
     start_audio: int = 8192
     stop_audio: int = 8193
     max_text_tokens: int = 600
-    max_audio_tokens: int = 1815
-    num_latents: int = 32
-    feature_width: int = 1024
+    max_audio_tokens: int = 1815  # 36 s of codes
+    num_latents: int = 32  # vectors of a voice, however long its reference is
+    feature_width: int = 1024  # of the hidden states of w2v-bert-2.0
     emotion_width: int = 1024
     perceiver_layers: int = 2
     perceiver_mult: int = 2
@@ -85,7 +85,7 @@ TINY = Sizes(
     start_audio=256,
     stop_audio=257,
     num_latents=8,
-    feature_width=160,
+    feature_width=160,  # the filterbank itself, so that w2v-bert-2.0 is not needed
     emotion_width=32,
     speaker=ConformerSizes(width=32, blocks=2, heads=2, inner=64),
     emotion=ConformerSizes(width=32, blocks=1, heads=2, inner=64),

@@ -131,6 +131,7 @@ class _Arrays:
 
     def _voice(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         values = self._load(name)
+        # A batch dimension of 1 is allowed: preprocessing may save what a network returns.
         if values.shape not in (shape, (1, *shape)):
             raise DataError(
                 f"its {name} has shape {values.shape}; expected {shape}. Compute it with the base "

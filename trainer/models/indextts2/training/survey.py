@@ -46,6 +46,7 @@ def survey(
     )
     used = [clip for clip in clips if clip.id in ready]
     names = number_speakers(used, ready)
+    # MaskGCT's licence applies if clips went through its codec; a random base has its own.
     has_audio = not start.is_random and any(not clip.arrays for clip in used)
     # Reversed, so that the first clip of a speaker decides.
     languages = {clip.speaker: clip.language for clip in reversed(used)}
@@ -71,6 +72,7 @@ class _Reader:
         self.bpe_model = bpe_model
         self.sizes = sizes
         self.options = options
+        # The same for all clips; `collate` gets nothing but clips, so each of them carries it.
         self.layout = layout_of(sizes, own_emotion=options.emotion == "own clip")
 
     def read(self, clip: Clip, raw: Features) -> Features:
@@ -79,12 +81,14 @@ class _Reader:
         Raises:
             DataError: the clip has to be left out.
         """
+        # The start code takes one position; the stop code is only a target.
         most_codes = self.sizes.audio_positions - 1
         if len(raw["codes"]) > most_codes:
             raise DataError(
                 f"it has {len(raw['codes'])} codes; IndexTTS-2 accepts at most {most_codes}. Split "
                 "the clip."
             )
+        # Given ids may come from another bpe.model, so the option can have the text read again.
         is_given = "text_ids" in raw and self.options.text_ids == "as given"
         tokens = self._given(raw["text_ids"]) if is_given else self._encode(clip.text)
         most = min(self.options.max_text_tokens, self.sizes.max_text_tokens)

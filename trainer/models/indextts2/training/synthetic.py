@@ -51,6 +51,7 @@ def make_synthetic(base: Path | None, options: Options, clips: Sequence[Clip], s
     start = None if size else open_base_model(base)
     sizes = _SIZES[size] if start is None else start.sizes
     bpe_model = b"" if start is None else start.bpe_model
+    # A fixed seed, so that repeated measurements work on the same batch.
     rng = np.random.default_rng(0)
     layout = layout_of(sizes, own_emotion=options.emotion == "own clip")
     features = {
@@ -76,6 +77,7 @@ def make_synthetic(base: Path | None, options: Options, clips: Sequence[Clip], s
 def _draw(
     clip: Clip, num_tokens: int, sizes: Sizes, options: Options, rng: np.random.Generator
 ) -> Features:
+    # The first convolution of the conditioning needs 3 frames.
     num_frames = max(3, round(clip.duration_s * CODES_A_SECOND))
     num_codes = min(num_frames, sizes.audio_positions - 1)
     num_tokens = min(num_tokens, options.max_text_tokens, sizes.max_text_tokens)

@@ -20,6 +20,7 @@ from trainer.data.features.cache import default_cache_folder
 OWN_FILES = ("gpt.pth", "config.yaml", "bpe.model", "LICENSE-WEIGHTS.txt")
 """The files that a preview replaces with its own; all others are linked."""
 
+# Looked for before the child starts, because these names say more than the package's errors.
 _FILES = {
     "s2mel.pth": "the s2mel network",
     "wav2vec2bert_stats.pt": "the statistics of semantic features",
@@ -93,6 +94,7 @@ class Original:
         parent = default_cache_folder() / "indextts2-spoken"
         try:
             parent.mkdir(parents=True, exist_ok=True)
+            # In the cache folder: /tmp may be too small for gigabytes of weights, or be memory.
             with tempfile.TemporaryDirectory(dir=parent) as name:
                 work = Path(name)
                 self._lay_out(work / "checkpoints")
@@ -107,6 +109,7 @@ class Original:
 
     def _lay_out(self, folder: Path) -> None:
         folder.mkdir()
+        # Links, because copying gigabytes for each preview would be slow.
         for path in Path(self.folder).resolve().iterdir():
             if path.name not in OWN_FILES:
                 (folder / path.name).symlink_to(path)
@@ -145,6 +148,7 @@ class Original:
         # target does not know the environment.
         command = [str(Path(self.python).absolute()), str(_CHILD), str(work)]
         with (work / "child.log").open("wb") as log:
+            # A session of its own, so that _end also kills what the child starts.
             child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=work,
                 start_new_session=True,
@@ -163,6 +167,7 @@ class Original:
 def _end(child: "subprocess.Popen[bytes]") -> None:
     """Kill a child and all processes that it started."""
     if child.poll() is None:
+        # The child may have ended since the check.
         with suppress(OSError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
@@ -171,4 +176,5 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
 def _read_wave(path: Path) -> Speech:
     with wave.open(str(path), "rb") as file:
         samples = np.frombuffer(file.readframes(file.getnframes()), "<i2")
+        # 16-bit samples become floats in [-1, 1).
         return Speech(samples.astype(np.float32) / 32768, file.getframerate())
