@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 def make_featurizer(base: Path | None, options: Options) -> Featurizer:
     """Return the featurizer for a base, whose DVAE it uses."""
+    # Codes come from the DVAE of the base, so each base has features of its own.
     return XttsFeaturizer(open_base_model(base))
 
 
@@ -34,9 +35,11 @@ def collate(clips: "Sequence[Features]") -> "dict[str, Tensor]":
 
     Returns text_ids, audio_ids (B, T), layout (B, T) and more; see `make_collate`.
     """
+    # `collate` gets nothing but clips, so the survey stores the tokens with each of them.
     return _collate_of(tuple(int(value) for value in clips[0]["layout"]))(clips)
 
 
+# A run has one layout, so a few are plenty.
 @lru_cache(maxsize=4)
 def _collate_of(layout: tuple[int, ...]) -> Collate:
     start_text, stop_text, start_audio, stop_audio, num_latents, is_upstream = layout
@@ -71,7 +74,7 @@ FAMILY = ModelFamily(
     # Not measured. 5e-6 is the rate of coqui-tts's recipe, 1.0 is Prodigy's default.
     learning_rates={"adamw": 5e-6, "prodigy": 1.0, "schedule_free_adamw": 1e-5},
     draws=draws,
-    checks=checks,
+    checks=checks,  # short sentences may fail to end, which no loss shows
     publish=publish,
     terms=terms,
     stream=stream,

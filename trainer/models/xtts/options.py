@@ -42,6 +42,7 @@ class Options:
         "Amharic as phonemes",
         "Write Amharic by sound in Latin letters, which the tokenizer knows.",
     )
+    # 11.6 s are 255,995 samples, the published limit; the position table ends at 28 s.
     max_audio_s: float = option(
         11.6, "Longest clip for XTTS (s)", "The published limit is 11.6 s (605 codes are 28 s).",
         min=1.0, max=27.0, advanced=True,
@@ -50,6 +51,7 @@ class Options:
         200, "Longest text (tokens)", "The published limit is 200; the model supports 402.",
         min=10, max=400, advanced=True,
     )  # fmt: skip
+    # The defaults of coqui-tts's gpt_loss_text_ce_weight and gpt_loss_mel_ce_weight.
     text_weight: float = option(
         0.01, "Text loss weight", "Weight of the text cross-entropy.", min=0.0, advanced=True
     )
@@ -59,6 +61,7 @@ class Options:
     dropout: float = option(
         0.1, "Dropout", "Of the trunk; GPT-2 was trained with 0.1.", min=0.0, max=0.9, advanced=True
     )
+    # Off, because training then matches inference (docs/decisions/0050).
     upstream_masking: bool = option(
         False,
         "Mask as coqui-tts does",
@@ -67,6 +70,7 @@ class Options:
         "wrong place, and only in the last clip of a batch.",
         advanced=True,
     )
+    # This and the next three are the settings in the published config.json.
     temperature: float = option(
         0.75, "Temperature", "For previews and synthesis.", min=0.05, max=2.0, advanced=True
     )

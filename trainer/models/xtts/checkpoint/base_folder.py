@@ -52,6 +52,7 @@ PUBLISHED_LICENCE = (
 )
 """Applies to every folder that has no LICENSE-WEIGHTS.txt."""
 
+# In this order: safetensors cannot run code, and model.pth is the published name.
 _MODELS = ("model.safetensors", "model.pth", "best_model.pth")
 # coqui-tts's training recipes put the files of the model that they start from in this folder.
 _ORIGINALS = "XTTS_v2.0_original_model_files"
@@ -107,12 +108,14 @@ class Base:
     def voice_state(self) -> State:
         """Return vocoder and speaker encoder, by published names without `hifigan_decoder.`."""
         state = load_file(self.folder / VOICE_FILE)
+        # It lies in the same file, but strict loading would find it unexpected.
         del state[MEL_STATS]
         return state
 
     def mel_stats(self) -> Tensor:
         """Return the values (M,) that mels are divided by."""
         with safe_open(self.folder / VOICE_FILE, "pt") as file:
+            # A copy, because the tensor may be mapped from the file.
             return file.get_tensor(MEL_STATS).float().clone()
 
     def mel_stats_hash(self) -> str:
@@ -158,6 +161,7 @@ def open_base(
             return _open_random(parent, sizes, seed, vocab_json or blank_vocab())
         files = _find_files(Path(base))
         folder = parent / _identify(files, parent)
+        # Tried without the lock first: what is converted stays as it is, so readers need not wait.
         made = _open(folder) or convert_once(
             folder, _open, lambda partial: _convert(files, partial)
         )
@@ -246,6 +250,7 @@ def _identify(files: _Files, parent: Path) -> str:
         for name, path in vars(files).items()
         if path is not None
     ]
+    # With FORMAT, a new layout converts again instead of opening old folders.
     return hash_text(f"{FORMAT} {files.model.suffix} {parts}")
 
 
@@ -256,6 +261,7 @@ def _open(folder: Path) -> Base | None:
     """Return the converted base in a folder, or None if it is missing or incomplete."""
     try:
         about = json.loads((folder / ABOUT_FILE).read_text(encoding="utf-8"))
+        # Sizes are enough: a crash may truncate files, but nothing rewrites them.
         is_whole = all((folder / name).stat().st_size == size for name, size in about["files"])
         if not is_whole:
             return None
@@ -299,6 +305,7 @@ def _convert(files: _Files, partial: Path) -> None:
         )
     about = {"sizes": sizes.to_json(), "config": config, "vocab": vocab_json}
     about |= {"licence": _read_licence(files), "source": str(files.model), "speakers": speakers}
+    # Last, because it lists the sizes of the other files.
     _write_json(partial / ABOUT_FILE, about)
 
 
@@ -316,6 +323,8 @@ def _convert_tensors(files: _Files, partial: Path) -> dict[str, list[str]]:
         jobs.append(Conversion(files.speakers, partial / "speakers", {"": ("speakers", "")}))
     if not is_pickle:
         _split_safetensors(files.model, partial)
+    # All in one child, because each takes seconds to start. The speakers stay the last job:
+    # their values are taken from the end below.
     values = convert_pickles(jobs) if jobs else []
     for job in jobs:
         for path in job.target.glob("*.safetensors"):
@@ -377,6 +386,7 @@ def _add_mel_stats(files: _Files, partial: Path) -> None:
                 "the mel_stats.pth that was published with XTTS v2 there."
             )
         whole = voice | load_file(separate)
+        # A second file, because `voice` may be mapped from the first, which is then replaced.
         write_tensors(partial / "whole.safetensors", whole)
         os.replace(partial / "whole.safetensors", partial / VOICE_FILE)
     separate.unlink(missing_ok=True)

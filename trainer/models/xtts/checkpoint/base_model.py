@@ -41,5 +41,6 @@ def open_base_model(base: Path | None) -> Base:
         config=facts["config"],
         vocab_json=facts["vocab"],
         licence=facts["licence"],
+        # Published voices are the base's; those of a run are the speakers in its facts.
         speakers={},
     )

@@ -61,12 +61,14 @@ def publish_folder(
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # In the same folder, because a rename is atomic only within a file system.
         partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder))
         try:
             write_tensors(partial / "model.safetensors", state, {WRITTEN_BY: __version__})
             write_published(partial, state, base.dvae_state() if base.has_dvae else {}, voices)
             for name, text in texts.items():
                 (partial / name).write_text(text, encoding="utf-8")
+            # All files are complete by now, so a full disk leaves the old model usable.
             for path in sorted(partial.iterdir()):
                 os.replace(path, folder / path.name)
         finally:
@@ -106,6 +108,7 @@ def write_published(
 def save_pickle(path: Path, content: Any) -> None:
     """Save tensors in plain containers, so that `torch.load` can read them with weights_only."""
     with open(path, "wb") as file:
+        # Into an open file, to sync it before the rename makes it the model.
         torch.save(content, file)
         file.flush()
         os.fsync(file.fileno())

@@ -20,6 +20,7 @@ from trainer.models.xtts.network.vocoder import load_vocoder, vocoder_sizes
 
 State = dict[str, Tensor]
 
+# Such as [en] or [zh-cn]; tokens with another purpose are in capitals, like [STOP].
 _LANGUAGE = re.compile(r"\[([a-z]{2,3}(?:-[a-z]{2})?)\]")
 
 
@@ -104,6 +105,7 @@ def check_gpt(state: State, sizes: GptSizes) -> None:
             f"The GPT is {sizes.width} wide, which is not divisible by {sizes.heads} heads. Copy "
             "the config.json that was published with the model beside it."
         )
+    # Only shapes are compared, so the weights need no memory.
     with torch.device("meta"):
         expected = shapes_of(XttsGpt(sizes).state_dict())
     if misfit := describe_mismatch(shapes_of(state), expected):
@@ -119,6 +121,7 @@ def check_vocabulary(ids: dict[str, int], sizes: GptSizes, path: Path) -> None:
     Raises:
         CheckpointError: the vocabulary belongs to another model.
     """
+    # Ids may have gaps, so the highest one decides.
     count = max(ids.values()) + 1
     if count != sizes.num_text_tokens:
         raise CheckpointError(
@@ -154,7 +157,7 @@ def read_sizes(
 
 
 def _check_codes(sizes: Sizes) -> None:
-    num_codes = sizes.gpt.num_audio_tokens - 2
+    num_codes = sizes.gpt.num_audio_tokens - 2  # the other two are start and stop
     if sizes.dvae.num_codes != num_codes:
         raise CheckpointError(
             f"The DVAE has {sizes.dvae.num_codes} codes, but the GPT has {num_codes}. Copy the "

@@ -154,6 +154,7 @@ def adjust(logits: Tensor, seen: Tensor, sampling: Sampling) -> Tensor:
         return scores
     scores = scores / sampling.temperature
     if sampling.top_k:
+        # Ties with the last of the k are kept, as in transformers, which coqui-tts samples with.
         least = scores.topk(min(sampling.top_k, len(scores))).values[-1]
         scores = scores.masked_fill(scores < least, -torch.inf)
     if sampling.top_p < 1:

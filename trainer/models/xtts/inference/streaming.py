@@ -44,6 +44,7 @@ class Stretch:
 
     def settled(self, count: int) -> int:
         """Return how many output frames no longer change, whatever follows the first `count`."""
+        # Frame i lies at (i + 0.5) / factor - 0.5, which must be before the last known input.
         return max(0, math.floor((count - 0.5) * self.factor - 0.5))
 
     def needed(self, first: int, last: int, count: int, dtype: torch.dtype) -> tuple[int, int]:
@@ -97,6 +98,7 @@ def decode_pieces(
             continue
         wanted += more_codes
         known = TO_OUTPUT.settled(TO_MELS.settled(len(heard)))
+        # The last `reach` frames are only context: frames that follow still change their samples.
         if known - reach > done:
             yield _decode(heard, vocoder, speaker, reach, (done, known - reach, known))
             done = known - reach
@@ -133,6 +135,7 @@ def _decode(
     context.
     """
     first, last, end = frames
+    # The start needs no context: there the whole sentence has zero padding too.
     begin = max(0, first - reach)
     wave = vocoder.waveform_decoder(_frames(heard, begin, end), speaker)[0]
     hop = wave.shape[-1] // (end - begin)
@@ -145,5 +148,5 @@ def _frames(heard: list[Tensor], first: int, last: int) -> Tensor:
     from_mel, to_mel = TO_OUTPUT.needed(first, last, num_mels, dtype)
     from_code, to_code = TO_MELS.needed(from_mel, to_mel, len(heard), dtype)
     codes = torch.stack(heard[from_code:to_code], dim=-1)[None]
-    mels = TO_MELS.part(codes, from_code, len(heard), from_mel, to_mel)
+    mels = TO_MELS.part(codes, from_code, len(heard), from_mel, to_mel)  # (1, D, T_mel)
     return TO_OUTPUT.part(mels, from_mel, num_mels, first, last)

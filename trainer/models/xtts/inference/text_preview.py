@@ -24,5 +24,6 @@ def preview_texts(
             next(in_order, piece) if piece == UNKNOWN else piece
             for piece in tokenizer.split(cleaned)
         ]
+        # Each unknown letter once, in the order of the text; a set would lose the order.
         found.append(TextPreview(cleaned, tuple(pieces), tuple(dict.fromkeys(letters))))
     return found

@@ -39,6 +39,7 @@ class Voice:
     def __init__(self, base: Base, speakers: Sequence[dict[str, Any]], kept: Path | None) -> None:
         self.base = base
         self.speakers = {speaker["name"]: speaker for speaker in speakers}
+        # A checkpoint speaks without the recordings (docs/decisions/0052).
         self._references = _read_voices(kept, list(self.speakers)) if kept else {}
         self._vocoder: XttsVocoder | None = None
         self._speaker_encoder: SpeakerEncoder | None = None
@@ -92,6 +93,7 @@ class Voice:
         Joined, the pieces are what `decode` returns for all latents.
         """
         embedding = self.reference(name).embedding.to(device)[None, :, None]
+        # A generator: each latent is passed on as soon as it is sampled.
         heard = (latent.float() for latent in latents)
         sizes = self.base.sizes.vocoder
         for wave in decode_pieces(heard, self.vocoder(device), sizes, embedding):
@@ -114,6 +116,7 @@ class Voice:
             reference = self.reference(name)
             tensors[f"{number}.wave"] = reference.wave.half()  # half the size, and precise enough
             tensors[f"{number}.embedding"] = reference.embedding
+        # Tensors are numbered, because the name of a speaker may be any text.
         save_file(tensors, path, {str(number): name for number, name in enumerate(names)})
         # safetensors creates files that only their owner can read, but exports are shared.
         path.chmod(0o644)

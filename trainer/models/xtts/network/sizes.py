@@ -26,14 +26,14 @@ class GptSizes:
     layers: int = 30
     width: int = 1024
     heads: int = 16
-    num_text_tokens: int = 6681
-    num_audio_tokens: int = 1026
-    start_text: int = 261
+    num_text_tokens: int = 6681  # of the published vocab.json
+    num_audio_tokens: int = 1026  # 1,024 codes of the DVAE, start and stop
+    start_text: int = 261  # [START] in the published vocab.json
     stop_text: int = 0
     start_audio: int = 1024
     stop_audio: int = 1025
     max_text_tokens: int = 402
-    max_audio_tokens: int = 605
+    max_audio_tokens: int = 605  # 28 s of codes
     n_mels: int = 80
     num_latents: int = 32
     conditioning_layers: int = 6
@@ -66,10 +66,10 @@ class DvaeSizes:
 class VocoderSizes:
     """Sizes of the HiFi-GAN decoder."""
 
-    latent_width: int = 1024
+    latent_width: int = 1024  # that of the GPT, whose hidden vectors are decoded
     speaker_width: int = 512
     width: int = 512
-    upsample_rates: tuple[int, ...] = (8, 8, 2, 2)
+    upsample_rates: tuple[int, ...] = (8, 8, 2, 2)  # 256 samples per frame
     upsample_kernels: tuple[int, ...] = (16, 16, 4, 4)
     block_kernels: tuple[int, ...] = (3, 7, 11)
     dilations: tuple[int, ...] = (1, 3, 5)
@@ -110,12 +110,14 @@ class Sizes:
 
 
 def _lists(values: dict[str, Any]) -> dict[str, Any]:
+    # JSON has no tuples; with lists, facts equal what is read back.
     return {
         name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
     }
 
 
 def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    # Frozen sizes are hashable only with tuples.
     return {
         name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
     }

@@ -75,5 +75,6 @@ def draw_weight(
     shape: torch.Size, generator: torch.Generator, gain: float = 1.0, fan_in: float | None = None
 ) -> Tensor:
     """Return a normal random weight of a shape that scales activations by the gain."""
+    # The sum over fan-in inputs grows with sqrt(fan-in), which the weights divide out.
     inputs = shape[1:].numel() if fan_in is None else fan_in
     return torch.randn(shape, generator=generator) * (gain / max(inputs, 1.0) ** 0.5)

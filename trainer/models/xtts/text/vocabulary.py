@@ -84,6 +84,7 @@ def extend_vocabulary(
     for text, language in texts:
         cleaned[plain_language(language)].append(before.clean(text, language))
     growth = _Growth(vocab_json)
+    # Merges come last: they are built from new letters.
     growth.add_letters(text for part in cleaned.values() for text in part)
     growth.add_languages(language for language in cleaned if not before.knows(language))
     growth.learn_merges([text for part in cleaned.values() for text in part], limit)
@@ -120,6 +121,7 @@ def map_rows(
     rows = table.new_zeros(max(len(table), max(new.values()) + 1), *table.shape[1:])  # (V', D)
     # A published table may have more rows than its vocabulary has tokens.
     rows[: len(table)] = table
+    # In float64, because this averages thousands of rows.
     overall = table[sorted(old.values())].double().mean(dim=0).to(table.dtype)
     for token, identifier in new.items():
         if token in old:
@@ -148,6 +150,7 @@ class _Growth:
     def add_letters(self, texts: Iterable[str]) -> None:
         seen = {letter for text in texts for letter in text if not letter.isspace()}
         self._letters = {letter for letter in seen if letter not in self._model["vocab"]}
+        # Sorted, because ids follow this order, and that of a set differs between processes.
         for letter in sorted(self._letters):
             self._add(letter, _related_letters(letter, self._old))
 
@@ -169,9 +172,11 @@ class _Growth:
             pair = words.most_frequent()
             if pair is None:
                 return
+            # Newer versions of the package write pairs, older ones text; a file keeps one form.
             as_text = any(isinstance(merge, str) for merge in self._model["merges"])
             self._model["merges"].append(" ".join(pair) if as_text else list(pair))
             merged = "".join(pair)
+            # Different pairs can spell the same token.
             if merged not in self._ids:
                 self._add(merged, [row for part in pair for row in self._rows_of(part)])
             words.merge(pair)  # updates only the words with this pair, or learning would be slow

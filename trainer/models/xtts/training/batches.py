@@ -57,6 +57,7 @@ def make_collate(sizes: GptSizes, upstream: bool = False) -> Collate:
         for clip in clips:
             _check_length(clip, sizes)
         texts = [join_ids(sizes.start_text, clip["tokens"], [sizes.stop_text]) for clip in clips]
+        # The last stop is only a target: nothing is predicted after it.
         stops = [sizes.stop_audio] * (_NUM_STOPS - 1)
         audios = [join_ids(sizes.start_audio, clip["codes"], stops) for clip in clips]
         # Upstream's masking hides the text's STOP, so the row leaves it out.

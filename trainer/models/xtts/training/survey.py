@@ -160,9 +160,11 @@ def _sizes_of(start: Base, tokenizer: XttsTokenizer, options: Options) -> Sizes:
 
 def _describe_speaker(name: str, own: Sequence[Clip]) -> dict[str, Any]:
     """Choose the train clips that serve as the reference of a voice: long ones, 12 s in total."""
+    # A speaker of validation clips alone still needs a voice for previews.
     pool = [clip for clip in own if clip.split == "train"] or own
     chosen: list[Clip] = []
     length_s = 0.0
+    # Ties go by id, so that a resume chooses the same clips.
     for clip in sorted(pool, key=lambda clip: (-clip.duration_s, clip.id)):
         if not chosen or length_s + clip.duration_s <= _REFERENCE_S:
             chosen.append(clip)
@@ -179,6 +181,7 @@ def _pick_short(clips: Sequence[Clip], ready: dict[str, Features]) -> list[dict[
     """Return the shortest texts with their number of codes, for `checks` of endless speech."""
     seen: dict[str, dict[str, Any]] = {}
     for clip in sorted(clips, key=lambda clip: (len(ready[clip.id]["tokens"]), clip.id)):
+        # Each text once, or a frequent word such as "Yes." could take all places.
         about = {"text": clip.text, "language": clip.language, "speaker": clip.speaker}
         seen.setdefault(clip.text, about | {"num_codes": len(ready[clip.id]["codes"])})
     return list(seen.values())[:_SHORT_TEXTS]

@@ -32,6 +32,7 @@ from trainer.models.xtts.training.weights import configure
 TOKENS_A_SECOND = 13.0
 """Text tokens per second of fluent speech; a clip of 11.6 s then fills a row of 438 positions."""
 
+# The full size is the published one; medium has half its width, and 12 of its 30 layers.
 _SIZES = {
     "tiny": TINY.gpt,
     "medium": GptSizes(layers=12, width=512, heads=8, num_text_tokens=0),
@@ -49,6 +50,7 @@ def make_synthetic(base: Path | None, options: Options, clips: Sequence[Clip], s
     tokenizer = XttsTokenizer(vocab, amharic_g2p=options.amharic_g2p)
     gpt = sizes.gpt
     layout = [gpt.start_text, gpt.stop_text, gpt.start_audio, gpt.stop_audio, gpt.num_latents]
+    # A fixed seed, so that repeated measurements work on the same batch.
     rng = np.random.default_rng(0)
     features = {
         clip.id: _draw(clip, tokenizer, gpt, rng)
@@ -77,6 +79,7 @@ def network(options: Options, facts: dict[str, Any]) -> nn.Module:
 
 def _sizes_of(base: Path | None, options: Options, vocab: str, size: str) -> Sizes:
     if size:
+        # Only the GPT trains, so the other networks may stay tiny.
         sizes = replace(TINY, gpt=_SIZES[size])
         return sizes if sizes.gpt.num_text_tokens else complete_sizes(sizes, vocab)
     sizes = open_base_model(base).sizes
@@ -88,6 +91,7 @@ def _draw(
     clip: Clip, tokenizer: XttsTokenizer, sizes: GptSizes, rng: np.random.Generator
 ) -> Features:
     num_samples = round(clip.duration_s * SAMPLE_RATE)
+    # Rounded up, because the last code of a clip is usually not full.
     num_codes = min(-(-num_samples // CODE_STRIDE), sizes.max_audio_tokens - 1)
     num_frames = num_samples // HOP_LENGTH + 1
     mel = rng.standard_normal((sizes.n_mels, num_frames), np.float32)

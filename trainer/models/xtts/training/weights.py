@@ -71,6 +71,8 @@ def export(
 ) -> None:
     """Write everything `load` needs; weights that are not trained are hard-linked if possible."""
     gpt = own_model(model)
+    # `weights` are given if those that evaluation uses differ from those that train, such as
+    # an average (docs/decisions/0015).
     write_own(folder, weights or gpt.state_dict(), facts)
     with torch.no_grad():
         gpt.voice.save(folder / VOICES_FILE)

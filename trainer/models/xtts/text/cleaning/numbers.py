@@ -67,6 +67,7 @@ def _spoken_money(language: str, currency: str, cents: str) -> Callable[[re.Matc
     def speak(match: re.Match[str]) -> str:
         amount = float(re.sub(r"[^\d.]", "", match[0].replace(",", ".")))
         words = _num2words(amount, lang=language, to="currency", currency=currency)
+        # Whole amounts are spoken without their zero cents, as in coqui-tts.
         at = words.rfind(cents) if amount.is_integer() else -1
         return words[:at] if at >= 0 else words
 
