@@ -85,8 +85,8 @@ def submit(run: Run, resources: Resources, cluster: str = "slurm") -> Handle:
     )
     if resources.partition:
         executor.update_parameters(slurm_partition=resources.partition)
-    deed = TrainOnNode(str(run.folder), resources.nodes, resources.gpus_per_node)
-    job = executor.submit(deed)
+    job_on_node = TrainOnNode(str(run.folder), resources.nodes, resources.gpus_per_node)
+    job = executor.submit(job_on_node)
     return Handle("slurm", {"job": job.job_id, "cluster": executor.cluster})
 
 

@@ -358,8 +358,8 @@ class LedgerWiring:
             lists = self.form.show_lists(data)
             return lists | {editor.draft: "", editor.box: gr.Group(visible=False)}
 
-        for button, deed in ((editor.keep, keep), (editor.leave_out, leave_out)):
-            self._after_draft(button.click(deed, fields, self._draft_outputs, **_PRIVATE_EVENT))
+        for button, handler in ((editor.keep, keep), (editor.leave_out, leave_out)):
+            self._after_draft(button.click(handler, fields, self._draft_outputs, **_PRIVATE_EVENT))
         self._after_draft(
             editor.forget.click(forget, fields, self._draft_outputs, **_PRIVATE_EVENT)
         )
