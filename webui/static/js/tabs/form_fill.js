@@ -11,7 +11,7 @@
   // Gradio says "input" of a list also when it only loses the focus, so choices are told by their value.
   const shown = new Map();  // what each such list showed last
   const edited = new Map(), asked = new Map();
-  let count = 0, changed = 0, empty = () => {}, isPlanShown = false;
+  let count = 0, changed = 0, answered = 0, empty = () => {}, isPlanShown = false;
 
   /* Note that somebody edits a field now. */
   function note(event) {
@@ -120,9 +120,12 @@
   /* Show an answer to the form as it was: its problems, and, unless somebody edited on, the preset
      that it shows and what Start will do. Returns the values of the list and of the button. */
   t.takePlan = function (text) {
+    const told = text ? JSON.parse(text) : {}, number = Number(told.stamp);
+    // A busy server may answer two requests in the other order.
+    if (!(number > answered)) return [undefined, undefined];
+    answered = number;
     t.showFieldErrors(text);
-    const told = JSON.parse(text);
-    if (!(Number(told.stamp) > changed)) return [undefined, undefined];
+    if (number < changed) return [undefined, undefined];
     shown.set("preset", told.preset);
     isPlanShown = true;
     return [told.preset, told.start];
