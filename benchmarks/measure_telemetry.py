@@ -19,6 +19,7 @@ import torch
 from assets.make_base import describe_machine
 from assets.make_xtts import make_folder
 from trainer.callbacks.instability import InstabilityMonitor
+from trainer.core.events import Publisher
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.train_state import TrainState, World
 from trainer.models.xtts.network.sizes import TINY, GptSizes, Sizes, VocoderSizes
@@ -80,7 +81,9 @@ def prepare(work: Path) -> tuple[Run, TrainState]:
 
 def measure(run: Run, state: TrainState, num_pairs: int) -> dict[str, float]:
     """Return CPU seconds of a step, of telling about it, and the share of the one in the other."""
-    emit = InstabilityMonitor(run.folder, state.config, state.base_lr, {}).watch(run.events.append)
+    emit = Publisher(
+        run.events.append, InstabilityMonitor(run.folder, state.config, state.base_lr, {})
+    )
     step_metrics = StepMetrics(state, emit)
     train_step(state, 1)
     bare, told, telling = [], [], []

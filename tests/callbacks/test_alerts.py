@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainer.callbacks.alerts import Alerts
-from trainer.core.events import CheckpointSaved, Event, Notice, StepDone, ValidationDone
+from trainer.core.events import CheckpointSaved, Event, Notice, Publisher, StepDone, ValidationDone
 
 
 def _told(
@@ -19,7 +19,7 @@ def _told(
     """Return what alerts say to these events."""
     passed: list[Event] = []
     alerts = Alerts(Path("run"), total_gib=total_gib, patience=patience, free_gib=free_gib)
-    emit = alerts.watch(passed.append)
+    emit = Publisher(passed.append, alerts)
     events = list(events)
     for event in events:
         emit(event)

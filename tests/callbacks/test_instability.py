@@ -14,7 +14,7 @@ from trainer.callbacks.instability import (
     find_instability,
     has_risen,
 )
-from trainer.core.events import CheckpointSaved, Event, Notice, StepDone
+from trainer.core.events import CheckpointSaved, Event, Notice, Publisher, StepDone
 from trainer.core.run_config import Choice, DataConfig, RunConfig
 from trainer.training.loop import train
 from trainer.training.nan_recovery import LossNotFinite
@@ -38,7 +38,7 @@ def _told(
 ) -> list[Notice]:
     """Return what a guard says to these steps after the known ones."""
     events: list[Event] = []
-    emit = InstabilityMonitor(Path("runs/x"), _config(), LR, known or {}).watch(events.append)
+    emit = Publisher(events.append, InstabilityMonitor(Path("runs/x"), _config(), LR, known or {}))
     first = len((known or {}).get("train/loss", [])) + 1
     for step, (loss, norm) in enumerate(zip(losses, norms, strict=True), start=first):
         emit(StepDone(step, {"train/loss": loss, "train/grad_norm": norm}))
@@ -108,7 +108,7 @@ def test_a_resumed_run_is_judged_as_a_whole_and_told_nothing_twice() -> None:
 
 def test_the_rescue_starts_from_the_last_good_checkpoint() -> None:
     events: list[Event] = []
-    emit = InstabilityMonitor(Path("runs/x"), _config(), LR, {}).watch(events.append)
+    emit = Publisher(events.append, InstabilityMonitor(Path("runs/x"), _config(), LR, {}))
     emit(CheckpointSaved(5, "checkpoints/step-00000005", True, 1, 0.1))
     emit(CheckpointSaved(9, "checkpoints/step-00000009", False, 1, 0.1))
     for step in (10, 11, 12):
@@ -135,7 +135,7 @@ def test_the_rescue_is_the_same_run_but_for_the_optimizer() -> None:
 
 def test_the_best_checkpoint_of_ruined_weights_is_no_good_one() -> None:
     events: list[Event] = []
-    emit = InstabilityMonitor(Path("runs/x"), _config(), LR, {}).watch(events.append)
+    emit = Publisher(events.append, InstabilityMonitor(Path("runs/x"), _config(), LR, {}))
     for step in range(1, 11):
         emit(StepDone(step, {"train/loss": 1.0 if step == 1 else 9.0, "train/grad_norm": 1.0}))
         if step == 6:
@@ -149,7 +149,10 @@ def test_a_rate_that_is_far_too_high_is_told_while_it_trains(tmp_path: Path) -> 
     state.base_lr, state.lr_factor = 30.0, lambda step: 1.0
     events: list[Event] = []
 
-    train(state, InstabilityMonitor(tmp_path, state.config, state.base_lr, {}).watch(events.append))
+    train(
+        state,
+        Publisher(events.append, InstabilityMonitor(tmp_path, state.config, state.base_lr, {})),
+    )
 
     assert len(_notices(events)) == 1
     assert "a lower learning rate" in _notices(events)[0].remedy
@@ -163,7 +166,7 @@ def test_a_loss_that_is_no_number_is_told_before_the_run_ends(tmp_path: Path) ->
     events: list[Event] = []
 
     with pytest.raises(LossNotFinite):
-        train(state, InstabilityMonitor(tmp_path, state.config, LR, {}).watch(events.append))
+        train(state, Publisher(events.append, InstabilityMonitor(tmp_path, state.config, LR, {})))
 
     assert sum("is diverging" in notice.text for notice in _notices(events)) == 1
 
@@ -172,7 +175,10 @@ def test_the_usual_rate_raises_no_alarm_while_it_trains(tmp_path: Path) -> None:
     state = make_setup(tmp_path, steps=100)
     events: list[Event] = []
 
-    train(state, InstabilityMonitor(tmp_path, state.config, state.base_lr, {}).watch(events.append))
+    train(
+        state,
+        Publisher(events.append, InstabilityMonitor(tmp_path, state.config, state.base_lr, {})),
+    )
 
     assert _notices(events) == []
 

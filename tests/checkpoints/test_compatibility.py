@@ -23,7 +23,7 @@ from trainer.checkpoints.compatibility import (
     refuse_processes,
 )
 from trainer.core.errors import ConfigError, RunOwned
-from trainer.core.events import Event, Notice, ResumeVerified, StepDone
+from trainer.core.events import Event, Notice, Publisher, ResumeVerified, StepDone
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.train_state import TrainState
 from trainer.runs.run import Run
@@ -242,7 +242,7 @@ def _verified(
     steps = range(1, len(before) + 1)
     columns = {"step": list(steps), "train/loss": before, "train/grad_norm": before}
     events: list[Event] = []
-    emit = ReplayCheck(columns, first_step).watch(events.append)
+    emit = Publisher(events.append, ReplayCheck(columns, first_step))
     for step, loss in enumerate(now, start=first_step):
         emit(StepDone(step, {"train/loss": loss, "train/grad_norm": loss}))
     verified = [event for event in events if isinstance(event, ResumeVerified)]

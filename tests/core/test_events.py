@@ -16,6 +16,7 @@ from trainer.core.events import (
     PhaseChanged,
     PlanChanged,
     PreviewMade,
+    Publisher,
     ResumeVerified,
     RunAdapted,
     RunFinished,
@@ -181,3 +182,21 @@ def test_two_writers_one_after_the_other_make_one_log(log: EventLog) -> None:
 
     assert _events(log) == [StepDone(1, {}), StepDone(2, {})]
     assert b"\n\n" not in log.path.read_bytes()
+
+
+def test_every_subscriber_receives_every_event_once_and_in_the_same_order() -> None:
+    def answer(event: Event) -> list[Event]:
+        return [Notice("info", "first"), Notice("info", "second")] if event == step else []
+
+    def answer_once_more(event: Event) -> list[Event]:
+        return [RunFinished("finished", 1)] if event == Notice("info", "first") else []
+
+    before: list[Event] = []
+    after: list[Event] = []
+    step = StepDone(1, {})
+    publisher = Publisher(before.append, answer, answer_once_more, after.append)
+
+    publisher(step)
+
+    followed = [Notice("info", "first"), Notice("info", "second"), RunFinished("finished", 1)]
+    assert before == after == [step, *followed]

@@ -14,8 +14,8 @@ from tests.helpers.toy import ToyBatches, make_setup
 from trainer import Run, RunConfig
 from trainer.checkpoints.checkpoint import newest_checkpoint, prune, save_checkpoint
 from trainer.core.errors import StopRequested
-from trainer.core.events import Event, Notice, RunStarted, StepDone, ValidationDone
-from trainer.core.train_state import Cadence, World
+from trainer.core.events import Event, Notice, Publisher, RunStarted, StepDone, ValidationDone
+from trainer.core.train_state import Cadence
 from trainer.core.types import Batch
 from trainer.data.features.dataset import _reporter
 from trainer.training.loop import train
@@ -35,7 +35,7 @@ def test_a_clock_that_jumps_changes_neither_pace_nor_order(
     jumps = random.Random(0)
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + jumps.choice([-86_400, 0, 3600]))
-    tell = EventWriter(run, World(), None)
+    tell = Publisher(EventWriter(run))
 
     tell(RunStarted(1, 20, 4))
     train(state, tell)
@@ -130,7 +130,7 @@ def test_a_folder_that_goes_away_for_a_while_costs_a_save_and_no_event(tmp_path:
     run = Run.create(tmp_path / "voice", RunConfig())
     state = make_setup(run.folder, steps=12)
     state.save_every, state.preview_every = Cadence(6), Cadence()
-    tell, gone = EventWriter(run, World(), None), tmp_path / "unplugged"
+    tell, gone = Publisher(EventWriter(run)), tmp_path / "unplugged"
 
     def unplug(event: Event) -> None:
         if isinstance(event, StepDone) and event.step == 5:

@@ -13,8 +13,8 @@ import pytest
 from tests.helpers.toy import make_setup
 from trainer import Run, RunConfig
 from trainer.checkpoints.checkpoint import save_checkpoint
-from trainer.core.events import MOST_WAITING, Event, EventLog, Notice, StepDone
-from trainer.core.train_state import Cadence, World
+from trainer.core.events import MOST_WAITING, Event, EventLog, Notice, Publisher, StepDone
+from trainer.core.train_state import Cadence
 from trainer.training import preflight
 from trainer.training.preflight import InsufficientResources, check_resources, checkpoint_bytes
 from trainer.worker.event_writer import EventWriter
@@ -102,7 +102,7 @@ def test_events_wait_for_a_full_disk_older_checkpoints_make_room_and_it_is_told(
         save_checkpoint(state, step, best=False)
     disk = _Disk(monkeypatch)
     heard: list[Event] = []
-    tell = EventWriter(run, World(), heard.append)
+    tell = Publisher(EventWriter(run), heard.append)
 
     tell(StepDone(1, {}))
     disk.is_full = True

@@ -28,6 +28,7 @@ from trainer.core.events import (
     CheckpointSaved,
     Notice,
     PreviewMade,
+    Publisher,
     RunFinished,
     RunStarted,
     StepDone,
@@ -268,7 +269,7 @@ def test_the_tiles_of_a_run_on_a_gpu_tell_its_memory_work_and_warmth(
     run = Run.create(server.runs / "gpu", RunConfig())
     facts = {"device": "NVIDIA A10G", "device_kind": "cuda", "memory_total_gib": 22.2}
     run.events.append(RunStarted(1, 400, 100, facts))
-    tell = Alerts(run.folder, total_gib=22.2).watch(run.events.append)
+    tell = Publisher(run.events.append, Alerts(run.folder, total_gib=22.2))
     for step in range(1, 121):
         tell(StepDone(step, _gpu_metrics(step)))
     lock = run.take()

@@ -1,1 +1,1 @@
-"""What listens to a run's events while it trains."""
+"""Subscribers to the events of a run; `trainer/worker/subscribers.py` lists them."""

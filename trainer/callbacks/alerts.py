@@ -14,7 +14,6 @@ from statistics import median
 from trainer.core.device import free_disk_gib
 from trainer.core.events import CheckpointSaved, Event, Notice, StepDone, ValidationDone
 
-Emit = Callable[[Event], None]
 _GIB = 2**30
 # All thresholds below are chosen by hand: late enough that a healthy run is left alone.
 _SMOOTHING = 0.98  # per step: an average over about 50 steps
@@ -30,7 +29,7 @@ _SAVES_LEFT = 3  # the disk must have room for this many more checkpoints, and f
 
 
 class Alerts:
-    """Passes events on and adds a Notice when the user should look at something.
+    """A subscriber that returns a Notice when the user should look at something.
 
     `total_gib` is the memory of the GPU, infinite without one. A run with `patience` stops early
     by itself, so it gets no alert about a plateau.
@@ -53,17 +52,8 @@ class Alerts:
         self._best_validation: tuple[float, int] = (math.inf, 0)
         self._without_gain = 0
 
-    def watch(self, emit: Emit) -> Emit:
-        """Return an `emit` that adds the alerts."""
-
-        def emit_and_look(event: Event) -> None:
-            emit(event)
-            for notice in self._check(event):
-                emit(notice)
-
-        return emit_and_look
-
-    def _check(self, event: Event) -> list[Notice]:
+    def __call__(self, event: Event) -> list[Notice]:
+        """Return the alerts that an event gives reason for."""
         match event:
             case StepDone():
                 found = [self._divergence(event), self._slowness(event), self._full_memory(event)]

@@ -6,7 +6,7 @@ check and no value is read from the GPU for it.
 
 import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -25,8 +25,6 @@ _EXPLOSION = 20.0  # times the median so far; the spikes of a warm-up must not r
 _LOST_LOSSES = 3  # NaN losses in a row; the loop skips single ones
 _LOST_NORMS = 20  # infinite norms in a row; a GradScaler causes a few while it calibrates
 _BLAME = "Training is diverging with these optimizer settings."
-
-Emit = Callable[[Event], None]
 
 
 def find_instability(losses: Sequence[float], grad_norms: Sequence[float]) -> str | None:
@@ -74,7 +72,7 @@ def _start_of(losses: Sequence[float]) -> float:
 
 
 class InstabilityMonitor:
-    """Passes events on and adds one Notice if the first steps diverge.
+    """A subscriber that returns one Notice if the first steps diverge.
 
     `lr` is the run's peak learning rate. `known` holds the metric columns of steps that an earlier
     process logged, so a resumed run is checked as a whole and no notice appears twice.
@@ -89,26 +87,23 @@ class InstabilityMonitor:
         self._good: Path | None = None
         self._is_silent = find_instability(self._losses, self._grad_norms) is not None
 
-    def watch(self, emit: Emit) -> Emit:
-        """Return an `emit` that adds the notice."""
+    def __call__(self, event: Event) -> list[Notice]:
+        """Return the notice at the step that shows it."""
+        if isinstance(event, CheckpointSaved) and event.best and are_stable(self._losses):
+            self._good = self._folder / event.path
+        if isinstance(event, StepDone) and event.step <= FIRST_STEPS and not self._is_silent:
+            return self._judge(event)
+        return []
 
-        def emit_and_judge(event: Event) -> None:
-            emit(event)
-            if isinstance(event, CheckpointSaved) and event.best and are_stable(self._losses):
-                self._good = self._folder / event.path
-            if isinstance(event, StepDone) and event.step <= FIRST_STEPS and not self._is_silent:
-                self._judge(event, emit)
-
-        return emit_and_judge
-
-    def _judge(self, event: StepDone, emit: Emit) -> None:
+    def _judge(self, event: StepDone) -> list[Notice]:
         self._losses.append(event.metrics["train/loss"])
         self._grad_norms.append(event.metrics["train/grad_norm"])
         trouble = find_instability(self._losses, self._grad_norms)
-        if trouble is not None:
-            self._is_silent = True
-            remedy = describe_adamw_restart(self._folder, self._config, self._lr, self._good)
-            emit(Notice("warning", f"{trouble} {_BLAME}", remedy, event.step, offer="rescue"))
+        if trouble is None:
+            return []
+        self._is_silent = True
+        remedy = describe_adamw_restart(self._folder, self._config, self._lr, self._good)
+        return [Notice("warning", f"{trouble} {_BLAME}", remedy, event.step, offer="rescue")]
 
 
 def adamw_restart_config(config: RunConfig, lr: float, checkpoint: Path | None) -> RunConfig:

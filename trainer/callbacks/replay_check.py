@@ -5,7 +5,7 @@ reach the same loss and gradient norm, bit for bit.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from trainer.core.events import Event, Notice, ResumeVerified, StepDone
 
@@ -13,11 +13,9 @@ MOST_STEPS = 20  # chosen by hand: a real difference shows in the first steps
 _COMPARED = ("train/loss", "train/grad_norm")
 _SLIGHT = 1e-4  # relative; chosen by hand, above what another order of summation makes of fp32
 
-Emit = Callable[[Event], None]
-
 
 class ReplayCheck:
-    """Passes events on, and reports the comparison after the last repeated step.
+    """A subscriber that reports the comparison after the last repeated step.
 
     `columns` holds the metrics logged before the resume; `first_step` is the resume's first step.
     """
@@ -33,17 +31,12 @@ class ReplayCheck:
         # shows where to look.
         self._difference, self._differs_from = 0.0, 0
 
-    def watch(self, emit: Emit) -> Emit:
-        """Return an `emit` that also reports the result of the comparison."""
-
-        def emit_and_compare(event: Event) -> None:
-            emit(event)
-            if isinstance(event, StepDone) and event.step in self._known:
-                self._compare(event)
-                if not self._known:  # the last repeated step
-                    self._report(event.step, emit)
-
-        return emit_and_compare
+    def __call__(self, event: Event) -> list[Event]:
+        """Compare a step, and return the result after the last repeated one."""
+        if not isinstance(event, StepDone) or event.step not in self._known:
+            return []
+        self._compare(event)
+        return [] if self._known else self._report(event.step)
 
     def _compare(self, event: StepDone) -> None:
         before = self._known.pop(event.step)
@@ -54,15 +47,14 @@ class ReplayCheck:
                 self._differs_from = event.step
             self._difference = max(self._difference, difference)
 
-    def _report(self, step: int, emit: Emit) -> None:
-        emit(ResumeVerified(step, len(self._compared), self._difference))
+    def _report(self, step: int) -> list[Event]:
+        verified = ResumeVerified(step, len(self._compared), self._difference)
         steps = f"steps {self._compared[0]} to {step}"
         if len(self._compared) == 1:
             steps = f"step {step}"
         if not self._difference:
             text = f"The resume is exact: {steps} gave the same results as before the interruption"
-            emit(Notice("info", f"{text}, bit for bit.", "", step))
-            return
+            return [verified, Notice("info", f"{text}, bit for bit.", "", step)]
         text = (
             f"After the resume, loss or gradient norm of {steps} differ from the logged values by "
             f"up to {self._difference:.1e} (relative), first at step {self._differs_from}."
@@ -72,7 +64,7 @@ class ReplayCheck:
             "changes since the last checkpoint are listed above."
         )
         level = "info" if self._difference < _SLIGHT else "warning"
-        emit(Notice(level, text, remedy, step))
+        return [verified, Notice(level, text, remedy, step)]
 
 
 def _difference(before: float, now: float) -> float:

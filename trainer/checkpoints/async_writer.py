@@ -3,7 +3,6 @@
 import errno
 import shutil
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,10 +20,9 @@ from trainer.checkpoints.checkpoint import (
 )
 from trainer.checkpoints.staging import Staging
 from trainer.core.errors import CheckpointError, MemoryFragmented, TimbreError
-from trainer.core.events import Event, Notice
+from trainer.core.events import Emit, Event, Notice
 from trainer.core.train_state import TrainState
 
-Emit = Callable[[Event], None]
 _FAILURES = (OSError, RuntimeError, SafetensorError, TimbreError)
 """What torch, safetensors and our own code raise on a full or failing disk."""
 

@@ -8,7 +8,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,32 @@ class RunFinished(Event):
     step: int
     reason: str = ""
     remedy: str = ""
+
+
+Emit = Callable[[Event], None]
+"""Reports an event of a run."""
+
+Subscriber = Callable[[Event], Iterable[Event] | None]
+"""Receives each event once and may return further events, which are reported after it."""
+
+
+class Publisher:
+    """An `Emit` that passes each event to every subscriber, in the order of their list.
+
+    Events that subscribers return wait until all of them have received the current one, so all
+    subscribers see all events in the same order.
+    """
+
+    def __init__(self, *subscribers: Subscriber) -> None:
+        self.subscribers = subscribers
+
+    def __call__(self, event: Event) -> None:
+        """Pass an event, and those that follow from it, to every subscriber."""
+        waiting = deque([event])
+        while waiting:
+            current = waiting.popleft()
+            for subscriber in self.subscribers:
+                waiting.extend(subscriber(current) or ())
 
 
 # Events kept in memory while the disk is full: a few megabytes, chosen by hand. The oldest are

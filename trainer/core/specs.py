@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from trainer.core.device import Device
-from trainer.core.events import Event
+from trainer.core.events import Emit
 from trainer.core.types import Batch, Clip, Features
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ class Optimization:
     status: "Callable[[TrainState, Probe], OptimizationStatus]"
     default_on: bool = False
     refuse: Callable[[Device, Any], str | None] | None = None
-    finalize: "Callable[[TrainState, Any, Callable[[Event], None]], None] | None" = None
+    finalize: "Callable[[TrainState, Any, Emit], None] | None" = None
 
 
 @dataclass(frozen=True)

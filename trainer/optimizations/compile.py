@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import time
 import types
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ import torch
 from torch import nn
 
 from trainer.core.device import Device
-from trainer.core.events import Event, Notice, PhaseChanged
+from trainer.core.events import Emit, Notice, PhaseChanged
 from trainer.core.options import option
 from trainer.core.probe import forward_backward
 from trainer.core.specs import Optimization, OptimizationStatus
@@ -138,7 +137,7 @@ def _forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return compute_block(self, *args, **kwargs)
 
 
-def finalize(state: TrainState, options: Options, emit: Callable[[Event], None]) -> None:
+def finalize(state: TrainState, options: Options, emit: Emit) -> None:
     """Compile, measure, and keep the result if it pays; report the numbers either way."""
     programs = _programs(state)
     batches = state.train_batches.micro_batches(state.first_step)

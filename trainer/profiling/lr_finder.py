@@ -21,7 +21,7 @@ import torch
 from trainer.config.cli_flags import config_from_args, refuse_missing_data
 from trainer.config.resolve import find_base_lr, resolve
 from trainer.core.errors import ConfigError, MissingDependency, RunExists
-from trainer.core.events import Event
+from trainer.core.events import Emit
 from trainer.core.run_config import RunConfig
 from trainer.core.train_state import TrainState, World
 from trainer.training.assemble import assemble, check_before_start
@@ -64,7 +64,7 @@ def find_rate(
     *,
     lowest: float | None = None,
     highest: float | None = None,
-    emit: Callable[[Event], None] = lambda event: None,
+    emit: Emit = lambda event: None,
     progress: Progress = lambda done, total: None,
 ) -> RateFinding:
     """Run a range test of `config` from its initial weights, and discard the trained model.

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -19,7 +19,6 @@ from statistics import median
 from trainer.core.events import Event, StepDone
 from trainer.runs.locks import ProcessIdentity, kill_tree
 
-Emit = Callable[[Event], None]
 # How long a process may go without progress before it counts as hung; all chosen by hand. Within a
 # step 60 s or 20 usual steps, whichever is more. Outside of steps 10 minutes, because loading and
 # compiling are single calls that take long.
@@ -99,16 +98,11 @@ class Heartbeat(threading.Thread):
         """Watch another thread instead of the main one."""
         self._watched = thread
 
-    def watch(self, emit: Emit) -> Emit:
-        """Return an `emit` whose events count as progress and provide the length of steps."""
-
-        def emit_and_note(event: Event) -> None:
-            self._num_events += 1
-            if isinstance(event, StepDone) and "perf/s_per_step" in event.metrics:
-                self._seconds.append(event.metrics["perf/s_per_step"])
-            emit(event)
-
-        return emit_and_note
+    def receive(self, event: Event) -> None:
+        """Count an event as progress and note the length of steps."""
+        self._num_events += 1
+        if isinstance(event, StepDone) and "perf/s_per_step" in event.metrics:
+            self._seconds.append(event.metrics["perf/s_per_step"])
 
     def run(self) -> None:
         """Touch the file while the main thread makes progress, until `end` is called."""

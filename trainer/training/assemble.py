@@ -33,13 +33,13 @@ from trainer.config.resolve import (
 from trainer.core.device import Device, describe_cpu, list_devices
 from trainer.core.ema import start_average
 from trainer.core.errors import ConfigError
-from trainer.core.events import Notice, PhaseChanged, RunStarted
+from trainer.core.events import Emit, Notice, PhaseChanged, RunStarted
 from trainer.core.options import build_options, to_values
 from trainer.core.registry import discover
 from trainer.core.run_config import RunConfig, parse_interval
 from trainer.core.specs import Optimization
 from trainer.core.train_state import Cadence, Probe, TrainState, World
-from trainer.data.features.dataset import Dataset, Emit, make_batches, prepare_dataset
+from trainer.data.features.dataset import Dataset, make_batches, prepare_dataset
 from trainer.optimizers._core.param_groups import param_groups
 from trainer.training.distributed import main_first
 

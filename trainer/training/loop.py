@@ -1,13 +1,12 @@
 """The training loop: train() and train_step(), readable without opening another file."""
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from trainer.checkpoints.async_writer import CheckpointWriter
-from trainer.core.events import Event, Notice, ValidationDone
+from trainer.core.events import Emit, Notice, ValidationDone
 from trainer.core.train_state import TrainState
 from trainer.training.distributed import sum_gradients, sum_values
 from trainer.training.evaluate import make_previews, validate
@@ -22,8 +21,6 @@ from trainer.training.optimizer_step import (
     update_weights,
 )
 from trainer.training.triggers import Triggers, record_validation
-
-Emit = Callable[[Event], None]
 
 
 def train(state: TrainState, emit: Emit) -> str:

@@ -1,7 +1,6 @@
 """Turn the metrics of a step into StepDone events, reading device values one step late."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import psutil
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from trainer.callbacks.step_timer import Lap, OptimizerTimer, StepTimer, seconds_by_part
 from trainer.core.device import DeviceUse, read_use_or_none
-from trainer.core.events import Event, StepDone
+from trainer.core.events import Emit, StepDone
 from trainer.core.train_state import TrainState
 from trainer.training.nan_recovery import NanRecovery
 
@@ -38,7 +37,7 @@ class StepMetrics:
     queued, so the device always has work.
     """
 
-    def __init__(self, state: TrainState, emit: Callable[[Event], None]) -> None:
+    def __init__(self, state: TrainState, emit: Emit) -> None:
         self._state = state
         self._emit = emit
         self._nan_recovery = NanRecovery(state, emit)

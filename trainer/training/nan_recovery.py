@@ -5,11 +5,10 @@ learning rate. If that doesn't help, it stops and names the clips.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 from trainer.core.errors import TimbreError
-from trainer.core.events import Event, Notice
+from trainer.core.events import Emit, Notice
 from trainer.core.train_state import TrainState
 from trainer.training.oom_recovery import RestartFromCheckpoint
 
@@ -23,8 +22,6 @@ _LOWER_RATE = 1 / 3  # chosen by hand: about half an order of magnitude
 # this has found no scale at which the gradients are finite. Chosen by hand.
 _SMALLEST_SCALE = 1e-6
 _SHOWN_CLIPS = 8  # names that fit in a notice
-
-Emit = Callable[[Event], None]
 
 
 class LossNotFinite(TimbreError):

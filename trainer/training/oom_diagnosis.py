@@ -6,13 +6,12 @@ micro-batches.
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from trainer.core.device import GpuProcess, list_gpu_processes
-from trainer.core.events import Event, Notice
+from trainer.core.events import Emit, Notice
 from trainer.core.train_state import TrainState
 
 WAITS_S = (5.0, 10.0, 30.0)
@@ -23,8 +22,6 @@ _GIB = 2**30
 _FRAGMENTED_SHARE = 0.15
 _GROWTH_GIB = 0.25
 _SHOWN = 4  # programs named in a notice
-
-Emit = Callable[[Event], None]
 
 
 @dataclass(frozen=True)

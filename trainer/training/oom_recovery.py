@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 
 from trainer.core.errors import MemoryFragmented, TimbreError
-from trainer.core.events import Event, Notice, RunAdapted
+from trainer.core.events import Emit, Notice, RunAdapted
 from trainer.core.options import build_options
 from trainer.core.probe import probe
 from trainer.core.registry import find
@@ -23,7 +23,6 @@ from trainer.core.train_state import Precision, Probe, TrainState
 from trainer.training.oom_diagnosis import OomDiagnosis, OtherProcesses, diagnose_oom
 from trainer.training.optimizer_step import PartialUpdate, is_out_of_memory
 
-Emit = Callable[[Event], None]
 Result = TypeVar("Result")
 
 

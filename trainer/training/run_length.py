@@ -7,7 +7,7 @@ steps continue at the rate where the curve ends.
 
 from collections.abc import Callable
 
-from trainer.core.events import Event, PlanChanged
+from trainer.core.events import Emit, PlanChanged
 from trainer.core.train_state import TrainState
 from trainer.runs.control import pop_step_request
 from trainer.training.distributed import share_number
@@ -15,8 +15,6 @@ from trainer.training.distributed import share_number
 MIN_RATE_SHARE = 0.05
 """Rate of added steps, relative to the peak, if the schedule ended at zero (chosen by hand)."""
 _SAMPLES = 200  # enough points to find the peak of any schedule without evaluating every step
-
-Emit = Callable[[Event], None]
 
 
 def apply_step_request(state: TrainState, step: int, emit: Emit) -> int | None:

@@ -1,10 +1,10 @@
 """Decide what is due after a step (validate, preview, save, stop), the same on every rank."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from trainer.core.events import Event
+from trainer.core.events import Emit
 from trainer.core.train_state import Cadence, TrainState
 from trainer.training.distributed import agree, share_number
 from trainer.training.run_length import apply_step_request
@@ -15,7 +15,7 @@ ACTIONS = ("validate", "preview", "save", "stop", "plan")
 class Triggers:
     """Decides what is due from the configured intervals and the requests in `control/`."""
 
-    def __init__(self, state: TrainState, emit: Callable[[Event], None]) -> None:
+    def __init__(self, state: TrainState, emit: Emit) -> None:
         self._state = state
         self._emit = emit
         self._cadences = {

@@ -1,12 +1,10 @@
 """Write the events of a training process to the run's log, even while the disk is full."""
 
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 
 from trainer.checkpoints.checkpoint import prune
 from trainer.core.events import Event, Notice, PhaseChanged, StepDone
-from trainer.core.train_state import World
 from trainer.runs.run import Run
 
 _LOG = logging.getLogger("timbre")
@@ -14,31 +12,25 @@ _FREQUENT = (StepDone, PhaseChanged)  # too many for log.txt; events.jsonl has t
 
 
 class EventWriter:
-    """Writes the events of the main process to the run's log and passes them to a listener.
+    """A subscriber that writes the events of the main process to the run's log.
 
     While the disk is full, events wait in memory and training continues. The first time this
     happens, all checkpoints but the latest and the best are deleted to free space.
     """
 
-    def __init__(self, run: Run, world: World, listen: Callable[[Event], None] | None) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
-        self._is_silent = not world.is_main
-        self._listen = listen
         self._has_pruned = False
         self._most_waiting = 0
 
-    def __call__(self, event: Event) -> None:
-        """Log one event and pass it to the listener."""
-        if self._is_silent:
-            return
+    def __call__(self, event: Event) -> list[Event]:
+        """Log one event; return a notice once a full disk has space again."""
         self._run.events.append(event)
         if not isinstance(event, _FREQUENT):
             _LOG.info("%s", event)
-        if self._listen is not None:
-            self._listen(event)
-        self._handle_full_disk()
+        return self._handle_full_disk()
 
-    def _handle_full_disk(self) -> None:
+    def _handle_full_disk(self) -> list[Event]:
         events = self._run.events
         if events.num_waiting:
             if not self._has_pruned:
@@ -51,4 +43,5 @@ class EventWriter:
             text = f"The disk was full: {self._most_waiting} events waited in memory.{lost}"
             self._most_waiting = 0
             remedy = f"Training continued. Free space on the disk that holds {self._run.folder}."
-            self(Notice("warning", text, remedy))
+            return [Notice("warning", text, remedy)]
+        return []

@@ -3,21 +3,16 @@
 import faulthandler
 import gc
 import logging
-import math
 import os
 import signal
 import sys
-from collections.abc import Callable
 from types import FrameType
 from typing import IO
 
 import psutil
 
-from trainer.callbacks.alerts import Alerts
-from trainer.callbacks.instability import FIRST_STEPS, InstabilityMonitor
-from trainer.callbacks.replay_check import ReplayCheck
 from trainer.core.errors import StopRequested, TimbreError
-from trainer.core.events import Event, RunFinished
+from trainer.core.events import Publisher, RunFinished, Subscriber
 from trainer.core.train_state import TrainState, World
 from trainer.runs.heartbeat import Heartbeat, end_orphans
 from trainer.runs.locks import ProcessIdentity
@@ -42,7 +37,7 @@ from trainer.training.loop import train
 from trainer.training.oom_recovery import OomGuard, RestartFromCheckpoint, restore_adaptation
 from trainer.training.preflight import check_resources
 from trainer.training.run_length import restore_run_length
-from trainer.worker.event_writer import EventWriter
+from trainer.worker.subscribers import process_subscribers, training_subscribers
 from trainer.worker.supervisor import die_with_parent
 
 _LOG = logging.getLogger("timbre")
@@ -52,7 +47,7 @@ _LOST_PEERS = ("DistBackendError", "DistNetworkError", "DistStoreError")
 _PEER_WORDS = ("Connection closed by peer", "Connection reset by peer", "NCCL error")
 
 
-def continue_run(run: Run, listen: Callable[[Event], None] | None = None) -> int:
+def continue_run(run: Run, listen: Subscriber | None = None) -> int:
     """Start or continue a run in this process and return an exit code of
     `trainer.runs.restart_policy`.
 
@@ -71,8 +66,7 @@ def continue_run(run: Run, listen: Callable[[Event], None] | None = None) -> int
         if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
             pop_ending(run.folder)  # left over from an earlier process
     heartbeat = set_up_process(run, world)
-    # Every event counts as a sign of life, so the heartbeat sees all of them.
-    emit = heartbeat.watch(EventWriter(run, world, listen))
+    emit = Publisher(*process_subscribers(run, world, heartbeat, listen))
     known: MetricStore | None = run.series()
     try:
         while (ending := _train_and_report(run, world, emit, known)) is None:
@@ -95,7 +89,7 @@ def _code_of(ending: Ending, run: Run, world: World) -> int:
 
 
 def _train_and_report(
-    run: Run, world: World, emit: Callable[[Event], None], known: MetricStore | None
+    run: Run, world: World, emit: Publisher, known: MetricStore | None
 ) -> Ending | None:
     """Train a run to its end; return how it ended, or None to restart from its last checkpoint.
 
@@ -109,8 +103,8 @@ def _train_and_report(
         check_resources(state)
         emit(describe_start(state, OomGuard(state, emit).probe_largest()))
         columns = known.steps.columns if known is not None else {}
-        watched = ReplayCheck(columns, state.first_step).watch(_watched(run, state, emit))
-        outcome = train(state, watched)
+        watching = training_subscribers(state, run.series().steps.columns, columns)
+        outcome = train(state, Publisher(*emit.subscribers, *watching))
     except StopRequested as error:
         run.answer("stop")
         emit(RunFinished("stopped", _step_of(run), str(error), "Press Resume to continue."))
@@ -140,20 +134,6 @@ def _train_and_report(
     run.answer("stop")
     emit(RunFinished(outcome, _step_of(run)))
     return Ending(STOPPED if outcome == "stopped" else FINISHED, is_common=True)
-
-
-def _watched(run: Run, state: TrainState, emit: Callable[[Event], None]) -> Callable[[Event], None]:
-    """Let alerts watch the whole run and the instability check its first steps."""
-    if not state.world.is_main:
-        return emit
-    # Without a GPU there is no fixed amount of memory to warn about.
-    total_gib = state.machine.memory_gib if state.device.type == "cuda" else math.inf
-    patience = state.config.training.patience
-    emit = Alerts(run.folder, total_gib=total_gib, patience=patience).watch(emit)
-    if state.first_step > FIRST_STEPS:
-        return emit
-    known = run.series().steps.columns
-    return InstabilityMonitor(run.folder, state.config, state.base_lr, known).watch(emit)
 
 
 def explain_failure(error: Exception) -> tuple[str, str, int]:

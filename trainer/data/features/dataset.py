@@ -10,7 +10,7 @@ from typing import Any
 
 from trainer.core.atomic_io import write_atomic
 from trainer.core.errors import DataError, StopRequested
-from trainer.core.events import Event, Notice, PhaseChanged
+from trainer.core.events import Emit, Notice, PhaseChanged
 from trainer.core.options import describe, to_values
 from trainer.core.run_config import RunConfig
 from trainer.core.specs import Corpus, ModelFamily
@@ -26,7 +26,6 @@ from trainer.data.lists.manifest import read_manifest
 # Bytes. Smaller files of a base checkpoint are vocabularies and settings, which a survey depends
 # on; larger ones are weights, which it does not, and hashing gigabytes would delay every start.
 _SMALL_FILE = 10 * 2**20
-Emit = Callable[[Event], None]
 
 
 @dataclass(frozen=True)
