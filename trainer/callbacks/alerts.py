@@ -13,6 +13,7 @@ from statistics import median
 
 from trainer.core.device import free_disk_gib
 from trainer.core.events import CheckpointSaved, Event, Notice, StepDone, ValidationDone
+from trainer.core.metrics import MEMORY_PEAK_GIB, S_PER_STEP, TRAIN_LOSS, VAL_LOSS
 
 _GIB = 2**30
 # All thresholds below are chosen by hand: late enough that a healthy run is left alone.
@@ -67,7 +68,7 @@ class Alerts:
 
     def _divergence(self, event: StepDone) -> Notice | None:
         loss = self._loss
-        loss.add(event.step, event.metrics["train/loss"])
+        loss.add(event.step, event.metrics[TRAIN_LOSS])
         text = (
             f"The smoothed loss has been far above its best for {_LONG} steps: {loss.value:.4g} "
             f"now, {loss.best:.4g} at step {loss.best_step}."
@@ -76,7 +77,7 @@ class Alerts:
         return self._once("divergence", loss.steps_far >= _LONG, "warning", text, remedy, event)
 
     def _slowness(self, event: StepDone) -> Notice | None:
-        self._seconds.append(event.metrics["perf/s_per_step"])
+        self._seconds.append(event.metrics[S_PER_STEP])
         # Once per full window: a median at every step would only cost time.
         if len(self._seconds) < _WINDOW or event.step % _WINDOW:
             return None
@@ -88,7 +89,7 @@ class Alerts:
         return self._once("slow", now_s > _SLOW * self._usual_s, "warning", text, remedy, event)
 
     def _full_memory(self, event: StepDone) -> Notice | None:
-        peak_gib = event.metrics.get("perf/memory_peak_gib", 0.0)
+        peak_gib = event.metrics.get(MEMORY_PEAK_GIB, 0.0)
         text = f"Peak GPU memory is {peak_gib:.1f} of {self._total_gib:.1f} GiB."
         remedy = (
             "A longer batch may not fit: halve the batch size and double the gradient "
@@ -98,7 +99,7 @@ class Alerts:
         return self._once("memory", is_full, "warning", text, remedy, event)
 
     def _plateau(self, event: ValidationDone) -> Notice | None:
-        loss = event.metrics["val/loss"]
+        loss = event.metrics[VAL_LOSS]
         is_better = loss < self._best_validation[0]
         self._without_gain = 0 if is_better else self._without_gain + 1
         if is_better:

@@ -14,6 +14,7 @@ from typing import Any
 
 from trainer.config.resolve import find_base_lr, resolve
 from trainer.core.events import CheckpointSaved, Event, Notice, StepDone
+from trainer.core.metrics import GRAD_NORM, TRAIN_LOSS
 from trainer.core.run_config import Choice, RunConfig
 
 # All thresholds are chosen by hand. AdamW at its usual learning rate stays far inside all of them.
@@ -82,8 +83,8 @@ class InstabilityMonitor:
         self, folder: Path, config: RunConfig, lr: float, known: Mapping[str, Sequence[float]]
     ) -> None:
         self._folder, self._config, self._lr = folder, config, lr
-        self._losses = list(known.get("train/loss", ()))[:FIRST_STEPS]
-        self._grad_norms = list(known.get("train/grad_norm", ()))[:FIRST_STEPS]
+        self._losses = list(known.get(TRAIN_LOSS, ()))[:FIRST_STEPS]
+        self._grad_norms = list(known.get(GRAD_NORM, ()))[:FIRST_STEPS]
         self._good: Path | None = None
         self._is_silent = find_instability(self._losses, self._grad_norms) is not None
 
@@ -96,8 +97,8 @@ class InstabilityMonitor:
         return []
 
     def _judge(self, event: StepDone) -> list[Notice]:
-        self._losses.append(event.metrics["train/loss"])
-        self._grad_norms.append(event.metrics["train/grad_norm"])
+        self._losses.append(event.metrics[TRAIN_LOSS])
+        self._grad_norms.append(event.metrics[GRAD_NORM])
         trouble = find_instability(self._losses, self._grad_norms)
         if trouble is None:
             return []

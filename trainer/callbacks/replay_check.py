@@ -8,9 +8,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from trainer.core.events import Event, Notice, ResumeVerified, StepDone
+from trainer.core.metrics import GRAD_NORM, TRAIN_LOSS
 
 MOST_STEPS = 20  # chosen by hand: a real difference shows in the first steps
-_COMPARED = ("train/loss", "train/grad_norm")
+_COMPARED = (TRAIN_LOSS, GRAD_NORM)
 _SLIGHT = 1e-4  # relative; chosen by hand, above what another order of summation makes of fp32
 
 

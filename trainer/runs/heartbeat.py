@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from trainer.core.events import Event, StepDone
+from trainer.core.metrics import S_PER_STEP
 from trainer.runs.locks import ProcessIdentity, kill_tree
 
 # How long a process may go without progress before it counts as hung; all chosen by hand. Within a
@@ -101,8 +102,8 @@ class Heartbeat(threading.Thread):
     def receive(self, event: Event) -> None:
         """Count an event as progress and note the length of steps."""
         self._num_events += 1
-        if isinstance(event, StepDone) and "perf/s_per_step" in event.metrics:
-            self._seconds.append(event.metrics["perf/s_per_step"])
+        if isinstance(event, StepDone) and S_PER_STEP in event.metrics:
+            self._seconds.append(event.metrics[S_PER_STEP])
 
     def run(self) -> None:
         """Touch the file while the main thread makes progress, until `end` is called."""

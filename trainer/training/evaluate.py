@@ -8,6 +8,7 @@ from torch import Tensor
 
 from trainer.core.errors import CheckpointError, DataError
 from trainer.core.events import Event, Notice, PreviewMade
+from trainer.core.metrics import VAL_LOSS, val_measure, val_part
 from trainer.core.train_state import TrainState, evaluation_weights
 from trainer.data.audio.audio_io import write_wav
 from trainer.training.distributed import sum_values
@@ -37,16 +38,16 @@ def validate(state: TrainState) -> dict[str, float]:
             batch = host_batch.to(state.device)
             with state.precision.autocast(state.device):
                 parts, measures = state.family.validate(state.model, batch)
-            named = {"val/loss": torch.stack(list(parts.values())).sum()}
-            named |= {f"val/loss/{name}": value for name, value in parts.items()}
-            named |= {f"val/{name}": value for name, value in measures.items()}
+            named = {VAL_LOSS: torch.stack(list(parts.values())).sum()}
+            named |= {val_part(name): value for name, value in parts.items()}
+            named |= {val_measure(name): value for name, value in measures.items()}
             for name, value in named.items():
                 # On the device: reading a number here would make the host wait for every batch.
                 sums[name] = sums.get(name, torch.zeros((), device=state.device)) + value.float()
         checks = state.family.checks if state.world.is_main else None
         found = checks(state.model, state.corpus.facts) if checks else {}
     means = {name: float(value) for name, value in sum_values(sums, state.world).items()}
-    return means | {f"val/{name}": value for name, value in found.items()}
+    return means | {val_measure(name): value for name, value in found.items()}
 
 
 def make_previews(state: TrainState, step: int) -> Iterator[Event]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from trainer.callbacks.step_timer import Lap, OptimizerTimer, StepTimer, seconds_by_part
+from trainer.core import metrics as names
 from trainer.core.device import DeviceUse, read_use_or_none
 from trainer.core.events import Emit, StepDone
 from trainer.core.train_state import TrainState
@@ -15,7 +16,7 @@ from trainer.training.nan_recovery import NanRecovery
 
 _GIB = 1024**3
 _DEVICE_INTERVAL_S = 2.0  # chosen by hand: a chart needs no more, and a driver query takes a moment
-_PARTS = {"data": "perf/data_wait_s", "forward": "perf/forward_s", "backward": "perf/backward_s"}
+_PARTS = {"data": names.DATA_WAIT_S, "forward": names.FORWARD_S, "backward": names.BACKWARD_S}
 """Metrics for the parts of a step. The optimizer's time comes from its hooks."""
 
 
@@ -95,23 +96,22 @@ class StepMetrics:
         state = self._state
         waited_s = state.train_batches.waited_s
         facts = {
-            "train/lr": self._learning_rate(),
-            "train/epoch": step / state.train_batches.steps_per_epoch,
-            "perf/data_wait_s": waited_s - self._waited_s,
-            "perf/host_memory_gib": self._process.memory_info().rss / _GIB,
-            "perf/audio_s": state.train_batches.audio_s_of_step(step),
+            names.LR: self._learning_rate(),
+            names.EPOCH: step / state.train_batches.steps_per_epoch,
+            names.DATA_WAIT_S: waited_s - self._waited_s,
+            names.HOST_MEMORY_GIB: self._process.memory_info().rss / _GIB,
         }
         self._waited_s = waited_s
         if state.optimizer_spec.effective_lr is not None:
-            facts["train/lr_scheduled"] = float(state.optimizer.param_groups[0]["lr"])
+            facts[names.LR_SCHEDULED] = float(state.optimizer.param_groups[0]["lr"])
         facts |= self._device_metrics()
         # The allocator's own counters: reading them needs no synchronization.
         if state.device.type == "cuda":
-            facts["perf/memory_gib"] = torch.cuda.memory_allocated(state.device) / _GIB
-            facts["perf/memory_reserved_gib"] = torch.cuda.memory_reserved(state.device) / _GIB
-            facts["perf/memory_peak_gib"] = torch.cuda.max_memory_allocated(state.device) / _GIB
+            facts[names.MEMORY_GIB] = torch.cuda.memory_allocated(state.device) / _GIB
+            facts[names.MEMORY_RESERVED_GIB] = torch.cuda.memory_reserved(state.device) / _GIB
+            facts[names.MEMORY_PEAK_GIB] = torch.cuda.max_memory_allocated(state.device) / _GIB
         else:
-            facts["perf/memory_gib"] = facts["perf/host_memory_gib"]
+            facts[names.MEMORY_GIB] = facts[names.HOST_MEMORY_GIB]
         return facts
 
     def _device_metrics(self) -> dict[str, float]:
@@ -122,8 +122,8 @@ class StepMetrics:
         self._device_read_at = now
         use = read_use_or_none(self._state.machine) or DeviceUse(0.0, 0.0)
         told = {
-            "perf/utilisation_percent": use.utilisation_percent,
-            "perf/temperature_c": use.temperature_c,
+            names.UTILISATION_PERCENT: use.utilisation_percent,
+            names.TEMPERATURE_C: use.temperature_c,
         }
         return {name: value for name, value in told.items() if value is not None}
 
@@ -146,19 +146,20 @@ class StepMetrics:
         values = dict(zip(pending.names, pending.values.tolist(), strict=True))
         grad_norm = values.pop("grad_norm")
         loss = sum(values.values())
-        metrics = {"train/loss": loss, "train/grad_norm": grad_norm, "perf/s_per_step": seconds}
-        metrics |= {f"train/loss/{name}": value for name, value in values.items()}
+        metrics = {names.TRAIN_LOSS: loss, names.GRAD_NORM: grad_norm, names.S_PER_STEP: seconds}
+        metrics |= {names.train_part(name): value for name, value in values.items()}
         metrics |= pending.facts
         if self._state.device.type == "cpu":
             cpu_now = time.process_time()
-            metrics["perf/cpu_s_per_step"] = cpu_now - self._cpu_last
+            metrics[names.CPU_S_PER_STEP] = cpu_now - self._cpu_last
             self._cpu_last = cpu_now
         parts = seconds_by_part(pending.parts)
         metrics |= {name: parts[part] for part, name in _PARTS.items() if part in parts}
         if pending.lap is not None:
-            metrics["perf/optimizer_s"] = pending.lap.seconds()
+            metrics[names.OPTIMIZER_S] = pending.lap.seconds()
         # Two reads may share one clock tick; 1e-9 only prevents a division by zero.
-        metrics["perf/audio_s_per_s"] = metrics.pop("perf/audio_s") / max(seconds, 1e-9)
+        audio_s = self._state.train_batches.audio_s_of_step(pending.step)
+        metrics[names.AUDIO_S_PER_S] = audio_s / max(seconds, 1e-9)
         # A NaN loss (the only value unequal to itself) is always logged.
         if pending.step % self._state.config.training.log_every == 0 or loss != loss:
             self._emit(StepDone(pending.step, metrics))

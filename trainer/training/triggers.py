@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainer.core.events import Emit
+from trainer.core.metrics import VAL_LOSS
 from trainer.core.train_state import Cadence, TrainState
 from trainer.training.distributed import agree, share_number
 from trainer.training.run_length import apply_step_request
@@ -79,10 +80,10 @@ def record_validation(state: TrainState, step: int, metrics: dict[str, float]) -
     """Store a validation in the run's progress and return whether it is the best so far."""
     progress: dict[str, Any] = state.progress
     progress["validation"] = metrics | {"step": step}
-    is_best = metrics["val/loss"] < progress.get("best_loss", float("inf"))
+    is_best = metrics[VAL_LOSS] < progress.get("best_loss", float("inf"))
     progress["since_best"] = 0 if is_best else progress.get("since_best", 0) + 1
     if is_best:
-        progress["best_loss"] = metrics["val/loss"]
+        progress["best_loss"] = metrics[VAL_LOSS]
     return is_best
 
 
