@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from trainer.checkpoints.async_writer import CheckpointWriter
 from trainer.checkpoints.checkpoint import take_snapshot, write_snapshot
 from trainer.checkpoints.staging import Staging
+from trainer.config.schedules import SCHEDULES, ConstantOptions
 from trainer.core.device import Device
 from trainer.core.events import CheckpointSaved, Event
 from trainer.core.options import build_options
@@ -106,7 +107,10 @@ def make_setup(folder: Path, mib: float, rows: int) -> TrainState:
         optimizer=spec.build(param_groups(model, 0.01), options, device),
         optimizer_spec=spec,
         base_lr=1e-4,
-        lr_factor=lambda step: 1.0,
+        optimizer_options=options,
+        schedule=SCHEDULES["constant"],
+        schedule_options=ConstantOptions(),
+        planned_steps=1,
         train_batches=Batches(rows),
         val_batches=None,
         first_step=1,

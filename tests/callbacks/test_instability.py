@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.helpers.toy import make_setup
+from tests.helpers.toy import make_setup, set_lr_factor
 from trainer.callbacks.instability import (
     FIRST_STEPS,
     InstabilityMonitor,
@@ -146,7 +146,8 @@ def test_the_best_checkpoint_of_ruined_weights_is_no_good_one() -> None:
 
 def test_a_rate_that_is_far_too_high_is_told_while_it_trains(tmp_path: Path) -> None:
     state = make_setup(tmp_path, steps=20)
-    state.base_lr, state.lr_factor = 30.0, lambda step: 1.0
+    state.base_lr = 30.0
+    set_lr_factor(state, lambda step: 1.0)
     events: list[Event] = []
 
     train(

@@ -20,7 +20,7 @@ from trainer.checkpoints.checkpoint import (
     verify_checkpoint,
 )
 from trainer.core.errors import CheckpointError
-from trainer.core.train_state import evaluation_weights
+from trainer.state.weights import evaluation_weights
 from trainer.training.loop import train_step
 
 

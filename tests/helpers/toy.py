@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from trainer.core.device import Device
-from trainer.core.ema import start_average
 from trainer.core.options import build_options
 from trainer.core.registry import discover, find
 from trainer.core.run_config import Choice, RunConfig, TrainingConfig
-from trainer.core.specs import Corpus, ModelFamily, OptimizerSpec, Speech
+from trainer.core.specs import Corpus, ModelFamily, OptimizerSpec, Schedule, Speech
 from trainer.core.train_state import Cadence, TrainState
 from trainer.core.types import Batch
 from trainer.optimizers._core.param_groups import param_groups
+from trainer.state.ema import start_average
 
 _OPTIONAL = {"adamw_8bit": "bitsandbytes"}
 OPTIMIZERS = [
@@ -123,6 +124,15 @@ TOY = ModelFamily(
 )
 
 
+def set_lr_factor(state: TrainState, factor: Callable[[int], float]) -> None:
+    """Let the learning rate follow a function of the step."""
+    state.schedule = _schedule(factor)
+
+
+def _schedule(factor: Callable[[int], float]) -> Schedule:
+    return Schedule("toy", "Toy", "", object, lambda step, total_steps, options: factor(step))
+
+
 def make_setup(
     folder: Path,
     *,
@@ -141,7 +151,8 @@ def make_setup(
     )
     spec = find("trainer.optimizers", OptimizerSpec, optimizer)
     base_lr = 1.0 if spec.default_lr == 1.0 else 1e-2
-    options = build_options(spec.options, {"lr": base_lr}, optimizer)
+    decay = {"weight_decay": 0.01} if hasattr(spec.options, "weight_decay") else {}
+    options = build_options(spec.options, {"lr": base_lr} | decay, optimizer)
     device = torch.device("cpu")
     return TrainState(
         config=config,
@@ -154,7 +165,10 @@ def make_setup(
         optimizer=spec.build(param_groups(model, 0.01), options, device),
         optimizer_spec=spec,
         base_lr=base_lr,
-        lr_factor=lambda step: 1.0 - step / (2 * steps),
+        optimizer_options=options,
+        schedule=_schedule(lambda step: 1.0 - step / (2 * steps)),
+        schedule_options=None,
+        planned_steps=steps,
         train_batches=ToyBatches(num_micro_steps),
         val_batches=ToyBatches(2),
         first_step=1,

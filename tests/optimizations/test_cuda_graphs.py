@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from tests.helpers.toy import make_setup
 from trainer.core.events import Event, Notice
-from trainer.core.probe import probe
 from trainer.core.run_config import TrainingConfig
 from trainer.core.train_state import TrainState
 from trainer.core.types import Batch
@@ -18,6 +17,7 @@ from trainer.models._layers.gpt2 import Gpt2Trunk
 from trainer.optimizations import compile as box
 from trainer.optimizations._core import compiled_block, cuda_graphs
 from trainer.optimizations.compile import OPTIMIZATION, Options
+from trainer.state.probe import probe
 from trainer.training.loop import train_step
 
 pytestmark = [

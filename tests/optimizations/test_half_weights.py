@@ -14,18 +14,19 @@ from torch.utils._pytree import tree_leaves
 
 from tests.helpers.toy import OPTIMIZERS, make_setup
 from trainer.checkpoints.checkpoint import restore_checkpoint, save_checkpoint
-from trainer.core.ema import start_average
 from trainer.core.errors import ConfigError
 from trainer.core.events import RunAdapted
 from trainer.core.options import build_options
-from trainer.core.probe import probe
 from trainer.core.registry import discover
 from trainer.core.run_config import RunConfig
 from trainer.core.specs import Optimization, OptimizationStatus, OptimizerSpec
-from trainer.core.train_state import TrainState, evaluation_weights
+from trainer.core.train_state import TrainState
 from trainer.optimizations._core import half_weights
 from trainer.optimizations._core.half_weights import stochastic_round_
-from trainer.optimizers._core.param_groups import param_groups
+from trainer.optimizers._core.build import rebuild_optimizer
+from trainer.state.ema import start_average
+from trainer.state.probe import probe
+from trainer.state.weights import evaluation_weights, fp32_weights
 from trainer.training.evaluate import validate
 from trainer.training.loop import train_step
 from trainer.training.oom_recovery import restore_adaptation
@@ -43,10 +44,7 @@ def _make(folder: Path, *boxes: tuple[str, dict[str, Any]], **values: Any) -> Tr
     """Return a toy run with boxes applied in this order, its optimizer made as `assemble` does."""
     chosen: dict[str, Any] = {"clip_norm": None, **values}
     train_state = make_setup(folder, **chosen)
-    spec, name = train_state.optimizer_spec, train_state.config.optimizer.name
-    options = build_options(spec.options, {"lr": train_state.base_lr}, name)
-    train_state.build_optimizer = lambda model: spec.build(param_groups(model, 0.01), options, CPU)
-    train_state.optimizer = train_state.build_optimizer(train_state.model)
+    train_state.optimizer = rebuild_optimizer(train_state)
     for box, chosen in boxes:
         CATALOG[box].apply(train_state, build_options(CATALOG[box].options, chosen, box))
     return train_state
@@ -61,7 +59,7 @@ def _train(train_state: TrainState, steps: range) -> list[float]:
 
 
 def _exact(train_state: TrainState) -> dict[str, Tensor]:
-    with train_state.fp32_weights():
+    with fp32_weights(train_state):
         return {name: value.clone() for name, value in train_state.model.state_dict().items()}
 
 
@@ -185,7 +183,7 @@ def test_weights_are_rounded_as_before_when_memory_runs_out_on_the_way_to_fp32(
 
     with monkeypatch.context() as patched, pytest.raises(torch.OutOfMemoryError):
         patched.setattr(Tensor, "float", widen)
-        with train_state.fp32_weights():
+        with fp32_weights(train_state):
             pass
 
     after = train_state.model.state_dict()
@@ -279,7 +277,6 @@ def test_gradients_of_micro_steps_are_added_up_in_fp32(tmp_path: Path) -> None:
     config["training"] |= {"accumulate": 2, "steps": 9}
     train_state = make_setup(tmp_path)
     train_state.config = RunConfig.from_json(config)
-    train_state.build_optimizer = lambda model: torch.optim.AdamW(model.parameters())
 
     CATALOG["bf16_weights"].apply(
         train_state, build_options(CATALOG["bf16_weights"].options, {}, "")

@@ -13,14 +13,11 @@ from torch import Tensor, nn
 from tests.helpers.toy import ToyModel, make_setup
 from trainer.checkpoints.checkpoint import newest_checkpoint, restore_checkpoint, save_checkpoint
 from trainer.core.errors import ConfigError
-from trainer.core.options import build_options
-from trainer.core.probe import probe
-from trainer.core.registry import find
-from trainer.core.specs import OptimizerSpec
-from trainer.core.train_state import TrainState, evaluation_weights
+from trainer.core.train_state import TrainState
 from trainer.models._layers.gpt2 import Gpt2Trunk
-from trainer.optimizations.lora import OPTIMIZATION, Options, apply, merged
-from trainer.optimizers._core.param_groups import param_groups
+from trainer.optimizations.lora import OPTIMIZATION, Options, apply
+from trainer.state.probe import probe
+from trainer.state.weights import evaluation_weights, merged_lora
 from trainer.training.evaluate import validate
 from trainer.training.loop import train, train_step
 
@@ -30,13 +27,6 @@ STEPS = 12
 def _setup(folder: Path, *, optimizer: str = "adamw", **training: Any) -> TrainState:
     """Return a toy TrainState whose inner layer has adapters."""
     train_state = make_setup(folder, optimizer=optimizer, steps=STEPS, **training)
-    spec = find("trainer.optimizers", OptimizerSpec, optimizer)
-    options = build_options(spec.options, {"lr": train_state.base_lr}, optimizer)
-
-    def build(model: nn.Module) -> torch.optim.Optimizer:
-        return spec.build(param_groups(model, 0.01), options, train_state.device)
-
-    train_state.build_optimizer = build
     apply(train_state, Options(rank=2, alpha=4.0))
     return train_state
 
@@ -169,7 +159,6 @@ def test_transposed_weights_are_put_together_as_they_are_stored(tmp_path: Path) 
     torch.manual_seed(0)
     trunk = Gpt2Trunk(2, 16, 2, dropout=0.0)
     train_state.model = trunk
-    train_state.build_optimizer = lambda model: torch.optim.SGD(param_groups(model, 0.0), lr=0.1)
     train_state.family = replace(train_state.family, blocks=lambda model: list(trunk.h))
     apply(train_state, Options(rank=3))
     with torch.no_grad():
@@ -179,7 +168,7 @@ def test_transposed_weights_are_put_together_as_they_are_stored(tmp_path: Path) 
     hidden = torch.randn(2, 5, 16)
 
     apart = trunk(hidden)
-    with merged(trunk):
+    with merged_lora(train_state):
         together = trunk(hidden)
 
     torch.testing.assert_close(together, apart, rtol=1e-5, atol=1e-5)
@@ -207,7 +196,6 @@ def test_a_model_without_such_layers_is_refused_in_a_sentence(tmp_path: Path) ->
 def test_embeddings_are_trained_if_asked(tmp_path: Path) -> None:
     train_state = make_setup(tmp_path)
     train_state.model.add_module("words", nn.Embedding(5, 3))
-    train_state.build_optimizer = lambda model: torch.optim.SGD(param_groups(model, 0.0), lr=0.1)
 
     apply(train_state, Options(train_embeddings=True))
 

@@ -15,7 +15,6 @@ from tests.helpers.toy import TOY, make_setup
 from trainer.core.device import Device
 from trainer.core.errors import ConfigError
 from trainer.core.options import build_options
-from trainer.core.probe import probe
 from trainer.core.registry import discover
 from trainer.core.run_config import RunConfig, TrainingConfig
 from trainer.core.specs import Optimization, OptimizationStatus
@@ -23,6 +22,7 @@ from trainer.core.train_state import STAGES, Precision, TrainState
 from trainer.core.types import Batch
 from trainer.models._layers.attention import SelfAttention
 from trainer.optimizations._core import compiled_block
+from trainer.state.probe import probe
 from trainer.training.assemble import check_before_start
 from trainer.training.loop import train_step
 
@@ -82,18 +82,13 @@ def _losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
     return {"error": (model(batch["x"]) - batch["x"].flip(1)).square().mean()}
 
 
-def _build_adamw(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW([value for value in model.parameters() if value.requires_grad])
-
-
 def _make_train_state(folder: Path, machine: Device = CPU) -> TrainState:
     train_state = make_setup(folder)
     torch.manual_seed(0)
     train_state.machine = machine
     train_state.model = nn.Sequential(_Block(), _Block(), _Block())
     train_state.family = replace(TOY, losses=_losses, blocks=lambda model: list(model.children()))
-    train_state.build_optimizer = _build_adamw
-    train_state.optimizer = _build_adamw(train_state.model)
+    train_state.optimizer = torch.optim.AdamW(train_state.model.parameters())
     train_state.train_batches = _Batches()  # type: ignore[assignment]
     return train_state
 
@@ -156,7 +151,7 @@ def _allow_kernels_of_any_order(train_state: TrainState) -> None:
 
 
 def _update_halves_as_they_are(train_state: TrainState) -> None:
-    train_state.optimizer = _build_adamw(train_state.model)
+    train_state.optimizer = torch.optim.AdamW(train_state.model.parameters())
 
 
 BREAKERS: dict[str, Callable[[TrainState], None]] = {

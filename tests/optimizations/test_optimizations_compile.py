@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from tests.helpers.toy import make_setup
 from trainer.core.device import Device
 from trainer.core.events import Event, Notice, PhaseChanged
-from trainer.core.probe import probe
 from trainer.core.specs import OptimizationStatus
 from trainer.core.train_state import TrainState
 from trainer.core.types import Batch
@@ -28,6 +27,7 @@ from trainer.optimizations.compile import (
     compile_cannot_pay,
     finalize,
 )
+from trainer.state.probe import probe
 from trainer.training.loop import train_step
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")

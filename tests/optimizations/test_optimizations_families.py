@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch._dynamo.backends.debugging import aot_eager
 
 from tests.helpers.toy import make_setup
 from tests.parity.tiny_fastspeech2 import tiny_batch, tiny_network
 from trainer.core.options import build_options
-from trainer.core.probe import probe
 from trainer.core.registry import discover
 from trainer.core.specs import Optimization, OptimizationStatus
 from trainer.core.train_state import TrainState
@@ -26,6 +24,7 @@ from trainer.models.xtts.network.gpt import XttsGpt
 from trainer.models.xtts.network.sizes import TINY
 from trainer.models.xtts.training.batches import counts, make_collate
 from trainer.optimizations._core import compiled_block
+from trainer.state.probe import probe
 from trainer.training.loop import train_step
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
@@ -204,11 +203,6 @@ def test_adapters_of_xtts_train_compiled_and_checkpointed_in_one_graph(
 
 
 def _apply_seeded(train_state: TrainState, names: list[str]) -> None:
-    def build(model: nn.Module) -> torch.optim.Optimizer:
-        trained = [value for value in model.parameters() if value.requires_grad]
-        return torch.optim.AdamW(trained, lr=train_state.base_lr)
-
-    train_state.build_optimizer = build
     torch.manual_seed(1)
     for name in names:
         _apply(train_state, name)

@@ -40,11 +40,12 @@ LAYERS = {
     "trainer.training": 4,
     "trainer.callbacks": 3,
     "trainer.models": 3,
-    "trainer.checkpoints": 2,
+    "trainer.checkpoints": 3,
     "trainer.config": 2,
     "trainer.data": 2,
     "trainer.optimizers": 2,
     "trainer.runs": 2,
+    "trainer.state": 2,
     "trainer.safe_unpickle": 2,
     "trainer.core": 1,
 }
@@ -52,11 +53,11 @@ LAYERS = {
 # The page starts child processes that train; it never imports what trains. Registries load models,
 # optimizers and optimizations by name.
 CLOSED_TO_WEBUI = (
-    "trainer.checkpoints", "trainer.commands", "trainer.core.ema", "trainer.core.probe",
-    "trainer.core.train_state", "trainer.launchers", "trainer.models", "trainer.optimizations",
-    "trainer.optimizers", "trainer.profiling.benchmark", "trainer.profiling.lr_finder",
-    "trainer.profiling.memory_estimate", "trainer.safe_unpickle", "trainer.training",
-    "trainer.worker",
+    "trainer.checkpoints", "trainer.commands", "trainer.core.train_state", "trainer.launchers",
+    "trainer.models", "trainer.optimizations", "trainer.optimizers",
+    "trainer.profiling.benchmark", "trainer.profiling.lr_finder",
+    "trainer.profiling.memory_estimate", "trainer.safe_unpickle", "trainer.state",
+    "trainer.training", "trainer.worker",
 )  # fmt: skip
 
 ALWAYS_INSTALLED = {
@@ -66,7 +67,7 @@ ALWAYS_INSTALLED = {
 """What the trainer may import at startup; everything else is imported where it is needed."""
 
 BLOCKED = ("gradio", "matplotlib", "playwright", "prodigyopt", "pynvml", "schedulefree")
-MAX_MODULES = 15
+MAX_MODULES = 14
 """Modules per folder, `__init__.py` not counted; chosen by hand so that `ls` fits on one screen."""
 REGISTRIES = {"trainer/models", "trainer/optimizers", "trainer/optimizations"}
 """Folders where each module is one entry; they may hold any number."""

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from tests.helpers.holding import hold
-from tests.helpers.toy import ToyModel, make_setup
+from tests.helpers.toy import ToyModel, make_setup, set_lr_factor
 from trainer.commands.race import publish, race_command
 from trainer.config.resolve import find_optimizer
 from trainer.core.errors import ConfigError, RunExists, RunOwned, TimbreError
@@ -63,7 +63,8 @@ def _train_toy(run: Run, wants_stop: Callable[[], bool]) -> str:
     )
     torch.manual_seed(training.seed)
     state.model.load_state_dict(ToyModel().state_dict())
-    state.base_lr, state.lr_factor = options["lr"], lambda step: 1.0
+    state.base_lr = options["lr"]
+    set_lr_factor(state, lambda step: 1.0)
     state.validate_every = Cadence(int(training.validate_every.split()[0]))
     run.events.append(RunStarted(1, training.steps or 1, 4))
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.helpers.toy import OPTIMIZERS, make_setup
+from tests.helpers.toy import OPTIMIZERS, make_setup, set_lr_factor
 from trainer.checkpoints.checkpoint import newest_checkpoint, restore_checkpoint
 from trainer.core.events import (
     CheckpointSaved,
@@ -137,7 +137,7 @@ def test_requests_are_carried_out_once(tmp_path: Path) -> None:
 def test_patience_ends_a_run_that_does_not_improve(tmp_path: Path) -> None:
     state = make_setup(tmp_path, steps=100, patience=2)
     state.validate_every = Cadence(1)
-    state.lr_factor = lambda step: 0.0
+    set_lr_factor(state, lambda step: 0.0)
 
     outcome, events = _train(state)
 
@@ -149,7 +149,7 @@ def test_patience_ends_a_run_that_does_not_improve(tmp_path: Path) -> None:
 def test_a_run_resumed_after_an_early_stop_has_its_patience_anew(tmp_path: Path) -> None:
     state = make_setup(tmp_path, steps=100, patience=3)
     state.validate_every = Cadence(1)
-    state.lr_factor = lambda step: 0.0
+    set_lr_factor(state, lambda step: 0.0)
     state.progress = {"since_best": 3, "best_loss": 0.0}
 
     _, events = _train(state)
@@ -160,7 +160,7 @@ def test_a_run_resumed_after_an_early_stop_has_its_patience_anew(tmp_path: Path)
 def test_a_run_resumed_after_another_stop_keeps_the_patience_it_had_left(tmp_path: Path) -> None:
     state = make_setup(tmp_path, steps=100, patience=3)
     state.validate_every = Cadence(1)
-    state.lr_factor = lambda step: 0.0
+    set_lr_factor(state, lambda step: 0.0)
     state.progress = {"since_best": 2, "best_loss": 0.0}
 
     _, events = _train(state)

@@ -13,7 +13,7 @@ from trainer.core.train_state import TrainState
 from trainer.runs.control import pop_step_request, request_steps, requested_steps
 from trainer.runs.metric_store import MetricStore
 from trainer.training.loop import train
-from trainer.training.run_length import MIN_RATE_SHARE, extend_schedule, restore_run_length
+from trainer.training.run_length import MIN_RATE_SHARE, lr_factor, restore_run_length
 
 
 def _train(state: TrainState, told: PlanChanged | None = None) -> list[Event]:
@@ -90,15 +90,16 @@ def test_a_run_asked_to_end_sooner_ends_after_the_step_at_hand(tmp_path: Path) -
     ],
 )
 def test_added_steps_go_on_where_the_schedule_ends(
-    name: str, options: object, expected: float
+    name: str, options: object, expected: float, tmp_path: Path
 ) -> None:
-    def factor(step: int) -> float:
-        return SCHEDULES[name].factor(step, 100, options)
+    state = make_setup(tmp_path, steps=100)
+    state.schedule, state.schedule_options = SCHEDULES[name], options
+    planned = [SCHEDULES[name].factor(step, 100, options) for step in range(1, 101)]
 
-    held = extend_schedule(factor, 100)
+    state.last_step = 400
 
-    assert [held(step) for step in range(1, 101)] == [factor(step) for step in range(1, 101)]
-    assert held(400) == pytest.approx(expected, rel=0.02)
+    assert [lr_factor(state, step) for step in range(1, 101)] == planned
+    assert lr_factor(state, 400) == pytest.approx(expected, rel=0.02)
 
 
 def test_a_word_that_is_no_number_changes_nothing(tmp_path: Path) -> None:

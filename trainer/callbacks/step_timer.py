@@ -1,6 +1,7 @@
 """Measure where the time of a step goes, without making the device wait."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,14 @@ class Lap:
         assert not isinstance(self.began, torch.cuda.Event)
         assert not isinstance(self.ended, torch.cuda.Event)
         return self.ended - self.began
+
+
+BeginPart = Callable[[str], None]
+"""Called when a part of a step begins: `data`, `forward`, `backward` or `update`."""
+
+
+def untimed(part: str) -> None:
+    """Begin a part of a step that nobody times."""
 
 
 class OptimizerTimer:

@@ -22,12 +22,14 @@ from torch import Tensor
 from trainer.checkpoints.compatibility import describe_scope
 from trainer.checkpoints.staging import Staging
 from trainer.core.atomic_io import sync
-from trainer.core.ema import start_average
 from trainer.core.errors import CheckpointError
 from trainer.core.events import CheckpointSaved
 from trainer.core.run_config import WRITTEN_BY
-from trainer.core.train_state import TrainState, evaluation_weights, has_other_weights
+from trainer.core.train_state import TrainState
 from trainer.core.version import __version__
+from trainer.optimizers._core.build import rebuild_optimizer
+from trainer.state.ema import start_average
+from trainer.state.weights import evaluation_weights, fp32_weights, has_other_weights
 
 FORMAT = 1  # raise it when an older Timbre could not read what this one writes
 
@@ -60,7 +62,7 @@ def take_snapshot(train_state: TrainState, step: int, *, best: bool, staging: St
     """Copy the contents of a step's checkpoint; the only part that training waits for."""
     with evaluation_weights(train_state):
         weights = staging.copy(train_state.model.state_dict(), "weights")
-    with train_state.fp32_weights():
+    with fp32_weights(train_state):
         state = staging.copy(_resume_state(train_state, step), "state")
     # Metrics of an earlier validation do not describe these weights.
     validation = train_state.progress.get("validation", {})
@@ -200,15 +202,15 @@ def restore_checkpoint(
     # Only Schedule-Free stores "train_mode". Its training weights are an interpolated point that
     # another optimizer cannot continue from; the exported average can be.
     was_averaging = "train_mode" in state["optimizer"]["param_groups"][0]
-    if train_state.has_lora or not (fresh_optimizer and was_averaging):
+    if train_state.lora is not None or not (fresh_optimizer and was_averaging):
         weights |= state["training_weights"]
-    with train_state.fp32_weights():
+    with fp32_weights(train_state):
         train_state.model.load_state_dict(weights, strict=True)
         if not fresh_optimizer:
             train_state.optimizer.load_state_dict(state["optimizer"])
-        elif train_state.build_optimizer is not None:
+        else:
             # Some optimizers copy the weights when they are built, so build one after loading.
-            train_state.optimizer = train_state.build_optimizer(train_state.model)
+            train_state.optimizer = rebuild_optimizer(train_state)
     if state["scaler"]:
         train_state.precision.scaler.load_state_dict(state["scaler"])
     if train_state.average is not None:

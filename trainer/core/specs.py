@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from trainer.core.train_state import Probe, TrainState
 
+Options = Any
+"""An instance of an entry's own Options dataclass, whose type only the entry itself knows."""
+
 Progress = Callable[[str, int, int], None]
 """Called as (phase, done, total) during long work before the first step."""
 

@@ -1,8 +1,8 @@
 """The state of an assembled run: everything that is decided before the first step."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
 from trainer.core.device import Device
-from trainer.core.ema import start_average
 from trainer.core.events import RunAdapted
 from trainer.core.run_config import RunConfig
-from trainer.core.specs import Corpus, ModelFamily, OptimizerSpec
+from trainer.core.specs import Corpus, ModelFamily, OptimizerSpec, Options, Schedule
 from trainer.core.types import Batch
 
 # The order in which optimizations are applied: what is compiled must already have its final modules
@@ -120,12 +119,43 @@ class Probe:
     compiled_calls: tuple[int, ...] = ()
 
 
-def _ignore_part(part: str) -> None:
-    """Do nothing: this step is not timed."""
+class AdaptedLayer(Protocol):
+    """A linear layer with a LoRA adapter beside its frozen weight."""
+
+    weight: nn.Parameter
+    is_merged: bool
+
+    def whole_weight(self) -> Tensor:
+        """Return the merged weight, in the layout in which the weight is stored."""
+        ...
 
 
-def _keep_weights() -> None:
-    """Do nothing: the weights are fp32 already."""
+@dataclass(frozen=True)
+class Lora:
+    """The layers whose weights train as adapters beside a frozen base."""
+
+    layers: Sequence[AdaptedLayer]
+
+
+class HalfWeights(Protocol):
+    """Weights that the model holds in bf16 while an optimizer updates fp32 copies of them."""
+
+    master_weights: dict[str, nn.Parameter]
+    """The fp32 copies that persist between steps, by name."""
+
+    def fp32_weights(self) -> AbstractContextManager[None]:
+        """Return a context in which the model holds fp32 weights; changes to them are kept."""
+        ...
+
+    def upcast_weights(self) -> None:
+        """Give the model fp32 weights permanently."""
+        ...
+
+    def build(
+        self, plainly: Callable[[nn.Module], torch.optim.Optimizer], model: nn.Module
+    ) -> torch.optim.Optimizer:
+        """Build an optimizer on the fp32 copies; `plainly` builds one for a model's weights."""
+        ...
 
 
 @dataclass
@@ -141,8 +171,12 @@ class TrainState:
     corpus: Corpus
     optimizer: torch.optim.Optimizer
     optimizer_spec: OptimizerSpec
+    optimizer_options: Options
     base_lr: float
-    lr_factor: Callable[[int], float]
+    schedule: Schedule
+    schedule_options: Options
+    planned_steps: int
+    """The length of the schedule; later changes of `last_step` leave the curve as it is."""
     train_batches: StepBatches
     val_batches: StepBatches | None
     first_step: int
@@ -157,91 +191,16 @@ class TrainState:
     preview_every: Cadence = Cadence()
     preview_text: str = ""
     preview_speaker: str = ""
-    merged_lora: Callable[[], AbstractContextManager[None]] = nullcontext
-    """Context in which the model holds merged weights, with LoRA adapters added in."""
-    has_lora: bool = False
-    """Whether training keeps weights in parts (base and adapter) that `folded` merges."""
-    fp32_weights: Callable[[], AbstractContextManager[None]] = nullcontext
-    """Context in which the model holds fp32 weights, even if it trains in bf16."""
-    master_weights: dict[str, nn.Parameter] = field(default_factory=dict)
-    """The fp32 master copies, by name, of weights that the model holds in bf16."""
-    upcast_weights: Callable[[], None] = _keep_weights
-    """Converts the model's weights to fp32 permanently."""
-    build_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None
-    """Builds the run's optimizer for the trainable parameters of a model."""
+    lora: Lora | None = None
+    half_weights: HalfWeights | None = None
     data_hash: str = ""
     """Hash of everything that determines the clips and their features."""
     adapted: RunAdapted = RunAdapted(0, "")
-    """What the run changed automatically to recover from running out of memory; see `adapting`."""
-    begin_part: Callable[[str], None] = _ignore_part
-    """Called when a part of a step begins: `data`, `forward`, `backward` or `update`."""
+    """What the run changed automatically to recover from NaN and from running out of memory."""
     progress: dict[str, Any] = field(default_factory=dict)
     """Values that survive a resume, as plain JSON: best loss, patience, seconds trained."""
 
-    def train_other_weights(self) -> None:
-        """Rebuild the optimizer and the average after the set of trainable weights changed."""
-        if self.build_optimizer is None:
-            raise ValueError("this train state does not know how to build its optimizer")
-        self.optimizer = self.build_optimizer(self.model)
-        # The old average may hold weights that are frozen now, and lacks the new adapters.
-        if self.average is not None:
-            self.average = start_average(self.model)
-
-    def trained_weights(self) -> dict[str, nn.Parameter]:
-        """Return the trained weights by name, using the fp32 master copy where there is one."""
-        return {
-            # The bf16 copy is only a rounded view of the fp32 one that the optimizer updates.
-            name: self.master_weights.get(name, value)
-            for name, value in self.model.named_parameters()
-            if value.requires_grad
-        }
-
-
-def has_other_weights(state: TrainState) -> bool:
-    """Whether evaluation uses other weights than training: EMA, Schedule-Free's or merged LoRA."""
-    has_mode = state.optimizer_spec.set_mode is not None
-    return state.average is not None or has_mode or state.has_lora
-
-
-@contextmanager
-def evaluation_weights(state: TrainState) -> Iterator[None]:
-    """Switch the model to evaluation mode and evaluation weights, and back bit for bit."""
-    with state.fp32_weights():
-        was_training = state.model.training
-        # The old mode is restored below, because it need not have been training mode.
-        state.model.eval()
-        try:
-            with _other_weights(state):
-                yield
-        finally:
-            state.model.train(was_training)
-
-
-@contextmanager
-def _other_weights(state: TrainState) -> Iterator[None]:
-    if not has_other_weights(state):
-        yield
-        return
-    named = state.model.named_parameters()
-    # Frozen weights are the same in training and evaluation, so copying them wastes memory.
-    parameters = {name: value for name, value in named if value.requires_grad}
-    # Copied, because Schedule-Free's own way back is an interpolation that loses precision.
-    kept = {name: value.detach().clone() for name, value in parameters.items()}
-    if state.optimizer_spec.set_mode is not None:
-        state.optimizer_spec.set_mode(state.optimizer, False)
-    # After set_mode, because the average, where there is one, is what evaluation should use.
-    if state.average is not None:
-        _copy_into(parameters, state.average)
-    try:
-        with state.merged_lora():
-            yield
-    finally:
-        if state.optimizer_spec.set_mode is not None:
-            state.optimizer_spec.set_mode(state.optimizer, True)
-        _copy_into(parameters, kept)  # last: it undoes the rounding of set_mode's way back
-
-
-def _copy_into(parameters: dict[str, torch.nn.Parameter], values: dict[str, Tensor]) -> None:
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(values[name])
+    @property
+    def master_weights(self) -> dict[str, nn.Parameter]:
+        """The fp32 master copies, by name, of weights that the model holds in bf16."""
+        return {} if self.half_weights is None else self.half_weights.master_weights

@@ -15,6 +15,7 @@ from trainer.core.options import option
 from trainer.core.specs import Optimization, OptimizationStatus
 from trainer.core.train_state import Precision, Probe, TrainState
 from trainer.optimizations._core.half_weights import HalfWeights
+from trainer.optimizers._core.build import rebuild_optimizer
 
 MASTER, STOCHASTIC = "master", "stochastic"
 
@@ -59,18 +60,11 @@ def apply(state: TrainState, options: Options) -> None:
         exact_sums=not is_stochastic and state.config.training.accumulate > 1,
         seed=state.config.training.seed,
     )
-    # The optimizer is rebuilt, because it must hold the fp32 copies from the start.
-    assert state.build_optimizer is not None
-    plainly = state.build_optimizer
     # With autocast, because activations that norms return in fp32 must meet bf16 weights.
     state.precision = Precision(torch.bfloat16)
-    state.fp32_weights, state.upcast_weights, state.master_weights = (
-        half.fp32_weights,
-        half.upcast_weights,
-        half.master_weights,
-    )
-    state.build_optimizer = lambda model: half.build(plainly, model)
-    state.optimizer = state.build_optimizer(state.model)
+    state.half_weights = half
+    # The optimizer is rebuilt, because it must hold the fp32 copies from the start.
+    state.optimizer = rebuild_optimizer(state)
 
 
 def _refuse_combinations(state: TrainState, options: Options) -> None:

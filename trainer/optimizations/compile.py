@@ -24,7 +24,6 @@ from torch import nn
 from trainer.core.device import Device
 from trainer.core.events import Emit, Notice, PhaseChanged
 from trainer.core.options import option
-from trainer.core.probe import forward_backward
 from trainer.core.specs import Optimization, OptimizationStatus
 from trainer.core.train_state import Probe, TrainState
 from trainer.core.types import Batch
@@ -36,6 +35,7 @@ from trainer.optimizations._core.cuda_graphs import (
     drop_graphs,
     prepare_graphs,
 )
+from trainer.state.probe import forward_backward
 
 if TYPE_CHECKING:
     from trainer.optimizations._core.compiled_block import SharedProgram

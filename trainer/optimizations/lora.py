@@ -6,14 +6,10 @@ published keys. Afterwards the original W is put back; nothing is ever subtracte
 bit-identical.
 """
 
-import functools
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -21,9 +17,12 @@ from trainer.core.device import Device
 from trainer.core.errors import ConfigError
 from trainer.core.options import option
 from trainer.core.specs import Optimization, OptimizationStatus
-from trainer.core.train_state import Probe, TrainState
+from trainer.core.train_state import Lora, Probe, TrainState
 from trainer.models._layers.attention import SelfAttention
 from trainer.models._layers.gpt2 import InputMajorLinear
+from trainer.optimizers._core.build import rebuild_optimizer
+from trainer.state.ema import start_average
+from trainer.state.weights import trained_weights
 
 _ADAPTERS = ("lora_down", "lora_up")
 
@@ -92,26 +91,11 @@ def apply(state: TrainState, options: Options) -> None:
         for module in state.model.modules():
             if isinstance(module, nn.Embedding):
                 module.requires_grad_(True)
-    state.merged_lora = functools.partial(merged, state.model)
-    state.has_lora = True
-    state.train_other_weights()
-
-
-@contextmanager
-def merged(model: nn.Module) -> Iterator[None]:
-    """Merge the adapters into the weights for the block, then restore the original weights."""
-    layers = _adapted_layers(model)
-    kept = [layer.weight.data for layer in layers]
-    with torch.no_grad():
-        for layer in layers:
-            layer.weight.data = layer.whole_weight()
-            layer.is_merged = True
-    try:
-        yield
-    finally:
-        for layer, weight in zip(layers, kept, strict=True):
-            layer.weight.data = weight
-            layer.is_merged = False
+    state.lora = Lora(_adapted_layers(state.model))
+    state.optimizer = rebuild_optimizer(state)
+    # The old average holds weights that are frozen now, and lacks the adapters.
+    if state.average is not None:
+        state.average = start_average(state.model)
 
 
 class _Adapted(nn.Module):
@@ -222,7 +206,7 @@ def status(state: TrainState, probe: Probe) -> OptimizationStatus:
         return OptimizationStatus(
             False, f"{num_free} of {len(layers)} adapted layers train their weights too"
         )
-    trained = state.trained_weights().values()
+    trained = trained_weights(state).values()
     held = [value for group in state.optimizer.param_groups for value in group["params"]]
     if len(held) != len(trained):
         return OptimizationStatus(False, "the optimizer does not hold the trained weights")

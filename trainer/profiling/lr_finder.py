@@ -113,7 +113,10 @@ def measure_rates(
     total = 2 * len(rates)
     untrained = _losses_of_initial_weights(state, len(rates), lambda done: progress(done, total))
     # A base rate of 1 makes the factor the rate itself, whatever schedule is configured.
-    state.base_lr, state.lr_factor = 1.0, lambda step: float(rates[step - 1])
+    state.base_lr = 1.0
+    state.schedule = replace(
+        state.schedule, factor=lambda step, total_steps, options: float(rates[step - 1])
+    )
     losses: list[float] = []
     smooth, weight = 0.0, 0.0
     for step in range(1, len(rates) + 1):

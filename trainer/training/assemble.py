@@ -1,7 +1,7 @@
 """Build a run's `TrainState`: load model and data, apply optimizations, restore a checkpoint."""
 
-import functools
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,16 +31,15 @@ from trainer.config.resolve import (
     resolve,
 )
 from trainer.core.device import Device, describe_cpu, list_devices
-from trainer.core.ema import start_average
 from trainer.core.errors import ConfigError
 from trainer.core.events import Emit, Notice, PhaseChanged, RunStarted
-from trainer.core.options import build_options, to_values
 from trainer.core.registry import discover
 from trainer.core.run_config import RunConfig, parse_interval
 from trainer.core.specs import Optimization
 from trainer.core.train_state import Cadence, Probe, TrainState, World
 from trainer.data.features.dataset import Dataset, make_batches, prepare_dataset
-from trainer.optimizers._core.param_groups import param_groups
+from trainer.optimizers._core.build import build_optimizer
+from trainer.state.ema import start_average
 from trainer.training.distributed import main_first
 
 
@@ -285,10 +284,8 @@ def build_train_state(
     train, val = make_batches(dataset, config, family, world, pin_memory=pin_memory)
     last_step = count_steps(config, train.steps_per_epoch)
     spec, base_lr = entries.optimizer, find_base_lr(entries)
-    build_optimizer = functools.partial(
-        _build_optimizer, entries=entries, base_lr=base_lr, device=device
-    )
-    schedule, schedule_options = entries.schedule, entries.schedule_options
+    # With the resolved rate, because the option may be empty ("the usual one").
+    optimizer_options = replace(entries.optimizer_options, lr=base_lr)
     rhythm = {"last_step": last_step, "steps_per_epoch": train.steps_per_epoch}
     spoken = (dataset.val or dataset.train)[0]  # a text the model was not trained on, if any
     return TrainState(
@@ -300,11 +297,13 @@ def build_train_state(
         model=model,
         corpus=dataset.corpus,
         data_hash=dataset.fingerprint,
-        optimizer=build_optimizer(model),
-        build_optimizer=build_optimizer,
+        optimizer=build_optimizer(spec, optimizer_options, model, device),
         optimizer_spec=spec,
+        optimizer_options=optimizer_options,
         base_lr=base_lr,
-        lr_factor=lambda step: schedule.factor(step, last_step, schedule_options),
+        schedule=entries.schedule,
+        schedule_options=entries.schedule_options,
+        planned_steps=last_step,
         train_batches=train,
         val_batches=val,
         first_step=1,
@@ -320,13 +319,3 @@ def build_train_state(
         preview_text=training.preview_text or spoken.text,
         preview_speaker=training.preview_speaker or spoken.speaker,
     )
-
-
-def _build_optimizer(
-    model: torch.nn.Module, entries: Entries, base_lr: float, device: torch.device
-) -> torch.optim.Optimizer:
-    # The resolved rate, because the option may be empty ("the usual one").
-    values = to_values(entries.optimizer_options) | {"lr": base_lr}
-    options = build_options(entries.optimizer.options, values, entries.optimizer.name)
-    groups = param_groups(model, values.get("weight_decay", 0.0))
-    return entries.optimizer.build(groups, options, device)

@@ -9,8 +9,9 @@ from torch import Tensor
 from trainer.core.errors import CheckpointError, DataError
 from trainer.core.events import Event, Notice, PreviewMade
 from trainer.core.metrics import VAL_LOSS, val_measure, val_part
-from trainer.core.train_state import TrainState, evaluation_weights
+from trainer.core.train_state import TrainState
 from trainer.data.audio.audio_io import write_wav
+from trainer.state.weights import evaluation_weights
 from trainer.training.distributed import sum_values
 
 # Val batches in a picture: enough to see the trend, without the cost of a second validation.

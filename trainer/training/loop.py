@@ -5,6 +5,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from trainer.callbacks.step_timer import BeginPart, untimed
 from trainer.checkpoints.async_writer import CheckpointWriter
 from trainer.core.events import Emit, Notice, ValidationDone
 from trainer.core.train_state import TrainState
@@ -20,6 +21,7 @@ from trainer.training.optimizer_step import (
     saved_norm_stats,
     update_weights,
 )
+from trainer.training.run_length import lr_factor
 from trainer.training.triggers import Triggers, record_validation
 
 
@@ -34,7 +36,8 @@ def train(state: TrainState, emit: Emit) -> str:
     oom_guard = OomGuard(state, emit)
     with CheckpointWriter(state, emit) as writer, manual_garbage_collection():
         for step in triggers.steps():
-            step_metrics.record(step, oom_guard.run(step, partial(train_step, state, step)))
+            update = partial(train_step, state, step, step_metrics.begin_part)
+            step_metrics.record(step, oom_guard.run(step, update))
             writer.report_finished()  # report checkpoints that were written in the background
             due = triggers.due_after(step)  # the same on every rank, read from rank 0
             if due:
@@ -64,35 +67,36 @@ def train(state: TrainState, emit: Emit) -> str:
     return "finished"
 
 
-def train_step(state: TrainState, step: int) -> dict[str, Tensor]:
+def train_step(state: TrainState, step: int, begin: BeginPart = untimed) -> dict[str, Tensor]:
     """Do one optimizer update over the micro-batches of a step.
 
-    If the loss or gradients are NaN or infinite, the weights stay unchanged.
+    If the loss or gradients are NaN or infinite, the weights stay unchanged. `begin` is called with
+    the name of each part of the step as it begins, for timing.
 
     Returns:
         Loss terms and `grad_norm`, scalars that stay on the device.
     """
     seed_step(state, step)
-    lr = state.base_lr * state.adapted.rate * state.lr_factor(step)
+    lr = state.base_lr * state.adapted.rate * lr_factor(state, step)
     for group in state.optimizer.param_groups:
         group["lr"] = lr
     state.optimizer.zero_grad(set_to_none=True)
     losses: dict[str, Tensor] = {}
-    state.begin_part("data")
+    begin("data")
     with saved_norm_stats(state.model) as statistics:
         for host_batch in state.train_batches.micro_batches(step):
             batch = host_batch.to(state.device)
-            state.begin_part("forward")
+            begin("forward")
             with state.precision.autocast(state.device):
                 parts = state.family.losses(state.model, batch)
             # Losses are divided by the totals of the whole step, so micro-steps simply add up.
             loss = torch.stack(list(parts.values())).sum()
-            state.begin_part("backward")
+            begin("backward")
             state.precision.scaler.scale(loss).backward()
-            state.begin_part("data")
+            begin("data")
             for name, value in parts.items():
                 losses[name] = losses[name] + value.detach() if name in losses else value.detach()
-    state.begin_part("update")
+    begin("update")
     sum_gradients(state.model, state.world)
     losses = sum_values(losses, state.world)
     propagate_nan_to_gradients(state, losses)

@@ -46,7 +46,7 @@ class StepMetrics:
         self._process = psutil.Process()
         self._optimizer_timer = OptimizerTimer(state.optimizer, state.device)
         self._step_timer = StepTimer(state.device)
-        state.begin_part = self._step_timer.begin_part
+        self.begin_part = self._step_timer.begin_part
         self._device_read_at = 0.0
         self._last = time.monotonic()
         self._cpu_last = time.process_time()
@@ -55,7 +55,7 @@ class StepMetrics:
 
     def record(self, step: int, tensors: dict[str, Tensor]) -> None:
         """Record the metrics of a step: loss terms and `grad_norm`, scalars on the device."""
-        self._step_timer.begin_part("rest")
+        self.begin_part("rest")
         pending = self._copy(step, tensors)
         self._read()
         self._pending = pending

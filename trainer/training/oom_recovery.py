@@ -16,10 +16,11 @@ import torch
 from trainer.core.errors import MemoryFragmented, TimbreError
 from trainer.core.events import Emit, Notice, RunAdapted
 from trainer.core.options import build_options
-from trainer.core.probe import probe
 from trainer.core.registry import find
 from trainer.core.specs import Optimization
 from trainer.core.train_state import Precision, Probe, TrainState
+from trainer.state.probe import probe
+from trainer.state.weights import upcast_weights
 from trainer.training.oom_diagnosis import OomDiagnosis, OtherProcesses, diagnose_oom
 from trainer.training.optimizer_step import PartialUpdate, is_out_of_memory
 
@@ -46,7 +47,7 @@ def restore_adaptation(state: TrainState, logged: RunAdapted | None) -> None:
         _enable_checkpointing(state)
     if logged.full_precision:
         state.precision = Precision()
-        state.upcast_weights()
+        upcast_weights(state)
 
 
 class OomGuard:

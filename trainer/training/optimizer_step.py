@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer.core.ema import update_average
 from trainer.core.train_state import TrainState
+from trainer.state.ema import update_average
+from trainer.state.weights import trained_weights
 
 # torch raises its own exception class only for CUDA's caching allocator; these are the messages of
 # the CPU allocator, cuBLAS and cuDNN.
@@ -107,7 +108,7 @@ def update_weights(state: TrainState, step: int, finite: Tensor) -> None:
         raise
     if state.average is not None:
         decay = state.config.training.ema_decay
-        weights = state.trained_weights()
+        weights = trained_weights(state)
         update_average(state.average, weights, decay=decay, step=step, finite=finite)
 
 

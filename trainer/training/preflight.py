@@ -11,7 +11,8 @@ import psutil
 
 from trainer.core.device import free_disk_gib
 from trainer.core.errors import RunError
-from trainer.core.train_state import TrainState, has_other_weights
+from trainer.core.train_state import TrainState
+from trainer.state.weights import has_other_weights
 
 _GIB = 2**30
 _MARGIN = 1.1  # chosen by hand: logs, previews and other programs need some disk space too

@@ -5,9 +5,10 @@ its original length, so the steps planned first are the same whether or not more
 steps continue at the rate where the curve ends.
 """
 
-from collections.abc import Callable
+from functools import cache
 
 from trainer.core.events import Emit, PlanChanged
+from trainer.core.specs import Options, Schedule
 from trainer.core.train_state import TrainState
 from trainer.runs.control import pop_step_request
 from trainer.training.distributed import share_number
@@ -32,19 +33,21 @@ def apply_step_request(state: TrainState, step: int, emit: Emit) -> int | None:
 
 def restore_run_length(state: TrainState, told: PlanChanged | None, emit: Emit) -> None:
     """Set the last step of an assembled run from a pending request or from its event log."""
-    state.lr_factor = extend_schedule(state.lr_factor, state.last_step)
     last_step = told.last_step if told is not None else state.last_step
     if state.world.is_main:
         last_step = apply_step_request(state, state.first_step - 1, emit) or last_step
     state.last_step = share_number(state.world, last_step)
 
 
-def extend_schedule(factor: Callable[[int], float], planned: int) -> Callable[[int], float]:
-    """Return a schedule that never falls to zero after the planned steps."""
+def lr_factor(state: TrainState, step: int) -> float:
+    """Return the factor on the peak rate at a step; it never falls to zero after planned steps."""
+    factor = state.schedule.factor(step, state.planned_steps, state.schedule_options)
+    if factor or step <= state.planned_steps:
+        return factor
+    return MIN_RATE_SHARE * _peak(state.schedule, state.schedule_options, state.planned_steps)
+
+
+@cache  # the loop asks at every added step
+def _peak(schedule: Schedule, options: Options, planned: int) -> float:
     stride = max(1, planned // _SAMPLES)
-    least = MIN_RATE_SHARE * max(factor(step) for step in range(1, planned + 1, stride))
-
-    def held(step: int) -> float:
-        return factor(step) if step <= planned else factor(step) or least
-
-    return held
+    return max(schedule.factor(step, planned, options) for step in range(1, planned + 1, stride))

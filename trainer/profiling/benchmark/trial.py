@@ -20,9 +20,8 @@ from trainer.callbacks.step_timer import OptimizerTimer
 from trainer.config.resolve import Entries, resolve
 from trainer.core.errors import TimbreError
 from trainer.core.events import Event, Notice
-from trainer.core.probe import probe
 from trainer.core.run_config import RunConfig
-from trainer.core.train_state import TrainState, World, evaluation_weights
+from trainer.core.train_state import TrainState, World
 from trainer.core.types import Batch
 from trainer.data.features.dataset import Dataset, prepare_dataset
 from trainer.profiling.benchmark.memory import peak_on_cpu
@@ -34,6 +33,8 @@ from trainer.profiling.synthetic_batches import (
     spread_lengths,
     synthetic_spec_of,
 )
+from trainer.state.probe import probe
+from trainer.state.weights import evaluation_weights, trained_weights
 from trainer.training.assemble import (
     build_train_state,
     check_before_start,
@@ -282,7 +283,7 @@ def _note_sizes(state: TrainState, row: Trial, steps: range) -> None:
     row.positions = real / count
     row.padded_ratio = padded / real if real else None
     row.parameters = sum(value.numel() for value in state.model.parameters())
-    row.trained = sum(value.numel() for value in state.trained_weights().values())
+    row.trained = sum(value.numel() for value in trained_weights(state).values())
 
 
 def _largest(state: TrainState) -> tuple[int, Batch]:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.helpers.toy import TOY, make_setup
-from trainer.core.probe import probe
 from trainer.core.train_state import Precision, TrainState
 from trainer.core.types import Batch
+from trainer.state.probe import probe
 
 
 class _Block(nn.Module):
