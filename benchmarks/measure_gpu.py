@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from trainer.config.resolve import resolve
+from trainer.core.atomic_io import write_atomic
 from trainer.core.errors import TimbreError
 from trainer.core.registry import discover
 from trainer.core.run_config import Choice, RunConfig, TrainingConfig
@@ -125,10 +126,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, report: dict[str, Any]) -> None:
-    """Write a report as a whole: who is cut off in between leaves the one before."""
-    partial = path.with_name(f".{path.name}.part")
-    partial.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
+    """Write a report as a whole: a run that is cut off leaves the one before."""
+    write_atomic(path, json.dumps(report, indent=1) + "\n")
 
 
 def _measure_ladder(chosen: argparse.Namespace, minutes: float) -> Any:

@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file
 
 from tests.helpers.toy import OPTIMIZERS, make_setup
-from trainer.checkpoints import checkpoint
 from trainer.checkpoints.checkpoint import (
     clean_leftovers,
     newest_checkpoint,
@@ -87,7 +86,7 @@ def test_a_failing_disk_leaves_the_old_checkpoint_and_no_new_name(
             raise OSError(5, "Input/output error")
         real_fsync(descriptor)
 
-    monkeypatch.setattr(checkpoint.os, "fsync", fail_at_third)
+    monkeypatch.setattr(os, "fsync", fail_at_third)
     with pytest.raises(OSError, match="Input/output"):
         save_checkpoint(state, 2, best=False)
 
@@ -104,18 +103,18 @@ def test_saving_at_every_instant_of_a_crash_leaves_a_usable_checkpoint(
     state = make_setup(tmp_path / "live")
     save_checkpoint(state, 1, best=False)
     moments: list[str] = []
-    real_fsync, real_rename = os.fsync, Path.rename
+    real_fsync, real_replace = os.fsync, Path.replace
 
     def fsync(descriptor: int) -> None:
         _photograph(tmp_path, moments)
         real_fsync(descriptor)
 
-    def rename(path: Path, target: Path) -> Path:
+    def replace(path: Path, target: Path) -> Path:
         _photograph(tmp_path, moments)
-        return real_rename(path, target)
+        return real_replace(path, target)
 
-    monkeypatch.setattr(checkpoint.os, "fsync", fsync)
-    monkeypatch.setattr(Path, "rename", rename)
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", replace)
     save_checkpoint(state, 2, best=False)
     monkeypatch.undo()
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="reads /proc to name what is forced"
 )
 
-_FORCED = ["config.json", "model.safetensors", "state.pt", "manifest.json", ".partial", "parent"]
+_FORCED = ["config.json", "manifest.json", "model.safetensors", "state.pt", "partial", "parent"]
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +34,9 @@ def saving(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Operati
 
 
 def _kind(operation: Operation) -> str:
-    """Say what an fsync forces: a file's name, the partial folder, or the folder above it."""
+    """Say what an fsync forces: a file's name, what is renamed later, or the folder above it."""
     name = Path(operation[1]).name
-    return "parent" if not name else ".partial" if name.startswith(".partial") else name
+    return "parent" if not name else "partial" if name.endswith(".part") else name
 
 
 def _failures(
@@ -92,7 +92,7 @@ def test_no_fsync_of_a_save_may_be_left_out(
 
 
 @pytest.mark.fault("A3")
-@pytest.mark.parametrize("left_out", [None, "file.json.part", "parent"])
+@pytest.mark.parametrize("left_out", [None, "partial", "parent"])
 def test_a_file_written_durably_is_the_old_one_or_the_new_one(
     tmp_path: Path, left_out: str | None
 ) -> None:

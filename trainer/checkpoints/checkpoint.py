@@ -7,7 +7,6 @@ disk before one rename publishes the folder, so a published checkpoint is never 
 
 import hashlib
 import json
-import os
 import shutil
 import time
 from contextlib import suppress
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from trainer.checkpoints.compatibility import describe_scope
 from trainer.checkpoints.staging import Staging
-from trainer.core.atomic_io import sync
+from trainer.core.atomic_io import discard, is_leftover, replacing
 from trainer.core.errors import CheckpointError
 from trainer.core.events import CheckpointSaved
 from trainer.core.run_config import WRITTEN_BY
@@ -84,22 +83,17 @@ def write_snapshot(train_state: TrainState, snapshot: Snapshot) -> CheckpointSav
     step, parent = snapshot.step, train_state.folder / "checkpoints"
     if snapshot.ready is not None:
         snapshot.ready.synchronize()  # the copies from the GPU were queued, not waited for
-    # A leading dot: no reader takes it for a checkpoint. The process id keeps two writers apart.
-    partial = parent / f".partial-{step:08d}-{os.getpid()}"
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
+    folder = parent / f"step-{step:08d}"
+    with replacing(folder) as partial:
         partial.mkdir()
         train_state.family.export(
             train_state.model, train_state.corpus.facts, partial, snapshot.weights
         )
         torch.save(snapshot.state, partial / "state.pt")
-        _publish(partial, parent / f"step-{step:08d}", snapshot)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        _write_manifest(partial, snapshot)
     # The new checkpoint is safe by now; a folder that cannot be deleted must not fail the save.
     with suppress(OSError):
         prune(parent, keep_last=train_state.config.training.keep_last)
-    folder = parent / f"step-{step:08d}"
     size = sum(file.stat().st_size for file in folder.iterdir())
     path = str(folder.relative_to(train_state.folder))
     return CheckpointSaved(step, path, snapshot.best, size, time.monotonic() - started)
@@ -228,17 +222,14 @@ def prune(parent: Path, *, keep_last: int) -> None:
     best = [folder for folder in folders if _is_best(folder)][-1:]
     for folder in folders[: max(0, len(folders) - keep_last)]:
         if folder not in best:
-            # Renamed first: a deletion that is interrupted must not leave half a checkpoint under
-            # a valid name.
-            trash = parent / f".trash-{folder.name}-{os.getpid()}"
-            folder.rename(trash)
-            shutil.rmtree(trash, ignore_errors=True)
+            discard(folder)
 
 
 def clean_leftovers(parent: Path) -> None:
     """Delete what interrupted saves and deletions left; only the run's owner may call this."""
-    for pattern in (".partial-*", ".trash-*"):
-        for folder in parent.glob(pattern):
+    for folder in parent.glob(".*"):
+        # Earlier versions named what they were writing .partial-*.
+        if is_leftover(folder) or folder.name.startswith((".partial-", ".trash-")):
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -257,25 +248,16 @@ def _resume_state(train_state: TrainState, step: int) -> dict[str, Any]:
     }
 
 
-def _publish(partial: Path, final: Path, snapshot: Snapshot) -> None:
-    files = {}
-    for path in sorted(partial.iterdir()):
-        sync(path)
-        files[path.name] = {"size": path.stat().st_size, "sha256": _hash_file(path)}
+def _write_manifest(folder: Path, snapshot: Snapshot) -> None:
+    files = {
+        path.name: {"size": path.stat().st_size, "sha256": _hash_file(path)}
+        for path in sorted(folder.iterdir())
+    }
     facts = {"step": snapshot.step, "best": snapshot.best, "metrics": snapshot.metrics}
     manifest = {"format": FORMAT, WRITTEN_BY: __version__} | facts
     manifest |= {"scope": snapshot.scope, "files": files}
     manifest["sha256"] = _hash_manifest(manifest)
-    manifest_path = partial / "manifest.json"
-    manifest_path.write_text(json.dumps(manifest, indent=2), encoding="utf-8")
-    sync(manifest_path)
-    sync(partial)  # the folder holds the names of its files, and needs its own fsync
-    if final.exists():
-        trash = final.parent / f".trash-{final.name}-{os.getpid()}"
-        final.rename(trash)
-        shutil.rmtree(trash, ignore_errors=True)
-    partial.rename(final)
-    sync(final.parent)
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=2), encoding="utf-8")
 
 
 def _hash_file(path: Path) -> str:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainer.core.atomic_io import write_atomic
 from trainer.core.errors import ConfigError, RunNotFound
 from trainer.runs.run import Run
 
@@ -50,9 +51,7 @@ class Handle:
 
     def save(self, folder: Path) -> None:
         """Save the handle in a run's folder, replacing an earlier one."""
-        partial = folder / "control" / f"{_HANDLE}.part"
-        partial.write_text(json.dumps(asdict(self)), encoding="utf-8")
-        partial.replace(folder / "control" / _HANDLE)
+        write_atomic(folder / "control" / _HANDLE, json.dumps(asdict(self)))
 
 
 def read_handle(folder: Path) -> Handle:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from trainer.core.atomic_io import write_atomic
 from trainer.core.device import Device
 from trainer.core.events import Emit, Notice, PhaseChanged
 from trainer.core.options import option
@@ -325,11 +326,9 @@ def _read_seconds() -> dict[str, float]:
 def _remember_seconds(case: str, seconds: float) -> None:
     path = _cache_folder() / "seconds.json"
     known = _read_seconds() | {case: round(seconds, 1)}
-    partial = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(known, indent=1), encoding="utf-8")
-        partial.replace(path)
+        write_atomic(path, json.dumps(known, indent=1))
     except OSError:
         # Only an estimate for next time is lost; a full disk must not stop the run here.
         return

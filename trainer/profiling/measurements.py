@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainer.core.atomic_io import write_atomic
 from trainer.core.errors import ConfigError
 from trainer.core.run_config import RunConfig
 from trainer.data.features.cache import default_cache_folder
@@ -119,11 +120,8 @@ def kept_folder() -> Path:
 def keep(measurement: Measurement, path: Path) -> None:
     """Write a measurement atomically; a reader sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Hidden and with the PID: `list_kept` doesn't see it, and two processes don't collide.
-    partial = path.with_name(f".{path.name}-{os.getpid()}")
     text = json.dumps(measurement.to_json(), indent=1, ensure_ascii=False)
-    partial.write_text(text + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_atomic(path, text + "\n")
 
 
 def new_path(family: str) -> Path:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer.core.atomic_io import write_atomic
 from trainer.core.errors import ConfigError, RunError, RunExists, RunNotFound, RunOwned
 from trainer.core.paths import child_environment, trainer_command
 from trainer.race.jobs import RaceJob, known_jobs
@@ -71,10 +72,7 @@ class Race:
         # The stop file lives here; without the folder a first stop request would fail.
         (race.folder / "control").mkdir()
         text = json.dumps(plan.to_json(), indent=2, ensure_ascii=False)
-        # Written under another name first, so that a kill cannot leave half a plan.
-        partial = race.folder / "race.json.part"
-        partial.write_text(text + "\n", encoding="utf-8")
-        partial.replace(race.folder / "race.json")
+        write_atomic(race.folder / "race.json", text + "\n")
         return race
 
     @staticmethod

@@ -3,16 +3,15 @@
 import contextlib
 from pathlib import Path
 
-# Every write goes to a `.part` file that is then renamed, so that a reader never sees half a
-# number. Files work across processes, machines with a shared disk, and restarts.
+from trainer.core.atomic_io import write_atomic
+
+# Files work across processes, machines with a shared disk, and restarts.
 CONTROL = "control"
 
 
 def request_steps(folder: Path, last_step: int) -> None:
     """Request a new last step for a run; a later request replaces an earlier one."""
-    partial = folder / CONTROL / "plan.part"
-    partial.write_text(str(last_step), encoding="utf-8")
-    partial.replace(folder / CONTROL / "plan")
+    write_atomic(folder / CONTROL / "plan", str(last_step))
 
 
 def requested_steps(folder: Path) -> int | None:
@@ -36,9 +35,7 @@ def pop_step_request(folder: Path) -> int | None:
 
 def choose_processes(folder: Path, count: int) -> None:
     """Set how many processes train the run from its next start on."""
-    partial = folder / CONTROL / "processes.part"
-    partial.write_text(str(count), encoding="utf-8")
-    partial.replace(folder / CONTROL / "processes")
+    write_atomic(folder / CONTROL / "processes", str(count))
 
 
 def chosen_processes(folder: Path) -> int | None:

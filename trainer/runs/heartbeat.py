@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
+from trainer.core.atomic_io import write_atomic
 from trainer.core.events import Event, StepDone
 from trainer.core.metrics import S_PER_STEP
 from trainer.runs.locks import ProcessIdentity, kill_tree
@@ -137,9 +138,7 @@ class Heartbeat(threading.Thread):
         # Touching a file is cheaper than writing it; write only when the limit changed.
         if round(limit_s) != round(self._limit_s) or not self._path.exists():
             values = asdict(self._identity) | {"limit_s": limit_s}
-            partial = self._path.with_name(f".{self._path.name}")
-            partial.write_text(json.dumps(values), encoding="utf-8")
-            partial.replace(self._path)
+            write_atomic(self._path, json.dumps(values))
             self._limit_s = limit_s
         else:
             self._path.touch()

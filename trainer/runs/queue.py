@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer.core.atomic_io import write_atomic
 from trainer.core.errors import RunError
 from trainer.runs.locks import acquire_lock
 
@@ -85,10 +86,8 @@ class RunQueue:
             state: dict[str, Any] = {"paused": paused}
             yield waiting, state
             state["runs"] = [vars(entry) for entry in waiting]
-            # Rename at the end: readers take no lock and must never see half a file.
-            partial = self._path.with_suffix(".part")
-            partial.write_text(json.dumps(state, ensure_ascii=False), encoding="utf-8")
-            partial.replace(self._path)
+            # Atomically, because readers take no lock.
+            write_atomic(self._path, json.dumps(state, ensure_ascii=False))
         finally:
             lock.release()
 

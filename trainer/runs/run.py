@@ -13,7 +13,7 @@ from typing import Any
 import filelock
 import psutil
 
-from trainer.core.atomic_io import replace_text, sync, write_atomic
+from trainer.core.atomic_io import is_leftover, sync, write_atomic
 from trainer.core.device import free_disk_gib
 from trainer.core.errors import RunError, RunExists, RunNotFound, RunOwned
 from trainer.core.events import EventLog, LoggedEvent, OptionsChanged
@@ -186,7 +186,7 @@ class Run:
         """Record which process owns the run; only the lock decides, this is for messages."""
         identity = ProcessIdentity.of(os.getpid())
         values = asdict(identity) if identity is not None else {}
-        replace_text(self.folder / "owner.json", json.dumps(values))
+        write_atomic(self.folder / "owner.json", json.dumps(values))
 
     def owner(self) -> ProcessIdentity | None:
         """Return the process that owns the run, or None; a stale record does not count."""
@@ -387,7 +387,7 @@ class Run:
                 cwd=self.folder,  # the caller's folder may be removed
             )
         values = {"pid": process.pid, "started_at": time.time()}
-        replace_text(self.folder / "control" / "spawned.json", json.dumps(values))
+        write_atomic(self.folder / "control" / "spawned.json", json.dumps(values))
         return process
 
     def wait(self, poll_s: float = 0.2) -> RunStatus:
@@ -470,16 +470,15 @@ class Run:
 
 def _is_half_made(folder: Path) -> bool:
     """Return whether a crash left a folder that was about to become a run, a while ago."""
-    made = (*_FOLDERS, "events.jsonl", "run.json.part")
+    made = (*_FOLDERS, "events.jsonl")
     found = list(folder.iterdir()) if folder.is_dir() else [folder]
-    is_ours = all(path.name in made and not _holds_anything(path) for path in found)
+    left = [path for path in found if not (path.name == "run.json.part" or is_leftover(path))]
+    is_ours = all(path.name in made and not _holds_anything(path) for path in left)
     return is_ours and time.time() - folder.stat().st_mtime > _STARTING_GRACE_S
 
 
 def _holds_anything(path: Path) -> bool:
-    if path.is_dir():
-        return any(path.iterdir())
-    return path.name != "run.json.part" and path.stat().st_size > 0
+    return any(path.iterdir()) if path.is_dir() else path.stat().st_size > 0
 
 
 def _eta(series: MetricStore, total: int) -> float | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 
+from trainer.core.atomic_io import write_atomic
 from trainer.core.errors import RunError
 from trainer.core.paths import PROJECT, child_environment
 from trainer.core.run_config import RunConfig
@@ -51,9 +52,7 @@ class BackgroundJob:
                 cwd=PROJECT,
             )
         values = about | {"pid": self._child.pid, "started_at": time.time()}
-        partial = self.folder / ".about.json"
-        partial.write_text(json.dumps(values), encoding="utf-8")
-        partial.replace(self.folder / "about.json")
+        write_atomic(self.folder / "about.json", json.dumps(values))
 
     def about(self) -> dict[str, Any]:
         """Return what was asked, with the process id and start time; empty if never started."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import soundfile
 
-from trainer.core.atomic_io import append_line
+from trainer.core.atomic_io import append_line, replacing
 from trainer.core.errors import DataError, RunError
 from trainer.inference.listening_test import WINNERS, Vote, append_vote, rank, read_votes
 from trainer.runs.run import Run
@@ -194,8 +194,7 @@ def _copy_recordings(run: Run, texts: Sequence[str], clips: Sequence[dict], know
 def _keep(run: Run, take: Take, file: Path) -> None:
     folder = _folder(run)
     folder.mkdir(exist_ok=True)
-    partial = folder / f".{take.id}.part"
-    shutil.copyfile(file, partial)
-    partial.replace(folder / f"{take.id}.wav")
+    with replacing(folder / f"{take.id}.wav") as partial:
+        shutil.copyfile(file, partial)
     with _LOCK:
         append_line(folder / "takes.jsonl", json.dumps(asdict(take), ensure_ascii=False))

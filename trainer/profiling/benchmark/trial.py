@@ -1,7 +1,6 @@
 """Run one trial: a short training with a set of optimizations, in its own process."""
 
 import json
-import os
 import signal
 import tempfile
 import time
@@ -18,6 +17,7 @@ import torch
 
 from trainer.callbacks.step_timer import OptimizerTimer
 from trainer.config.resolve import Entries, resolve
+from trainer.core.atomic_io import write_atomic
 from trainer.core.errors import TimbreError
 from trainer.core.events import Event, Notice
 from trainer.core.run_config import RunConfig
@@ -95,9 +95,7 @@ def _ended_after(seconds: float) -> Iterator[None]:
 
 def _write(row: Trial, out: Path) -> None:
     # The parent may kill this process at any time and must not read half a file.
-    partial = out.with_suffix(".part")
-    partial.write_text(json.dumps(asdict(row)), encoding="utf-8")
-    os.replace(partial, out)
+    write_atomic(out, json.dumps(asdict(row)))
 
 
 def _measure(job: TrialJob, row: Trial, publish: Callable[[], None]) -> None:
