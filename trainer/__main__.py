@@ -11,8 +11,10 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     words = list(sys.argv[1:] if words is None else words)
     limit_spinning()
     # Imported here: the supervisor stays small because it never loads what a run needs.
+    from trainer.core.child_process import hear_interrupts
     from trainer.worker.supervisor import end_process, needs_supervisor, supervise
 
+    hear_interrupts()
     if needs_supervisor(words):
         sys.exit(supervise(words))
     reserve_a_core()

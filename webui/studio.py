@@ -9,8 +9,8 @@ from typing import Any
 from trainer.config.cli_flags import refuse_missing_data
 from trainer.config.presets import apply_preset
 from trainer.config.resolve import resolve, with_absolute_paths
+from trainer.core.child_process import PROJECT
 from trainer.core.errors import DataError, TimbreError
-from trainer.core.paths import ASSETS
 from trainer.core.run_config import DataConfig, RunConfig
 from trainer.data.lists.manifest import Manifest, Progress, no_progress, read_manifest
 from trainer.profiling.measurements import list_kept
@@ -20,6 +20,10 @@ from webui.jobs.background_job import BackgroundJob
 from webui.jobs.races import Races
 from webui.run_list import RunList
 
+# A wheel holds the same files, but names the folder timbre_assets, as `assets` would be anybody's.
+_IN_SOURCE, _INSTALLED = PROJECT / "assets", PROJECT / "timbre_assets"
+# The demo's list is in every copy of the assets and in no other project's folder of that name.
+ASSETS = _IN_SOURCE if (_IN_SOURCE / "demo" / "train.csv").is_file() else _INSTALLED
 _RUNS_ASKED = 20
 """So many of the newest runs are asked how long a step takes; reading a long log costs seconds."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainer.core.atomic_io import discard, is_leftover, replacing, write_atomic
-from trainer.core.paths import PROJECT as ROOT
+from trainer.core.child_process import PROJECT as ROOT
 
 
 def test_text_and_bytes_are_replaced(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,9 +110,9 @@ def _serve() -> None:
             str(run.folder),
         ]
 
-    def speak(words: Sequence[str]) -> list[str]:
+    def speak(*words: str) -> list[str]:
         if "--stream" not in words or Path(words[1]).name.startswith("real"):
-            return real_speak(words)
+            return real_speak(*words)
         return [sys.executable, str(PROJECT / "tests" / "helpers" / "fake_speaker.py"), *words]
 
     def shorter_demo() -> RunConfig:

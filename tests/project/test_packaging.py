@@ -22,7 +22,6 @@ from safetensors import safe_open
 import trainer
 from tests.helpers.toy import make_setup
 from trainer.checkpoints.checkpoint import save_checkpoint, verify_checkpoint
-from trainer.core import paths
 from trainer.core.run_config import WRITTEN_BY, RunConfig
 from trainer.core.version import __version__
 from trainer.models._weights import write_own
@@ -248,7 +247,7 @@ def test_measurements_and_scripts_stay_out_of_the_wheel(installed: Path) -> None
 
 
 def test_an_installed_timbre_finds_its_assets(installed: Path, elsewhere: Path) -> None:
-    source = "from trainer.core.paths import ASSETS, PROJECT; print(ASSETS); print(PROJECT)"
+    source = "from webui.studio import ASSETS, PROJECT; print(ASSETS); print(PROJECT)"
 
     said = subprocess.run(
         [sys.executable, "-P", "-c", source],
@@ -293,24 +292,6 @@ def test_a_child_uses_this_timbre_from_a_folder_with_another_trainer(
 
     assert "nowhere holds no run" in ended.stderr
     assert "the wrong trainer" not in ended.stderr
-
-
-def test_a_child_of_the_source_tree_is_told_where_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", "/a/b")
-
-    environment = paths.child_environment()
-
-    assert environment["PYTHONPATH"] == os.pathsep.join([str(ROOT), "/a/b"])
-    assert paths.trainer_command("status", "a b")[1:] == ["-P", "-m", "trainer", "status", "a b"]
-
-
-def test_a_child_of_an_installed_timbre_keeps_its_search_path(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    monkeypatch.setattr(paths.site, "getsitepackages", lambda: [str(paths.PROJECT)])
-
-    assert "PYTHONPATH" not in paths.child_environment()
 
 
 # Another package named trainer

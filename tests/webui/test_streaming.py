@@ -26,7 +26,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 @pytest.fixture
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Starlette:
     monkeypatch.setattr(
-        synthesis, "trainer_command", lambda words: [sys.executable, str(FAKE), *words]
+        synthesis, "trainer_command", lambda *words: [sys.executable, str(FAKE), *words]
     )
     monkeypatch.setattr(speech_stream, "_BUSY_WAIT_S", 0.05)
     studio = make_studio(tmp_path)
@@ -187,8 +187,8 @@ def test_text_that_looks_like_an_option_is_text(
 ) -> None:
     asked = []
 
-    def command(words: list[str]) -> list[str]:
-        asked.append(words)
+    def command(*words: str) -> list[str]:
+        asked.append([*words])
         return [sys.executable, "-c", ""]
 
     monkeypatch.setattr(synthesis, "trainer_command", command)

@@ -163,7 +163,7 @@ def test_an_errand_outlives_the_page_and_is_found_by_the_next_one(
 ) -> None:
     program = 'import time; print(\'{"done": 1, "total": 2}\', flush=True); time.sleep(600)'
     monkeypatch.setattr(
-        background_job, "trainer_command", lambda words: [sys.executable, "-c", *words]
+        background_job, "trainer_command", lambda *words: [sys.executable, "-c", *words]
     )
     first = BackgroundJob(tmp_path / "errand")
     first.start([program], {"out": "1"})

@@ -12,9 +12,9 @@ from typing import Any
 
 from trainer.commands.event_text import describe_event, shown_progress
 from trainer.commands.usage import program, top_parser
+from trainer.core.child_process import SAFE_PATH, child_environment, start_child
 from trainer.core.errors import TimbreError, refusal_of_disk
 from trainer.core.events import Event, PhaseChanged, StepDone
-from trainer.core.paths import SAFE_PATH, child_environment
 from trainer.core.run_config import absolute_path
 from trainer.core.types import Clip
 from trainer.data.lists.ledger import escape_formula
@@ -245,7 +245,6 @@ def _change_options(run: Run, words: Sequence[str]) -> None:
 def _continue(run: Run) -> int:
     """Train in this process, or replace it by torchrun, which starts one process per GPU."""
     import os
-    import subprocess
 
     from trainer.worker.supervisor import report
 
@@ -255,7 +254,7 @@ def _continue(run: Run) -> int:
     if run.num_processes > 1 and not is_one_of_several:
         environment = child_environment() | SAFE_PATH
         if os.name == "nt":  # execv on Windows returns to the shell before torchrun has ended
-            return subprocess.run(run.torchrun(), env=environment, check=False).returncode
+            return start_child(run.torchrun(), environment=environment).wait()
         os.execve(sys.executable, run.torchrun(), environment)  # keeps the supervised PID
     from trainer.worker.training_process import continue_run
 

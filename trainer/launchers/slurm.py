@@ -7,14 +7,18 @@ time limit is queued again and continues from the run's last checkpoint.
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.core.child_process import (
+    SAFE_PATH,
+    child_environment,
+    start_child,
+    trainer_command,
+)
 from trainer.core.errors import MissingDependency, RunError
-from trainer.core.paths import SAFE_PATH, child_environment, trainer_command
 from trainer.launchers._launcher import Handle, Launcher, Resources
 from trainer.runs.run import Run
 
@@ -38,7 +42,7 @@ class TrainOnNode:
     def __call__(self) -> int:
         """Train until the run ends and return the exit code."""
         environment = child_environment() | SAFE_PATH
-        return subprocess.run(self.command(), env=environment, check=False).returncode
+        return start_child(self.command(), environment=environment).wait()
 
     def command(self) -> list[str]:
         """Return the command for this machine."""

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.core.atomic_io import write_atomic
+from trainer.core.child_process import Child, child_environment, start_child, trainer_command
 from trainer.core.errors import ConfigError, RunError, RunExists, RunNotFound, RunOwned
-from trainer.core.paths import child_environment, trainer_command
 from trainer.race.jobs import RaceJob, known_jobs
 from trainer.race.plan import RacePlan
 from trainer.race.result import Result, read_result
@@ -104,7 +103,7 @@ class Race:
         """Ask the race to save the current run and stop."""
         (self.folder / "control" / "stop").touch()
 
-    def start(self) -> "subprocess.Popen[bytes]":
+    def start(self) -> Child:
         """Run the race in a new process that outlives the caller.
 
         Raises:
@@ -114,15 +113,12 @@ class Race:
             raise RunOwned(f"The race {self.name} is already running.")
         self._stop_file.unlink(missing_ok=True)
         with (self.folder / "log.txt").open("wb") as log:
-            return subprocess.Popen(
+            return start_child(
                 trainer_command("race", "--race", str(self.folder)),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                # A session of its own, so that Ctrl+C in the terminal does not reach the race.
-                start_new_session=True,
-                env=child_environment(),
-                cwd=self.folder,
+                output=log,
+                lifetime="session",
+                environment=child_environment(),
+                folder=self.folder,
             )
 
     def is_running(self) -> bool:

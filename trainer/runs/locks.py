@@ -9,6 +9,8 @@ from typing import Any
 import filelock
 import psutil
 
+from trainer.core.child_process import kill_with_descendants
+
 try:
     import fcntl
 except ImportError:  # Windows has no flock; filelock's own lock serves there
@@ -70,18 +72,8 @@ def boot_id() -> str:
 
 def kill_tree(identity: ProcessIdentity) -> None:
     """Kill a process and all its descendants; do nothing if the PID now belongs to another one."""
-    if not identity.is_alive:
-        return
-    try:
-        process = psutil.Process(identity.pid)
-        family = [*process.children(recursive=True), process]
-    except psutil.Error:
-        return
-    for member in family:
-        try:
-            member.kill()  # psutil checks the start time before it sends the signal
-        except psutil.Error:
-            continue
+    if identity.is_alive:
+        kill_with_descendants(identity.pid)
 
 
 def acquire_lock(path: Path, *, timeout_s: float = 0.0) -> filelock.BaseFileLock | None:

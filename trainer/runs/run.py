@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,10 +13,10 @@ import filelock
 import psutil
 
 from trainer.core.atomic_io import is_leftover, sync, write_atomic
+from trainer.core.child_process import Child, child_environment, start_child, trainer_command
 from trainer.core.device import free_disk_gib
 from trainer.core.errors import RunError, RunExists, RunNotFound, RunOwned
 from trainer.core.events import EventLog, LoggedEvent, OptionsChanged
-from trainer.core.paths import child_environment, trainer_command
 from trainer.core.run_config import WRITTEN_BY, RunConfig, merge_values, read_config
 from trainer.core.version import __version__
 from trainer.runs.control import choose_processes, chosen_processes, request_steps, requested_steps
@@ -363,7 +362,7 @@ class Run:
         resume = ["-m", "trainer", "resume", str(self.folder)]
         return [sys.executable, *torchrun, str(self.num_processes), *resume]
 
-    def start(self) -> "subprocess.Popen[bytes]":
+    def start(self) -> Child:
         """Start the training process, detached, so that it outlives this process.
 
         Raises:
@@ -377,14 +376,12 @@ class Run:
         environment = {"OPENBLAS_NUM_THREADS": "1"} | child_environment()
         environment.pop("TIMBRE_REPORT", None)  # the new process gets its own supervisor
         with (self.folder / "log.txt").open("ab") as log:  # append: it is truncated while in use
-            process = subprocess.Popen(
+            process = start_child(
                 self.command(),
-                stdin=subprocess.DEVNULL,  # it outlives the terminal
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl+C in the caller's terminal must not reach it
-                env=environment,
-                cwd=self.folder,  # the caller's folder may be removed
+                output=log,
+                lifetime="session",
+                environment=environment,
+                folder=self.folder,  # the caller's folder may be removed
             )
         values = {"pid": process.pid, "started_at": time.time()}
         write_atomic(self.folder / "control" / "spawned.json", json.dumps(values))

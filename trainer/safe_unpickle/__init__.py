@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
+from trainer.core.child_process import NOWHERE, run_child
 from trainer.core.errors import CheckpointError
 from trainer.safe_unpickle.child import (
     ALL,
@@ -183,17 +183,14 @@ def _run_child(task_file: Path, timeout_s: float) -> str:
     # One thread and no GPU: every thread and CUDA context would count against the memory limit.
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     try:
-        result = subprocess.run(
+        result = run_child(
             command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=environment,
-            cwd=task_file.parent,
-            timeout=timeout_s,
-            check=False,
+            timeout_s=timeout_s,
+            output=NOWHERE,
+            environment=environment,
+            folder=task_file.parent,
         )
-    except subprocess.TimeoutExpired:
+    except TimeoutError:
         return f"reading it took more than {timeout_s:.0f} s"
     # Negative: a signal ended it, from the limit on CPU time or from the kernel without memory.
     if result.returncode < 0:

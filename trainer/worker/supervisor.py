@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections import deque
@@ -23,8 +22,14 @@ from typing import NoReturn
 import filelock
 import psutil
 
+from trainer.core.child_process import (
+    Child,
+    child_environment,
+    start_child,
+    trainer_command,
+    wait_for_child,
+)
 from trainer.core.events import Event, EventLog, Notice, RunFinished, RunStarted, StepDone
-from trainer.core.paths import child_environment, trainer_command
 from trainer.runs.heartbeat import read_pulses
 from trainer.runs.locks import ProcessIdentity, acquire_lock, kill_tree
 from trainer.runs.restart_policy import (
@@ -157,19 +162,18 @@ class Supervisor:
         reader, writer = os.pipe()
         # Non-blocking, because the child never reports after a usage error, for example.
         os.set_blocking(reader, False)
-        process = subprocess.Popen(
+        process = start_child(
             self._command,
-            env=child_environment() | {REPORT: str(writer)},
-            pass_fds=(writer,),
+            environment=child_environment() | {REPORT: str(writer)},
+            descriptors=[writer],
             # Ctrl+C reaches only the supervisor, which treats a first and a second differently.
-            process_group=0,
+            lifetime="group",
         )
         os.close(writer)  # only the child may hold it open, or the pipe would never end
         with os.fdopen(reader, "rb", buffering=0) as pipe:
             while process.returncode is None:
                 # Poll faster until the run is known, so that its supervisor lock is taken soon.
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_POLL_S if self._folder else 0.1)
+                wait_for_child(process, _POLL_S if self._folder else 0.1)
                 if self._folder is None:
                     self._read_report(pipe.read(_TAIL_BYTES))
                 self._watch(process)
@@ -190,7 +194,7 @@ class Supervisor:
         pop_ending(folder)
         self._offset = (folder / "events.jsonl").stat().st_size
 
-    def _watch(self, process: "subprocess.Popen[bytes]") -> None:
+    def _watch(self, process: Child) -> None:
         if process.returncode is not None:
             return
         folder = self._folder

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,10 +11,15 @@ from typing import Any
 import psutil
 
 from trainer.core.atomic_io import write_atomic
+from trainer.core.child_process import (
+    PROJECT,
+    Child,
+    child_environment,
+    start_child,
+    trainer_command,
+)
 from trainer.core.errors import RunError
-from trainer.core.paths import PROJECT, child_environment
 from trainer.core.run_config import RunConfig
-from webui.jobs.synthesis import trainer_command
 
 
 @dataclass
@@ -27,7 +31,7 @@ class BackgroundJob:
     """
 
     folder: Path
-    _child: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
+    _child: Child | None = field(default=None, repr=False)
 
     def start(self, argv: Sequence[str], about: dict[str, Any]) -> None:
         """Start a command and overwrite the output of the previous one.
@@ -42,14 +46,13 @@ class BackgroundJob:
             (self.folder / "lines.jsonl").open("wb") as lines,
             (self.folder / "log.txt").open("wb") as log,
         ):
-            self._child = subprocess.Popen(
-                trainer_command(argv),
-                stdin=subprocess.DEVNULL,
-                stdout=lines,
-                stderr=log,
-                start_new_session=True,
-                env=child_environment(),
-                cwd=PROJECT,
+            self._child = start_child(
+                trainer_command(*argv),
+                output=lines,
+                errors=log,
+                lifetime="session",
+                environment=child_environment(),
+                folder=PROJECT,
             )
         values = about | {"pid": self._child.pid, "started_at": time.time()}
         write_atomic(self.folder / "about.json", json.dumps(values))

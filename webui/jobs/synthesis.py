@@ -2,14 +2,21 @@
 
 import json
 import re
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from trainer.core import paths
+from trainer.core.child_process import (
+    PIPE,
+    PROJECT,
+    Ended,
+    child_environment,
+    run_child,
+    start_child,
+    trainer_command,
+)
 from trainer.core.errors import RunError
 from trainer.runs.run import Run
 
@@ -35,13 +42,12 @@ class LiveSpeech:
         self._held = ExitStack()
         # A file, because nothing reads a pipe during playback, and a full pipe would block.
         self._said = self._held.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-        process = subprocess.Popen(
-            trainer_command([*words, "--stream"]),
-            cwd=paths.PROJECT,
-            env=paths.child_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=self._said,
+        process = start_child(
+            trainer_command(*words, "--stream"),
+            output=PIPE,
+            errors=self._said,
+            environment=child_environment(),
+            folder=PROJECT,
         )
         self._process = self._held.enter_context(process)
 
@@ -60,8 +66,7 @@ class LiveSpeech:
         """Return the error message of a child that closed its output; empty if it succeeded."""
         code = self._process.wait(_TIMEOUT_S)
         self._said.seek(0)
-        said = self._said.read().decode(errors="replace")
-        return _last_sentence(said, code) if code else ""
+        return _last_sentence(self._said.read(), code) if code else ""
 
     def stop(self) -> None:
         """Kill the child process."""
@@ -112,11 +117,6 @@ def check_name(checkpoint: str) -> None:
         raise RunError(f"'{checkpoint}' is not a checkpoint. Choose best, last, base or a step.")
 
 
-def trainer_command(argv: Sequence[str]) -> list[str]:
-    """Return the command that runs the trainer in its own process."""
-    return paths.trainer_command(*argv)
-
-
 def _synthesize_words(run: Run, text: str, speaker: str, checkpoint: str, out: str) -> list[str]:
     check_name(checkpoint)
     # With an equals sign, so that a text that begins with a dash is not parsed as an option.
@@ -126,27 +126,12 @@ def _synthesize_words(run: Run, text: str, speaker: str, checkpoint: str, out: s
     return ["synthesize", str(run.folder), *words]
 
 
-def run_trainer(
-    argv: Sequence[str], *, timeout_s: float, too_long: str
-) -> "subprocess.CompletedProcess[str]":
-    """Run a trainer command and wait for it.
-
-    Raises:
-        RunError: the command took longer than `timeout_s`; the message is `too_long`.
-    """
+def _run(argv: Sequence[str], *, timeout_s: float, too_long: str) -> Ended:
+    """Run a trainer command and wait for it; after `timeout_s`, raise `too_long` as a RunError."""
+    command, environment = trainer_command(*argv), child_environment()
     try:
-        return subprocess.run(
-            trainer_command(argv),
-            cwd=paths.PROJECT,
-            env=paths.child_environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+        return run_child(command, timeout_s=timeout_s, environment=environment, folder=PROJECT)
+    except TimeoutError:
         raise RunError(too_long) from None
 
 
@@ -156,7 +141,7 @@ def ask_trainer(argv: Sequence[str], *, timeout_s: float, too_long: str) -> dict
     Raises:
         RunError: it printed no JSON or took longer than `timeout_s`.
     """
-    ended = run_trainer(argv, timeout_s=timeout_s, too_long=too_long)
+    ended = _run(argv, timeout_s=timeout_s, too_long=too_long)
     try:
         return json.loads(ended.stdout)
     except ValueError:
@@ -165,12 +150,12 @@ def ask_trainer(argv: Sequence[str], *, timeout_s: float, too_long: str) -> dict
 
 def _run_trainer(argv: Sequence[str]) -> None:
     too_long = f"Timed out after {_TIMEOUT_S:.0f} s. Try a shorter sentence."
-    ended = run_trainer(argv, timeout_s=_TIMEOUT_S, too_long=too_long)
+    ended = _run(argv, timeout_s=_TIMEOUT_S, too_long=too_long)
     if ended.returncode != 0:
         raise RunError(_last_sentence(ended.stderr, ended.returncode))
 
 
-def _last_sentence(said: str, code: int) -> str:
-    lines = [line for line in said.splitlines() if line.strip()]
+def _last_sentence(said: bytes, code: int) -> str:
+    lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
     last = lines[-1] if lines else f"The process ended with code {code}."
     return last.removeprefix("Error: ")

@@ -2,10 +2,10 @@
 
 import re
 import shutil
-import subprocess
 import unicodedata
 from collections.abc import Sequence
 
+from trainer.core.child_process import run_child
 from trainer.core.errors import DataError, MissingDependency
 
 _ALIKE = str.maketrans(
@@ -117,13 +117,8 @@ def _run_espeak(text: str, language: str) -> str:
         raise MissingDependency("espeak-ng", "Phonemes", "apt-get install espeak-ng")
     code = language.lower()
     for voice in dict.fromkeys([_VOICES.get(code, code), code.split("-")[0]]):
-        result = subprocess.run(
-            [binary, "-q", "--ipa", "-v", voice, "--stdin"],
-            input=text.encode(),
-            capture_output=True,
-            timeout=300,
-            check=False,
-        )
+        command = [binary, "-q", "--ipa", "-v", voice, "--stdin"]
+        result = run_child(command, text=text.encode(), timeout_s=300)
         if result.returncode == 0:
             return result.stdout.decode()
     raise DataError(

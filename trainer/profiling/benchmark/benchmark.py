@@ -2,11 +2,9 @@
 
 import json
 import platform
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -16,8 +14,13 @@ import psutil
 import torch
 
 from trainer.config.resolve import resolve
+from trainer.core.child_process import (
+    child_environment,
+    end_child,
+    start_child,
+    trainer_command,
+)
 from trainer.core.device import Device
-from trainer.core.paths import child_environment, trainer_command
 from trainer.profiling.benchmark.goals import plan_goals
 from trainer.profiling.benchmark.peaks import peak_flops
 from trainer.profiling.benchmark.plan import (
@@ -180,13 +183,8 @@ class Benchmark:
         """Run a folder's trial until it ends or is killed; return why a result may be missing."""
         words = ["--row", str(folder / "job.json"), "--row-out", str(folder / "row.json")]
         with (folder / "log.txt").open("wb") as log:
-            child = subprocess.Popen(
-                trainer_command("measure", *words),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=child_environment(),
-            )
+            command = trainer_command("measure", *words)
+            child = start_child(command, output=log, environment=child_environment())
             try:
                 # The deadline includes the start of the process, because importing torch takes time
                 # too.
@@ -196,7 +194,7 @@ class Benchmark:
                         return "deadline"
                     time.sleep(_POLL_S)
             finally:
-                _end(child)
+                end_child(child)
         return "failed"
 
 
@@ -252,21 +250,6 @@ def _compare(row: Trial, first: Trial | None, device: Device) -> None:
     peak = peak_flops(device.name) if device.kind == "cuda" else None
     if peak:
         row.mfu = row.plain_flops / row.s_per_step / peak
-
-
-def _end(child: "subprocess.Popen[bytes]") -> None:
-    """Kill a child and its descendants, such as the compiler's workers."""
-    if child.poll() is not None:
-        return
-    family = []
-    with suppress(psutil.Error):  # it may have ended in the meantime
-        # Listed before the kill: orphans no longer have the child as their parent.
-        family = psutil.Process(child.pid).children(recursive=True)
-    child.kill()
-    child.wait()
-    for process in family:
-        with suppress(psutil.Error):
-            process.kill()
 
 
 def _last_words(log: Path) -> str:

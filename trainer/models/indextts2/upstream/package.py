@@ -1,18 +1,15 @@
 """Synthesize through the original package, which runs in its own environment and process."""
 
 import json
-import os
-import signal
-import subprocess
 import tempfile
 import wave
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from trainer.core.child_process import end_child, start_child, wait_for_child
 from trainer.core.errors import CheckpointError
 from trainer.core.specs import Speech
 from trainer.data.features.cache import default_cache_folder
@@ -148,29 +145,16 @@ class Original:
         # target does not know the environment.
         command = [str(Path(self.python).absolute()), str(_CHILD), str(work)]
         with (work / "child.log").open("wb") as log:
-            # A session of its own, so that _end also kills what the child starts.
-            child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=work,
-                start_new_session=True,
-            )  # fmt: skip
+            # The environment is the caller's: the package has packages of its own.
+            child = start_child(command, output=log, folder=work)
             try:
-                child.wait(timeout=self.limit_s)
-            except subprocess.TimeoutExpired:
-                return f"it took more than {self.limit_s:.0f} s"
+                if not wait_for_child(child, self.limit_s):
+                    return f"it took more than {self.limit_s:.0f} s"
             finally:
-                _end(child)
+                end_child(child)
         lines = (work / "child.log").read_text(encoding="utf-8", errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
         return f"its process ended with code {child.returncode} ({last[-300:]})"
-
-
-def _end(child: "subprocess.Popen[bytes]") -> None:
-    """Kill a child and all processes that it started."""
-    if child.poll() is None:
-        # The child may have ended since the check.
-        with suppress(OSError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
 
 
 def _read_wave(path: Path) -> Speech:
