@@ -18,6 +18,7 @@ from torch import Tensor
 
 from assets.make_base import describe_machine
 from benchmarks.measure_xtts import measure
+from trainer.core.device import GIB
 from trainer.models.indextts2.checkpoint.base_folder import config_of
 from trainer.models.indextts2.checkpoint.export import write_published
 from trainer.models.indextts2.network.gpt import UnifiedVoice
@@ -97,7 +98,7 @@ def measure_phases(work: Path, flags: list[str]) -> dict[str, dict[str, float]]:
     phases["resume_to_step_four"] = measure(["resume", str(run)])
     phases["export"] = measure(["export", str(run), "--out", str(out)])
     size = sum(path.stat().st_size for path in out.iterdir())
-    phases["export"]["size_gib"] = round(size / 2**30, 2)
+    phases["export"]["size_gib"] = round(size / GIB, 2)
     return phases
 
 

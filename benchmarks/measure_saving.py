@@ -23,7 +23,7 @@ from trainer.checkpoints.async_writer import CheckpointWriter
 from trainer.checkpoints.checkpoint import take_snapshot, write_snapshot
 from trainer.checkpoints.staging import Staging
 from trainer.config.schedules import SCHEDULES, ConstantOptions
-from trainer.core.device import Device
+from trainer.core.device import MIB, Device
 from trainer.core.events import CheckpointSaved, Event
 from trainer.core.options import build_options
 from trainer.core.registry import find
@@ -77,7 +77,7 @@ def losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
 
 def make_setup(folder: Path, mib: float, rows: int) -> TrainState:
     """Return a run whose weights and AdamW state take about so many MiB."""
-    layers = max(1, round(mib * 2**20 / (3 * 4 * _WIDTH * _WIDTH)))
+    layers = max(1, round(mib * MIB / (3 * 4 * _WIDTH * _WIDTH)))
     model = nn.Sequential(*[nn.Linear(_WIDTH, _WIDTH) for _ in range(layers)])
     spec = find("trainer.optimizers", OptimizerSpec, "adamw")
     device = torch.device("cpu")

@@ -17,6 +17,7 @@ import pandas
 
 from assets.make_base import describe_machine
 from assets.make_xtts import FULL, make_folder
+from trainer.core.device import GIB
 
 ASSETS = Path(__file__).parent.parent / "assets"
 NUM_CLIPS = 6
@@ -60,10 +61,10 @@ def measure_phases(work: Path, base: Path, flags: list[str]) -> dict[str, dict[s
     phases["resume_to_step_four"] = measure(["resume", str(run)])
     phases["export"] = measure(["export", str(run), "--out", str(out)])
     size = sum(path.stat().st_size for path in out.iterdir())
-    phases["export"]["size_gib"] = round(size / 2**30, 2)
+    phases["export"]["size_gib"] = round(size / GIB, 2)
     newest = max((run / "checkpoints").glob("step-*"))
     size = sum(path.stat().st_size for path in newest.iterdir())
-    phases["resume_to_step_four"]["checkpoint_gib"] = round(size / 2**30, 2)
+    phases["resume_to_step_four"]["checkpoint_gib"] = round(size / GIB, 2)
     return phases
 
 

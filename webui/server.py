@@ -10,6 +10,7 @@ from pathlib import Path
 
 from starlette.middleware import Middleware
 
+from trainer.core.device import GIB
 from trainer.runs.run_store import RunStore
 from webui.page import build_head, build_page
 from webui.routes import build_routes
@@ -32,7 +33,7 @@ def serve(args: argparse.Namespace, scratch: Path, home: Path, port: int) -> Non
     studio.library.keep_queue()
     # Access is controlled by a password if there is one, else by the token in the printed address.
     token = "" if args.auth or not args.token else stored_token(runs / ".page" / "token")
-    max_bytes = int(args.max_upload * 2**30)
+    max_bytes = int(args.max_upload * GIB)
     page = build_page(studio)
     page.queue(default_concurrency_limit=8, max_size=64)
     page.launch(

@@ -1,5 +1,6 @@
 """What driver and torch tell of GPUs, whichever numbers they give them and whatever they lack."""
 
+import re
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -10,7 +11,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainer.checkpoints.staging import Staging
+from trainer.core.child_process import PROJECT
 from trainer.core.device import (
+    GIB,
     Device,
     DeviceUse,
     describe_cpu,
@@ -20,8 +23,6 @@ from trainer.core.device import (
 )
 from trainer.training.assemble import _warn_unseen_gpu, take_device
 from trainer.worker.training_process import explain_failure
-
-_GIB = 2**30
 
 
 class NVMLError(Exception):
@@ -51,12 +52,12 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
     fake.nvmlDeviceGetName = lambda handle: f"GPU {handle}"
     fake.nvmlDeviceGetCudaComputeCapability = lambda handle: (8, 9)
     fake.nvmlDeviceGetMemoryInfo = lambda handle: SimpleNamespace(
-        used=(handle + 1) * _GIB, total=24 * _GIB
+        used=(handle + 1) * GIB, total=24 * GIB
     )
     fake.nvmlDeviceGetUtilizationRates = lambda handle: SimpleNamespace(gpu=50 + handle)
     fake.nvmlDeviceGetTemperature = lambda handle, sensor: 60 + handle
     fake.nvmlDeviceGetComputeRunningProcesses = lambda handle: [
-        SimpleNamespace(pid=2**22 + handle, usedGpuMemory=_GIB)
+        SimpleNamespace(pid=2**22 + handle, usedGpuMemory=GIB)
     ]
     fake.nvmlDeviceGetGraphicsRunningProcesses = lambda handle: []
     monkeypatch.setitem(sys.modules, "pynvml", fake)
@@ -92,7 +93,7 @@ def test_a_gpu_without_memory_of_its_own_has_the_hosts(driver: Any) -> None:
     found = list_devices()
 
     assert [device.torch_name for device in found] == ["cuda:0", "cuda:1", "cpu"]
-    assert found[0].memory_gib == psutil.virtual_memory().total / _GIB
+    assert found[0].memory_gib == psutil.virtual_memory().total / GIB
 
 
 def test_a_lost_gpu_hides_no_other(driver: Any) -> None:
@@ -163,3 +164,23 @@ def test_where_no_memory_can_be_locked_usual_memory_takes_the_copy(
 
     assert [value.shape for value in made] == [(2,), (3,)]
     assert asked == [True, False, False]
+
+
+def test_the_size_of_a_gib_is_written_once() -> None:
+    spelled = re.compile(r"\b(2 ?\*\* ?[23]0|1024 ?\*\* ?[23]|1 << [23]0)\b")
+    allowed = {
+        "trainer/core/device.py": "defines them",
+        "trainer/safe_unpickle/child.py": "runs by itself, without the package",
+        "trainer/optimizers/_core/param_table.py": "counts entries, not bytes",
+        "trainer/optimizers/kron.py": "counts weights, not bytes",
+    }
+
+    found = {
+        path.relative_to(PROJECT).as_posix()
+        for folder in ("trainer", "webui")
+        for path in (PROJECT / folder).rglob("*.py")
+        if spelled.search(path.read_text("utf-8"))
+    }
+
+    assert found <= set(allowed)
+    assert "trainer/core/device.py" in found

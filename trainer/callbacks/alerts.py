@@ -11,11 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from trainer.core.device import free_disk_gib
+from trainer.core.device import GIB, free_disk_gib
 from trainer.core.events import CheckpointSaved, Event, Notice, StepDone, ValidationDone
 from trainer.core.metrics import MEMORY_PEAK_GIB, S_PER_STEP, TRAIN_LOSS, VAL_LOSS
 
-_GIB = 2**30
 # All thresholds below are chosen by hand: late enough that a healthy run is left alone.
 _SMOOTHING = 0.98  # per step: an average over about 50 steps
 # The loss has diverged when its average stays above 1.5 times its best for 200 steps. A short spike
@@ -113,7 +112,7 @@ class Alerts:
         return self._once("plateau", is_flat, "info", text, remedy, event)
 
     def _full_disk(self, event: CheckpointSaved) -> Notice | None:
-        free_gib, size_gib = self._free_gib(self._folder), event.size_bytes / _GIB
+        free_gib, size_gib = self._free_gib(self._folder), event.size_bytes / GIB
         text = f"The disk has {free_gib:.2g} GiB free; a checkpoint takes {size_gib:.2g} GiB."
         remedy = "Free some space, or empty the trash on the Runs tab. Training continues."
         is_low = free_gib < max(1.0, _SAVES_LEFT * size_gib)

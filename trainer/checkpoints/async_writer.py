@@ -19,6 +19,7 @@ from trainer.checkpoints.checkpoint import (
     write_snapshot,
 )
 from trainer.checkpoints.staging import Staging
+from trainer.core.device import GIB
 from trainer.core.errors import CheckpointError, MemoryFragmented, TimbreError
 from trainer.core.events import Emit, Event, Notice
 from trainer.core.train_state import TrainState
@@ -133,7 +134,7 @@ def _failed(parent: Path, snapshot: Snapshot, error: Exception) -> _Outcome:
     newest = newest_step(parent)
     kept = f"The checkpoint of step {newest} is intact." if newest else "There is no earlier one."
     failure = f"The checkpoint of step {snapshot.step} could not be saved: {reason}. {kept}"
-    size_gib = snapshot.size_bytes / 2**30
+    size_gib = snapshot.size_bytes / GIB
     remedy = f"Free at least {size_gib:.1f} GiB on the disk that holds {parent}, then save again."
     if not _is_full(parent, error, snapshot.size_bytes):
         remedy = f"Make sure that {parent} can be written, then save again."

@@ -9,7 +9,7 @@ from typing import Any
 from trainer.config.cli_flags import config_from_args
 from trainer.config.presets import USABLE_SHARE, apply_preset
 from trainer.config.resolve import find_family, with_absolute_paths
-from trainer.core.device import Device
+from trainer.core.device import GIB, Device
 from trainer.core.options import describe
 from trainer.core.registry import discover
 from trainer.core.run_config import RunConfig
@@ -17,7 +17,7 @@ from trainer.core.specs import Optimization
 from trainer.core.types import Clip
 from trainer.data.lists.manifest import read_manifest
 from trainer.profiling.measurements import s_per_step_of
-from trainer.profiling.memory_estimate import GIB, estimate
+from trainer.profiling.memory_estimate import estimate
 from trainer.profiling.synthetic_batches import without_size
 from trainer.training.assemble import choose_device
 

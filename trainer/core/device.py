@@ -14,7 +14,8 @@ from typing import Any
 
 import psutil
 
-_GIB = 1024**3
+GIB, MIB = 2**30, 2**20
+"""Bytes of a GiB and of a MiB."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def describe_cpu() -> Device:
     """Describe the host processor."""
     count = psutil.cpu_count(logical=True) or 1
     name = _cpu_model() or platform.processor() or platform.machine()
-    return Device("cpu", 0, f"{name} ({count} cores)", psutil.virtual_memory().total / _GIB)
+    return Device("cpu", 0, f"{name} ({count} cores)", psutil.virtual_memory().total / GIB)
 
 
 def read_use(device: Device) -> DeviceUse:
@@ -120,13 +121,13 @@ def _memory_of(handle: Any) -> tuple[float, float]:
             raise
         # GPUs that share the host's memory (Jetson, GB10) have no memory of their own to report.
         return _host_memory()
-    return float(memory.used) / _GIB, float(memory.total) / _GIB
+    return float(memory.used) / GIB, float(memory.total) / GIB
 
 
 def _host_memory() -> tuple[float, float]:
     memory = psutil.virtual_memory()
     # Not `used`: caches that the system can drop at once count as available.
-    return (memory.total - memory.available) / _GIB, memory.total / _GIB
+    return (memory.total - memory.available) / GIB, memory.total / GIB
 
 
 def read_use_or_none(device: Device) -> DeviceUse | None:
@@ -166,7 +167,7 @@ def list_gpu_processes(device: Device) -> list[GpuProcess]:
     # driver does not know it.
     held = {each.pid: each.usedGpuMemory for each in found if each.usedGpuMemory}
     holders = [
-        GpuProcess(pid, _program_name(pid), used / _GIB)
+        GpuProcess(pid, _program_name(pid), used / GIB)
         for pid, used in held.items()
         if pid != os.getpid()
     ]
@@ -184,7 +185,7 @@ def free_disk_gib(path: Path) -> float:
     """Return the free GiB on the disk that holds a path or its nearest existing parent."""
     while not path.exists():
         path = path.parent
-    return shutil.disk_usage(path).free / _GIB
+    return shutil.disk_usage(path).free / GIB
 
 
 def _list_gpus() -> list[Device]:

@@ -11,7 +11,7 @@ from torch import nn
 
 from trainer.checkpoints.checkpoint import newest_checkpoint, verify_checkpoint
 from trainer.config.resolve import find_family
-from trainer.core.device import list_devices, read_use_or_none
+from trainer.core.device import GIB, list_devices, read_use_or_none
 from trainer.core.errors import CheckpointError, ConfigError, RunExists
 from trainer.core.options import build_options
 from trainer.core.run_config import Choice, RunConfig
@@ -144,7 +144,7 @@ def move_to_device(model: nn.Module, device: str) -> None:
         ConfigError: the device does not exist.
     """
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-    model.to(choose_inference_device(device, size / 2**30))
+    model.to(choose_inference_device(device, size / GIB))
 
 
 @torch.inference_mode()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from trainer.core.device import Device
+from trainer.core.device import MIB, Device
 from trainer.core.errors import ConfigError
 from trainer.core.options import option
 from trainer.core.specs import Optimization, OptimizationStatus
@@ -99,7 +99,7 @@ def status(state: TrainState, probe: Probe) -> OptimizationStatus:
         )
     beside = sum(value.nbytes for value in state.master_weights.values())
     how = (
-        f"fp32 masters of {beside / 2**20:,.1f} MiB"
+        f"fp32 masters of {beside / MIB:,.1f} MiB"
         if beside
         else "no masters, stochastically rounded updates"
     )

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from trainer.core.device import Device
+from trainer.core.device import MIB, Device
 from trainer.core.options import option
 from trainer.core.specs import Optimization, OptimizationStatus
 from trainer.core.train_state import Probe, TrainState
@@ -63,7 +63,7 @@ def status(state: TrainState, probe: Probe) -> OptimizationStatus:
     if not blocks:
         return OptimizationStatus(False, "this model has no blocks to checkpoint")
     level = getattr(blocks[0], "checkpointing", "none")
-    kept = f"{probe.saved_bytes / 2**20:.1f} MiB kept for the backward pass"
+    kept = f"{probe.saved_bytes / MIB:.1f} MiB kept for the backward pass"
     pairs = list(zip(blocks, probe.block_calls, probe.compiled_calls, strict=True))
     num_inside = sum(_is_checkpointed_inside(block) and compiled for block, _, compiled in pairs)
     if num_inside == len(blocks):
@@ -71,7 +71,7 @@ def status(state: TrainState, probe: Probe) -> OptimizationStatus:
     # Counted by the probe in one forward and backward pass.
     num_twice = sum(calls == 2 for calls in probe.block_calls)
     products = sum(int(getattr(block, "kept_bytes", 0)) for block in blocks)
-    part = f" ({products / 2**20:.1f} MiB of them products with weights)" if products else ""
+    part = f" ({products / MIB:.1f} MiB of them products with weights)" if products else ""
     detail = f"{level}: {num_twice} of {len(blocks)} blocks computed twice, {kept}{part}"
     return OptimizationStatus(num_twice == len(blocks), detail)
 

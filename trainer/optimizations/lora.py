@@ -13,7 +13,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainer.core.device import Device
+from trainer.core.device import MIB, Device
 from trainer.core.errors import ConfigError
 from trainer.core.options import option
 from trainer.core.specs import Optimization, OptimizationStatus
@@ -215,7 +215,7 @@ def status(state: TrainState, probe: Probe) -> OptimizationStatus:
     few = sum(value.numel() for value in trained)
     # 4 bytes for a gradient in fp32, plus the optimizer's state.
     bytes_each = 4 + state.optimizer_spec.state_bytes
-    mib = [round(count * bytes_each / 2**20, 1) for count in (few, whole)]
+    mib = [round(count * bytes_each / MIB, 1) for count in (few, whole)]
     detail = (
         f"{len(layers)} layers with adapters of rank {layers[0].lora_down.shape[0]}: {few:,} of "
         f"{whole:,} weights are trained; gradients and optimizer state take {mib[0]:,} instead of "

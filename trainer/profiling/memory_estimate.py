@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import _engine_run_backward
 
 from trainer.config.resolve import Entries, resolve
-from trainer.core.device import Device
+from trainer.core.device import GIB, Device
 from trainer.core.run_config import RunConfig
 from trainer.core.train_state import TrainState, World
 from trainer.core.types import Batch, Clip
@@ -31,7 +31,6 @@ from trainer.profiling.synthetic_batches import (
 )
 from trainer.training.assemble import build_train_state, choose_device
 
-GIB = 1024**3
 # These stages set up the process or replace the graph, which fake tensors do not allow. Without
 # them the estimate is that of the eager graph.
 _UNSEEN_STAGES = ("backend", "compile")

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from trainer.core.child_process import NOWHERE, run_child
+from trainer.core.device import GIB
 from trainer.core.errors import CheckpointError
 from trainer.safe_unpickle.child import (
     ALL,
@@ -68,7 +69,6 @@ Only their fields are read; the classes themselves are never imported."""
 _LOG = logging.getLogger(__name__)
 _MOST_NAMED = 5  # dropped objects listed in a log line
 _CHILD = Path(__file__).with_name("child.py")
-_GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def convert_pickles(
     largest = sum(job.source.stat().st_size for job in jobs)
     # Chosen by hand: a genuine file takes seconds per GiB; the rest allows for slow disks and busy
     # machines, and 180 s for importing torch.
-    seconds = 180 + 120 * largest // _GIB if timeout_s is None else timeout_s
+    seconds = 180 + 120 * largest // GIB if timeout_s is None else timeout_s
     with tempfile.TemporaryDirectory(prefix="timbre-convert-") as folder:
         task_file = Path(folder) / "task.json"
         task = {

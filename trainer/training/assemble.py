@@ -30,7 +30,7 @@ from trainer.config.resolve import (
     missing_files,
     resolve,
 )
-from trainer.core.device import Device, describe_cpu, list_devices
+from trainer.core.device import GIB, MIB, Device, describe_cpu, list_devices
 from trainer.core.errors import ConfigError
 from trainer.core.events import Emit, Notice, PhaseChanged, RunStarted
 from trainer.core.registry import discover
@@ -194,7 +194,7 @@ def describe_start(train_state: TrainState, shown: Probe) -> RunStarted:
         "train_clips": train_state.train_batches.num_clips,
         "val_clips": train_state.val_batches.num_clips if train_state.val_batches else 0,
         "effective_batch_size": _clips_a_step(train_state),
-        "saved_activations_mib": round(shown.saved_bytes / 2**20, 1),
+        "saved_activations_mib": round(shown.saved_bytes / MIB, 1),
         "threads": torch.get_num_threads(),
         "torch": str(torch.__version__),
         "speakers": [speaker["name"] for speaker in train_state.corpus.facts["speakers"]],
@@ -247,7 +247,7 @@ def _torch_gpus() -> list[Device]:
     gpus = []
     for index in range(count):
         facts = torch.cuda.get_device_properties(index)
-        memory_gib, capability = facts.total_memory / 2**30, (facts.major, facts.minor)
+        memory_gib, capability = facts.total_memory / GIB, (facts.major, facts.minor)
         gpus.append(Device("cuda", index, facts.name, memory_gib, capability, str(facts.uuid)))
     return gpus
 

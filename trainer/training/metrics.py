@@ -9,12 +9,11 @@ from torch import Tensor
 
 from trainer.callbacks.step_timer import Lap, OptimizerTimer, StepTimer, seconds_by_part
 from trainer.core import metrics as names
-from trainer.core.device import DeviceUse, read_use_or_none
+from trainer.core.device import GIB, DeviceUse, read_use_or_none
 from trainer.core.events import Emit, StepDone
 from trainer.core.train_state import TrainState
 from trainer.training.nan_recovery import NanRecovery
 
-_GIB = 1024**3
 _DEVICE_INTERVAL_S = 2.0  # chosen by hand: a chart needs no more, and a driver query takes a moment
 _PARTS = {"data": names.DATA_WAIT_S, "forward": names.FORWARD_S, "backward": names.BACKWARD_S}
 """Metrics for the parts of a step. The optimizer's time comes from its hooks."""
@@ -99,7 +98,7 @@ class StepMetrics:
             names.LR: self._learning_rate(),
             names.EPOCH: step / state.train_batches.steps_per_epoch,
             names.DATA_WAIT_S: waited_s - self._waited_s,
-            names.HOST_MEMORY_GIB: self._process.memory_info().rss / _GIB,
+            names.HOST_MEMORYGIB: self._process.memory_info().rss / GIB,
         }
         self._waited_s = waited_s
         if state.optimizer_spec.effective_lr is not None:
@@ -107,9 +106,9 @@ class StepMetrics:
         facts |= self._device_metrics()
         # The allocator's own counters: reading them needs no synchronization.
         if state.device.type == "cuda":
-            facts[names.MEMORY_GIB] = torch.cuda.memory_allocated(state.device) / _GIB
-            facts[names.MEMORY_RESERVED_GIB] = torch.cuda.memory_reserved(state.device) / _GIB
-            facts[names.MEMORY_PEAK_GIB] = torch.cuda.max_memory_allocated(state.device) / _GIB
+            facts[names.MEMORYGIB] = torch.cuda.memory_allocated(state.device) / GIB
+            facts[names.MEMORY_RESERVEDGIB] = torch.cuda.memory_reserved(state.device) / GIB
+            facts[names.MEMORY_PEAKGIB] = torch.cuda.max_memory_allocated(state.device) / GIB
         else:
             facts[names.MEMORY_GIB] = facts[names.HOST_MEMORY_GIB]
         return facts

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
-from trainer.core.device import GpuProcess, list_gpu_processes
+from trainer.core.device import GIB, GpuProcess, list_gpu_processes
 from trainer.core.events import Emit, Notice
 from trainer.core.train_state import TrainState
 
 WAITS_S = (5.0, 10.0, 30.0)
 """Seconds to wait for another program before each retry (chosen by hand)."""
-_GIB = 2**30
 # Thresholds chosen by hand and not yet tested on a GPU: PyTorch always holds some idle memory, and
 # what a desktop uses varies a little.
 _FRAGMENTED_SHARE = 0.15
@@ -59,8 +58,8 @@ def diagnose_oom(state: TrainState) -> OomDiagnosis:
     if state.device.type != "cuda":
         return OomDiagnosis()
     return OomDiagnosis(
-        torch.cuda.memory_reserved(state.device) / _GIB,
-        torch.cuda.memory_allocated(state.device) / _GIB,
+        torch.cuda.memory_reserved(state.device) / GIB,
+        torch.cuda.memory_allocated(state.device) / GIB,
         tuple(list_gpu_processes(state.machine)),
     )
 

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import psutil
 
-from trainer.core.device import free_disk_gib
+from trainer.core.device import GIB, free_disk_gib
 from trainer.core.errors import RunError
 from trainer.core.train_state import TrainState
 from trainer.state.weights import has_other_weights
 
-_GIB = 2**30
 _MARGIN = 1.1  # chosen by hand: logs, previews and other programs need some disk space too
 _OVERRIDE = "To try anyway, untick 'Check for room' (--no-check-room)."
 
@@ -62,13 +61,13 @@ def _disk_problem(state: TrainState) -> str:
         # A short run writes fewer checkpoints than it may keep.
         count = min(count, -(-state.last_step // every) + 1)
     kept = sum(map(_folder_bytes, (state.folder / "checkpoints").glob("step-*")))
-    needed_gib = max(0.0, count * size * _MARGIN - kept) / _GIB
+    needed_gib = max(0.0, count * size * _MARGIN - kept) / GIB
     free_gib = free_disk_gib(state.folder)
     if free_gib >= needed_gib:
         return ""
     return (
         f"The disk that holds {state.folder} has {free_gib:.2f} GiB free, but this run needs "
-        f"{needed_gib:.2f} GiB: {count} checkpoints of {size / _GIB:.2f} GiB plus 10 %. "
+        f"{needed_gib:.2f} GiB: {count} checkpoints of {size / GIB:.2f} GiB plus 10 %. "
         f"Free {needed_gib - free_gib:.2f} GiB or keep fewer checkpoints."
     )
 
@@ -82,13 +81,13 @@ def _memory_problem(state: TrainState) -> str:
         "optimizer": _state_bytes(state),
         "average": average,
     }
-    needed_gib = sum(parts.values()) / _GIB
+    needed_gib = sum(parts.values()) / GIB
     is_gpu = state.device.type == "cuda"
     # All memory, not what is free: other programs may exit before it is needed.
-    total_gib = state.machine.memory_gib if is_gpu else psutil.virtual_memory().total / _GIB
+    total_gib = state.machine.memory_gib if is_gpu else psutil.virtual_memory().total / GIB
     if needed_gib <= total_gib:
         return ""
-    listed = ", ".join(f"{name} {value / _GIB:.2f}" for name, value in parts.items() if value)
+    listed = ", ".join(f"{name} {value / GIB:.2f}" for name, value in parts.items() if value)
     return (
         f"{state.machine.name} has {total_gib:.2f} GiB of memory, but this run needs "
         f"{needed_gib:.2f} GiB before the first clip ({listed}). Tick LoRA, choose an optimizer "

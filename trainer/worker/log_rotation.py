@@ -3,9 +3,11 @@
 import os
 from pathlib import Path
 
+from trainer.core.device import MIB
+
 # Chosen by hand: several days of ordinary output, and small enough for a text editor to open.
-MOST_BYTES = 16 * 2**20
-_KEPT_BYTES = 4 * 2**20  # the end of a log explains a crash; the middle rarely matters
+MOST_BYTES = 16 * MIB
+_KEPT_BYTES = 4 * MIB  # the end of a log explains a crash; the middle rarely matters
 
 
 def cap_log(path: Path, most_bytes: int = MOST_BYTES) -> bool:

@@ -11,11 +11,13 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-MAX_FORM_BYTES = 64 * 2**20
+from trainer.core.device import GIB, MIB
+
+MAX_FORM_BYTES = 64 * MIB
 """Largest body of any request except an upload (form values, table cells); chosen by hand."""
 
-_RESERVE_BYTES = 2**30  # Chosen by hand: a checkpoint of a mid-sized model still fits.
-_MULTIPART_BYTES = 2**20  # For the multipart headers that come on top of the files.
+_RESERVE_BYTES = GIB  # Chosen by hand: a checkpoint of a mid-sized model still fits.
+_MULTIPART_BYTES = MIB  # For the multipart headers that come on top of the files.
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,11 @@ class BodyLimit:
         free = self._allowance.free_bytes()
         if free < allowed:
             return free, (
-                f"The upload doesn't fit: only {free / 2**30:.1f} GB are free for uploads on the "
+                f"The upload doesn't fit: only {free / GIB:.1f} GB are free for uploads on the "
                 "server. Free some space, or copy the files to the server and enter their folder."
             )
         return allowed + _MULTIPART_BYTES, (
-            f"The upload is larger than {allowed / 2**30:.3g} GB. Copy the files to the server and "
+            f"The upload is larger than {allowed / GIB:.3g} GB. Copy the files to the server and "
             "enter their folder, or restart the server with a larger --max-upload."
         )
 

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
+from trainer.core.device import MIB
 from trainer.core.errors import DataError
 from trainer.core.specs import Corpus, Featurizer, Progress
 from trainer.core.types import Clip, Features
@@ -21,7 +22,7 @@ from trainer.data.features.workers import compute_in_workers
 
 _FEW = 32  # Fewer clips are computed in this process: starting workers takes seconds.
 _FORMAT = "2"  # Part of every key: raising it leaves all older entries unused.
-_FILE_BYTES = 64 * 2**20
+_FILE_BYTES = 64 * MIB
 """Size of a pack of features, and so the most that a crash or a damaged file can lose."""
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.core.atomic_io import write_atomic
+from trainer.core.device import MIB
 from trainer.core.errors import DataError, StopRequested
 from trainer.core.events import Emit, Notice, PhaseChanged
 from trainer.core.options import describe, to_values
@@ -25,7 +26,7 @@ from trainer.data.lists.manifest import read_manifest
 
 # Bytes. Smaller files of a base checkpoint are vocabularies and settings, which a survey depends
 # on; larger ones are weights, which it does not, and hashing gigabytes would delay every start.
-_SMALL_FILE = 10 * 2**20
+_SMALL_FILE = 10 * MIB
 
 
 @dataclass(frozen=True)

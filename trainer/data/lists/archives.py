@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from trainer.core.device import GIB, MIB
 from trainer.core.errors import DataError
 from trainer.data.lists.rows import AUDIO_EXTENSIONS
 
@@ -28,8 +29,8 @@ _DRIVE = re.compile(r"^[A-Za-z]:")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _HANGUL = re.compile("[\uac00-\ud7a3]")
 _UTF8_FLAG, _ENCRYPTED_FLAG = 0x800, 0x1
-_CHUNK_BYTES = 2**20
-_SMALL_BYTES = 2**20  # Below 1 MiB, a high ratio is harmless: text lists compress well.
+_CHUNK_BYTES = MIB
+_SMALL_BYTES = MIB  # Below 1 MiB, a high ratio is harmless: text lists compress well.
 _TAIL_BYTES = 2**17  # The end record is 22 bytes plus a comment of at most 64 KiB.
 _MAX_INDEX_BYTES = 2**25  # 32 MiB: about 160 bytes for each of `max_files` entries.
 
@@ -40,11 +41,11 @@ class Limits:
 
     # Chosen by hand, well above any dataset for fine-tuning. Audio hardly compresses, and text
     # rarely by more than 10:1, so a ratio of 100 only stops archive bombs.
-    max_bytes: int = 64 * 2**30
+    max_bytes: int = 64 * GIB
     max_files: int = 200_000
     max_depth: int = 16
     max_ratio: float = 100.0
-    reserve_bytes: int = 2**30
+    reserve_bytes: int = GIB
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,8 @@ def _check_index(archive: Path) -> None:
         size = max(size % 0xFFFFFFFF, int.from_bytes(tail[wide + 40 : wide + 48], "little"))
     if size > _MAX_INDEX_BYTES:
         raise DataError(
-            f"The index of {archive.name} has {size / 2**20:.0f} MB; the limit is "
-            f"{_MAX_INDEX_BYTES / 2**20:.0f} MB. Split the archive."
+            f"The index of {archive.name} has {size / MIB:.0f} MB; the limit is "
+            f"{_MAX_INDEX_BYTES / MIB:.0f} MB. Split the archive."
         )
 
 
@@ -130,8 +131,8 @@ def _check_claims(name: str, members: list[zipfile.ZipInfo], limits: Limits, tar
     free = shutil.disk_usage(target.parent).free - limits.reserve_bytes
     if claimed > min(limits.max_bytes, free):
         raise DataError(
-            f"{name} unpacks to {claimed / 2**30:.1f} GB; there is room for "
-            f"{max(0, min(limits.max_bytes, free)) / 2**30:.1f} GB. Free some space, or unpack it "
+            f"{name} unpacks to {claimed / GIB:.1f} GB; there is room for "
+            f"{max(0, min(limits.max_bytes, free)) / GIB:.1f} GB. Free some space, or unpack it "
             "elsewhere and enter the folder."
         )
 
@@ -253,7 +254,7 @@ def _true_name(member: zipfile.ZipInfo) -> str:
 
 def _bomb(name: str, claimed: int) -> str:
     return (
-        f"{name} unpacks to {claimed / 2**20:.0f} MB, over a hundred times its size, which "
+        f"{name} unpacks to {claimed / MIB:.0f} MB, over a hundred times its size, which "
         "recordings never do. Nothing was unpacked."
     )
 

@@ -9,6 +9,7 @@ import re
 import stat
 from pathlib import Path
 
+from trainer.core.device import GIB
 from trainer.core.errors import DataError
 
 _BOMS = (
@@ -35,7 +36,7 @@ _LEGACY = (
     ("gb18030", re.compile("[\u4e00-\u9fff\u3000-\u303f\uff01-\uff5e]")),
     ("big5", re.compile("[\u4e00-\u9fff\u3000-\u303f\uff01-\uff5e]")),
 )
-_MAX_BYTES = 2 * 2**30  # About 20 million rows of 100 bytes; larger files are not lists.
+_MAX_BYTES = 2 * GIB  # About 20 million rows of 100 bytes; larger files are not lists.
 _KANA = re.compile("[\u3040-\u30ff]")
 _FOREIGN = re.compile("[^\x00-\x7f]")
 _DAMAGED = re.compile("[\udc80-\udcff]")
@@ -74,8 +75,8 @@ def _refuse_odd_file(path: Path) -> None:
         raise DataError(f"{path} is a pipe or a device, not a file. Enter the path of a CSV.")
     if found.st_size > _MAX_BYTES:
         raise DataError(
-            f"{path} has {found.st_size / 2**30:.1f} GB; the limit for a list is "
-            f"{_MAX_BYTES / 2**30:.0f} GB. Check that it is a list, and split it."
+            f"{path} has {found.st_size / GIB:.1f} GB; the limit for a list is "
+            f"{_MAX_BYTES / GIB:.0f} GB. Check that it is a list, and split it."
         )
 
 

@@ -6,7 +6,7 @@ The goals were set for an H200; they are evaluated on any device that was measur
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trainer.core.device import Device
+from trainer.core.device import GIB, Device
 from trainer.profiling.benchmark.plan import FIRST, GUIDE, available_optimizations
 from trainer.profiling.measurements import Measurement, Trial
 
@@ -34,7 +34,7 @@ def plan_goals(device: Device) -> list[Trial]:
     """
     boxes, _ = available_optimizations(device)
     # `memory_limit` takes a share of the device, so the same limit holds on any GPU.
-    share = SMALL_CARD_BYTES / (device.memory_gib * 2**30)
+    share = SMALL_CARD_BYTES / (device.memory_gib * GIB)
     rows = [
         _trial("fast", "for speed", _FAST),
         _trial("lean", "for low memory", _FAST | _STOCHASTIC | _MEDIUM),
@@ -106,7 +106,7 @@ def check_goals(measurement: Measurement, matmul_tflops: float | None) -> list[d
     verdicts.append(
         GoalResult(
             "GiB at batch 8 with all weights, limit 7.2 GB",
-            round(SMALL_CARD_BYTES / 2**30, 2),
+            round(SMALL_CARD_BYTES / GIB, 2),
             found,
             is_done,
             small.name if small is not None else "",

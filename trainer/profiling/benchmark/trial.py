@@ -18,6 +18,7 @@ import torch
 from trainer.callbacks.step_timer import OptimizerTimer
 from trainer.config.resolve import Entries, resolve
 from trainer.core.atomic_io import write_atomic
+from trainer.core.device import GIB
 from trainer.core.errors import TimbreError
 from trainer.core.events import Event, Notice
 from trainer.core.run_config import RunConfig
@@ -26,7 +27,7 @@ from trainer.core.types import Batch
 from trainer.data.features.dataset import Dataset, prepare_dataset
 from trainer.profiling.benchmark.memory import peak_on_cpu
 from trainer.profiling.measurements import Trial
-from trainer.profiling.memory_estimate import GIB, count_step
+from trainer.profiling.memory_estimate import count_step
 from trainer.profiling.synthetic_batches import (
     make_synthetic,
     make_synthetic_clips,
