@@ -161,8 +161,9 @@ def option_words() -> Iterator[str]:
         yield entry.help if isinstance(entry, Optimization) else _describe(entry)
     for options in _option_classes():
         for info in describe(options):
-            yield info.label
-            yield info.help
+            if not info.retired:
+                yield info.label
+                yield info.help
     for preset in PRESETS.values():
         yield f"{preset.label}: {preset.summary}"
 

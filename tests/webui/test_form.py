@@ -13,7 +13,7 @@ from trainer.config.presets import PRESETS, apply_preset
 from trainer.config.resolve import mismatches, missing_files, resolve
 from trainer.config.schedules import SCHEDULES
 from trainer.core.errors import ConfigError, DataError, FieldProblem
-from trainer.core.options import build_options, describe, to_values
+from trainer.core.options import OptionInfo, build_options, describe, to_values
 from trainer.core.registry import discover
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
@@ -54,7 +54,7 @@ def test_an_untouched_form_gives_the_defaults(options_class: type) -> None:
 
 @pytest.mark.parametrize("options_class", _OPTIONS, ids=_IDS)
 def test_options_shown_in_the_form_come_back_equal(options_class: type) -> None:
-    changed = {info.name: _other_value(info) for info in describe(options_class)}
+    changed = {info.name: _other_value(info) for info in _shown_options(options_class)}
     form = in_blocks(lambda: OptionsForm(options_class, "options"))
 
     read = form.read(form.fill(changed))
@@ -66,9 +66,14 @@ def test_options_shown_in_the_form_come_back_equal(options_class: type) -> None:
 def test_every_field_shows_its_label_and_help(options_class: type) -> None:
     form = in_blocks(lambda: OptionsForm(options_class, "options"))
 
-    for info in describe(options_class):
+    for info in _shown_options(options_class):
         widget: Any = form.widgets[info.name]
         assert (widget.label, widget.info, widget.interactive) == (info.label, info.help, True)
+
+
+def _shown_options(options_class: type) -> list[OptionInfo]:
+    """Return the options that a form shows."""
+    return [info for info in describe(options_class) if not info.retired]
 
 
 def _other_value(info: Any) -> Any:

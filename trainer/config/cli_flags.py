@@ -200,6 +200,7 @@ def _add_flag(parser: "argparse._ArgumentGroup", flag: Flag) -> None:
     default = "auto" if info.default is None else info.default
     shown = "" if default == "" else f" [{default}]"
     text = f"{info.label}: {info.help}{shown}".replace("%", "%%")  # argparse formats its help
+    text = argparse.SUPPRESS if info.retired else text
     if info.kind is bool:
         action = argparse.BooleanOptionalAction
         parser.add_argument(f"--{flag.flag}", action=action, help=text, default=argparse.SUPPRESS)

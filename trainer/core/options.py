@@ -28,6 +28,7 @@ class OptionInfo:
     choices: tuple[str, ...]
     advanced: bool
     is_path: bool
+    retired: bool = False
 
 
 def option(
@@ -43,11 +44,21 @@ def option(
 ) -> Any:
     """Declare a dataclass field with its label, help, bounds (inclusive) and choices.
 
-    A path is made absolute before a run stores it and must exist when given. A `folded` option
+    A path is made absolute before a run stores it and must exist when given. An `advanced` option
     sits in the collapsed part of the form.
     """
     about = {"label": label, "help": help, "min": min, "max": max, "choices": tuple(choices)}
     about |= {"advanced": advanced, "is_path": is_path}
+    return dataclasses.field(default=default, metadata={_KEY: about})
+
+
+def retired_option(default: Any, label: str, reason: str) -> Any:
+    """Declare a field that is read, because old runs store it, but isn't shown and has no effect.
+
+    If a run sets it, a notice gives the reason.
+    """
+    field = option(default, label, reason)
+    about = field.metadata[_KEY] | {"retired": True}
     return dataclasses.field(default=default, metadata={_KEY: about})
 
 

@@ -33,6 +33,7 @@ from trainer.config.resolve import (
 from trainer.core.device import GIB, MIB, Device, describe_cpu, list_devices
 from trainer.core.errors import ConfigError
 from trainer.core.events import Emit, Notice, PhaseChanged, RunStarted
+from trainer.core.options import describe
 from trainer.core.registry import discover
 from trainer.core.run_config import RunConfig, parse_interval
 from trainer.core.specs import Optimization
@@ -87,6 +88,7 @@ def assemble(folder: Path, config: RunConfig, *, world: World, emit: Emit) -> Tr
     seed_everything(config.training.seed)
     family, options = entries.family, entries.family_options
     _report_licence_terms(config, entries, emit)
+    _report_retired_options(entries, emit)
     # Rank 0 computes and caches the features; the other ranks then read them from the cache.
     dataset = main_first(world, lambda: prepare_dataset(folder, config, family, options, emit))
     emit(PhaseChanged("Loading the model"))
@@ -157,6 +159,14 @@ def _report_licence_terms(config: RunConfig, entries: Entries, emit: Emit) -> No
     terms = entries.family.terms(base, entries.family_options)
     if terms:
         emit(Notice("info", terms))
+
+
+def _report_retired_options(entries: Entries, emit: Emit) -> None:
+    """Report options of the optimizer that an older version stored and that have no effect now."""
+    for info in describe(entries.optimizer.options):
+        if info.retired and getattr(entries.optimizer_options, info.name) != info.default:
+            label = entries.optimizer.label
+            emit(Notice("info", f"{label} ignores the option {info.label}: {info.help}"))
 
 
 def check_before_start(config: RunConfig) -> None:

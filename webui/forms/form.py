@@ -19,7 +19,11 @@ class OptionsForm:
     def __init__(self, options_class: type, name: str, *, leave_out: tuple[str, ...] = ()) -> None:
         self.options_class = options_class
         self.name = name
-        infos = [info for info in describe(options_class) if info.name not in leave_out]
+        infos = [
+            info
+            for info in describe(options_class)
+            if info.name not in leave_out and not info.retired
+        ]
         self.infos = {info.name: info for info in infos}
         self.widgets: dict[str, Component] = {}
         with gr.Row(elem_classes="fields"):
