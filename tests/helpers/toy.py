@@ -11,10 +11,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from trainer.config.resolve import find_optimizer
 from trainer.core.device import Device
 from trainer.core.options import build_options
-from trainer.core.registry import discover, find
-from trainer.core.run_config import Choice, RunConfig, TrainingConfig
+from trainer.core.registry import discover
+from trainer.core.run_config import Choice, RunConfig, TrainingConfig, current_optimizer
 from trainer.core.specs import Corpus, ModelFamily, OptimizerSpec, Schedule, Speech
 from trainer.core.train_state import Cadence, TrainState
 from trainer.core.types import Batch
@@ -22,12 +23,21 @@ from trainer.optimizers._core.param_groups import param_groups
 from trainer.state.ema import start_average
 
 _OPTIONAL = {"adamw_8bit": "bitsandbytes"}
+PACKAGED = {"prodigy_reference": "prodigyopt", "schedule_free_reference": "schedulefree"}
+"""Old names of optimizers that select the implementation of a package."""
 OPTIMIZERS = [
     name
-    for name in discover("trainer.optimizers", OptimizerSpec)
+    for name in (*discover("trainer.optimizers", OptimizerSpec), *PACKAGED)
     if name not in _OPTIONAL or importlib.util.find_spec(_OPTIONAL[name])
 ]
 """The optimizers that can be built here; what needs a large package is tested where it is."""
+
+
+def entry_of(name: str, values: dict[str, Any]) -> tuple[OptimizerSpec, Any]:
+    """Return an optimizer's spec, by its name or an old one, and its options with `values`."""
+    choice = current_optimizer(Choice(name, values))
+    spec = find_optimizer(choice.name)
+    return spec, build_options(spec.options, choice.options, choice.name)
 
 
 class ToyModel(nn.Module):
@@ -149,10 +159,10 @@ def make_setup(
     config = RunConfig(
         training=TrainingConfig(steps=steps, **training), optimizer=Choice(optimizer)
     )
-    spec = find("trainer.optimizers", OptimizerSpec, optimizer)
+    spec, plain = entry_of(optimizer, {})
     base_lr = 1.0 if spec.default_lr == 1.0 else 1e-2
-    decay = {"weight_decay": 0.01} if hasattr(spec.options, "weight_decay") else {}
-    options = build_options(spec.options, {"lr": base_lr} | decay, optimizer)
+    decay = {"weight_decay": 0.01} if hasattr(plain, "weight_decay") else {}
+    _, options = entry_of(optimizer, {"lr": base_lr} | decay)
     device = torch.device("cpu")
     return TrainState(
         config=config,

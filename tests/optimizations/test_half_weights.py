@@ -14,12 +14,13 @@ from torch.utils._pytree import tree_leaves
 
 from tests.helpers.toy import OPTIMIZERS, make_setup
 from trainer.checkpoints.checkpoint import restore_checkpoint, save_checkpoint
+from trainer.config.resolve import find_optimizer
 from trainer.core.errors import ConfigError
 from trainer.core.events import RunAdapted
 from trainer.core.options import build_options
 from trainer.core.registry import discover
 from trainer.core.run_config import RunConfig
-from trainer.core.specs import Optimization, OptimizationStatus, OptimizerSpec
+from trainer.core.specs import Optimization, OptimizationStatus
 from trainer.core.train_state import TrainState
 from trainer.optimizations._core import half_weights
 from trainer.optimizations._core.half_weights import stochastic_round_
@@ -32,7 +33,7 @@ from trainer.training.loop import train_step
 from trainer.training.oom_recovery import restore_adaptation
 
 CATALOG = discover("trainer.optimizations", Optimization)
-SPECS = discover("trainer.optimizers", OptimizerSpec)
+SPECS = {name: find_optimizer(name) for name in OPTIMIZERS}
 AVERAGING = {name for name, spec in SPECS.items() if spec.set_mode is not None}
 IN_PARTS = [name for name in OPTIMIZERS if SPECS[name].in_parts]
 CPU = torch.device("cpu")

@@ -26,7 +26,7 @@ from trainer.training.loop import train_step
 
 CPU = torch.device("cpu")
 SPECS = discover("trainer.optimizers", OptimizerSpec)
-PACKAGES = {"adafactor", "adamw_8bit", "prodigy_reference", "schedule_free_reference"}
+PACKAGES = {"adafactor", "adamw_8bit"}
 OURS = sorted(set(SPECS) - PACKAGES)
 VARIANTS: dict[str, dict[str, Any]] = {
     **{name: {} for name in OURS},

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.helpers.toy import OPTIMIZERS
+from tests.helpers.toy import OPTIMIZERS, PACKAGED, entry_of
+from trainer.config.resolve import find_optimizer
 from trainer.config.schedules import SCHEDULES
 from trainer.core.errors import ConfigError, MissingDependency
 from trainer.core.options import build_options, describe
@@ -20,14 +21,10 @@ from trainer.optimizers._core.param_groups import param_groups
 
 CPU = torch.device("cpu")
 SPECS = discover("trainer.optimizers", OptimizerSpec)
-OPTIONAL_PACKAGES = {
-    "adamw_8bit": "bitsandbytes",
-    "prodigy_reference": "prodigyopt",
-    "schedule_free_reference": "schedulefree",
-}
+OPTIONAL_PACKAGES = {"adamw_8bit": "bitsandbytes"} | PACKAGED
 PRODIGIES = ("prodigy", "prodigy_reference", "prodigy_schedule_free")
 # Rates that suit a problem of this size; defaults suit large models that are tuned.
-RATES = {name: 1e-2 for name in SPECS} | {
+RATES = {
     "adafactor": 3e-2,
     "lion": 3e-3,
     "mars_lion": 3e-3,
@@ -62,9 +59,7 @@ def _network() -> _Network:
 
 
 def _build(name: str, model: nn.Module, **values: Any) -> torch.optim.Optimizer:
-    spec = SPECS[name]
-    values = {"lr": RATES.get(name, spec.default_lr)} | values
-    options = build_options(spec.options, values, name)
+    spec, options = entry_of(name, {"lr": RATES.get(name, 1e-2)} | values)
     return spec.build(param_groups(model, 0.01), options, CPU)
 
 
@@ -141,7 +136,7 @@ def test_the_state_takes_the_memory_that_is_claimed(name: str) -> None:
 
     tensors = [value for value in optimizer.state[layer.weight].values() if torch.is_tensor(value)]
     measured = sum(value.nbytes for value in tensors) / layer.weight.numel()
-    assert measured == pytest.approx(SPECS[name].state_bytes, rel=0.01)
+    assert measured == pytest.approx(find_optimizer(name).state_bytes, rel=0.01)
 
 
 @each_optimizer
@@ -174,7 +169,7 @@ def test_the_rate_that_is_told_is_a_positive_number(name: str) -> None:
     optimizer = _build(name, model)
     _step(model, optimizer, 1)
 
-    rate = (SPECS[name].effective_lr or _lr_of_first_group)(optimizer)
+    rate = (find_optimizer(name).effective_lr or _lr_of_first_group)(optimizer)
 
     assert 0 < rate <= 1
 
@@ -209,18 +204,35 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
         _build(name, _network())
 
 
-@pytest.mark.parametrize(
-    ("device", "is_fused"), [("cpu", True), ("cuda", True), ("mps", False), ("meta", False)]
-)
-def test_adamw_is_fused_where_torch_can_and_uses_lists_elsewhere(
-    device: str, is_fused: bool
-) -> None:
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_adamw_is_fused(device: str) -> None:
     spec = SPECS["adamw"]
 
     optimizer = spec.build(param_groups(_network(), 0.0), spec.options(), torch.device(device))
 
-    assert optimizer.defaults["fused"] is is_fused
-    assert optimizer.defaults["foreach"] is not is_fused
+    assert optimizer.defaults["fused"] is True
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_the_package_is_used_where_it_is_chosen(name: str) -> None:
+    spec, _ = entry_of(name, {})
+
+    theirs, ours = _build(name, _network()), _build(spec.name, _network())
+
+    assert type(theirs).__module__.split(".")[0] == PACKAGED[name]
+    assert type(ours).__module__.startswith("trainer.optimizers.")
+
+
+@pytest.mark.parametrize("name", ["ademamix", "lion", "prodigy", "schedule_free_adamw"])
+def test_a_rule_that_was_compiled_goes_on_without_a_compiler(name: str) -> None:
+    now, then = _network(), _network()
+
+    for model, values in ((now, {}), (then, {"compiled": True})):
+        optimizer = _build(name, model, **values)
+        for step in range(5):
+            _step(model, optimizer, step)
+
+    assert all(map(torch.equal, _weights(now), _weights(then)))
 
 
 def test_prodigy_finds_a_larger_rate_and_tells_it() -> None:

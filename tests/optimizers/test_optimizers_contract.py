@@ -11,16 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from tests.helpers.no_reads import NoReads
-from tests.helpers.toy import OPTIMIZERS, make_setup
+from tests.helpers.toy import OPTIMIZERS, entry_of, make_setup
 from tests.parity import optimizer_problem as problem
 from trainer.commands.main import main
+from trainer.config.resolve import find_optimizer
 from trainer.core.errors import ConfigError
 from trainer.core.events import Event, StepDone
-from trainer.core.options import build_options, describe
+from trainer.core.options import describe
 from trainer.core.registry import discover
 from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._algorithms.mars import VECTOR_BETAS
-from trainer.optimizers._core import native, param_table
+from trainer.optimizers._core import param_table
 from trainer.optimizers._core.param_groups import param_groups
 from trainer.optimizers._core.warmup import warmed_up
 from trainer.optimizers.muon import count_projections, is_hidden
@@ -28,10 +29,9 @@ from trainer.training.loop import train
 
 CPU = torch.device("cpu")
 SPECS = discover("trainer.optimizers", OptimizerSpec)
-PACKAGES = {"adafactor", "adamw", "adamw_8bit", "prodigy_reference", "schedule_free_reference"}
+PACKAGES = {"adafactor", "adamw", "adamw_8bit"}
 OURS = sorted(set(SPECS) - PACKAGES)
 CAUTIOUS = sorted(n for n in SPECS if "cautious" in {i.name for i in describe(SPECS[n].options)})
-COMPILED = sorted(n for n in SPECS if "compiled" in {i.name for i in describe(SPECS[n].options)})
 RATES = {"lion": 1e-3, "mars_lion": 1e-3, "soap_ademamix": 1e-3}
 
 each_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
@@ -39,12 +39,12 @@ each_of_ours = pytest.mark.parametrize("name", OURS)
 
 
 def _rate(name: str) -> float:
-    return 1.0 if SPECS[name].default_lr == 1.0 else RATES.get(name, 1e-2)
+    return 1.0 if find_optimizer(name).default_lr == 1.0 else RATES.get(name, 1e-2)
 
 
 def _build(name: str, groups: Any = None, **values: Any) -> torch.optim.Optimizer:
-    options = build_options(SPECS[name].options, {"lr": _rate(name)} | values, name)
-    return SPECS[name].build(groups or problem.make_groups(), options, CPU)
+    spec, options = entry_of(name, {"lr": _rate(name)} | values)
+    return spec.build(groups or problem.make_groups(), options, CPU)
 
 
 def _weights(optimizer: torch.optim.Optimizer) -> list[Tensor]:
@@ -140,11 +140,8 @@ def test_gradients_that_come_late_resume_exactly(name: str) -> None:
 
 
 @each_of_ours
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_step_reads_nothing_from_the_device(name: str, compiled: bool) -> None:
-    if compiled and name not in COMPILED:
-        pytest.skip("has no compiled form")
-    optimizer = _build(name, **({"compiled": True} if compiled else {}))
+def test_a_step_reads_nothing_from_the_device(name: str) -> None:
+    optimizer = _build(name)
 
     with NoReads():
         problem.train(optimizer, 3)
@@ -191,38 +188,6 @@ def test_pieces_make_no_difference(name: str, monkeypatch: pytest.MonkeyPatch) -
     found = problem.train(_build(name), 6)
 
     assert problem.distance(found, wanted) < 1e-4
-
-
-@pytest.mark.parametrize("name", COMPILED)
-def test_a_compiled_step_is_the_same_for_any_number_of_threads(name: str) -> None:
-    def run(num_threads: int) -> list[Tensor]:
-        weights = [nn.Parameter(problem.wave((3, 5000), 1).float())]
-        optimizer = _build(name, [{"params": weights, "weight_decay": 0.1}], compiled=True)
-        torch.set_num_threads(num_threads)
-        for step in range(3):
-            weights[0].grad = problem.wave((3, 5000), step).float()
-            optimizer.step()
-        return weights
-
-    before = torch.get_num_threads()
-    try:
-        one, three = run(1), run(3)
-    finally:
-        torch.set_num_threads(before)
-
-    assert torch.equal(one[0], three[0])
-
-
-@pytest.mark.parametrize("name", COMPILED)
-def test_compiling_needs_a_cpu_and_a_compiler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = build_options(SPECS[name].options, {"compiled": True}, name)
-    monkeypatch.setattr(native.shutil, "which", lambda program: None)
-    native._load.cache_clear()
-
-    with pytest.raises(ConfigError, match=r"g\+\+ or clang\+\+"):
-        SPECS[name].build(problem.make_groups(), options, CPU)
-    with pytest.raises(ConfigError, match="run on a CPU"):
-        SPECS[name].build(problem.make_groups(), options, torch.device("cuda"))
 
 
 @pytest.mark.parametrize("name", CAUTIOUS)

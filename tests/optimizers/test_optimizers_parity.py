@@ -11,23 +11,19 @@ import torch
 from torch import Tensor
 
 from tests.helpers.no_reads import NoReads
+from tests.helpers.toy import entry_of
 from tests.parity import optimizer_problem as problem
-from trainer.core.options import build_options
-from trainer.core.registry import discover
-from trainer.core.specs import OptimizerSpec
 from trainer.optimizers import kron
 from trainer.optimizers._algorithms import prodigy
-from trainer.optimizers._core import elementwise
 
-SPECS = discover("trainer.optimizers", OptimizerSpec)
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "optimizers.json").read_text())
 # A way of 24 steps from d0 = 1e-6 is too short to see; these rates are found within it.
 PRODIGY = {"d0": 1e-3, "weight_decay": 0.0}
 
 
 def _build(name: str, dtype: torch.dtype = torch.float32, **values: Any) -> torch.optim.Optimizer:
-    options = build_options(SPECS[name].options, values, name)
-    return SPECS[name].build(problem.make_groups(dtype), options, torch.device("cpu"))
+    spec, options = entry_of(name, values)
+    return spec.build(problem.make_groups(dtype), options, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("name", sorted(problem.CASES))
@@ -55,10 +51,9 @@ def test_the_golden_numbers_name_their_source() -> None:
     [{}, {"weight_decay": 0.05}, {"use_bias_correction": True}, {"safeguard_warmup": True}],
     ids=str,
 )
-@pytest.mark.parametrize("compiled", [False, True])
-def test_prodigy_goes_the_way_of_prodigyopt(values: dict[str, Any], compiled: bool) -> None:
+def test_prodigy_goes_the_way_of_prodigyopt(values: dict[str, Any]) -> None:
     values = PRODIGY | values
-    ours = _build("prodigy", torch.float64, compiled=compiled, **values)
+    ours = _build("prodigy", torch.float64, **values)
     theirs = _build("prodigy_reference", torch.float64, **values)
 
     found, wanted = problem.train(ours), problem.train(theirs)
@@ -115,10 +110,9 @@ def test_a_run_moves_between_our_prodigy_and_prodigyopt(order: tuple[str, str]) 
         torch.testing.assert_close(here, there, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_schedule_free_goes_the_way_of_schedulefree(compiled: bool) -> None:
+def test_schedule_free_goes_the_way_of_schedulefree() -> None:
     values = {"lr": 1e-2, "warmup_steps": 5, "weight_decay": 0.05}
-    ours = _build("schedule_free_adamw", torch.float64, compiled=compiled, **values)
+    ours = _build("schedule_free_adamw", torch.float64, **values)
     theirs = _build("schedule_free_reference", torch.float64, **values)
 
     assert problem.distance(problem.train(ours), problem.train(theirs)) < 1e-9
@@ -163,24 +157,6 @@ def test_muon_goes_the_way_of_torch(scale: str, nesterov: bool) -> None:
     # They iterate in bfloat16 also on a CPU.
     for mine, other in zip(_weights(ours)[:2], _weights(theirs), strict=True):
         torch.testing.assert_close(mine, other, rtol=0.05, atol=0.01)
-
-
-def test_adamw_without_a_fused_kernel_is_adamw(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = problem.train(_build("mars_adamw", lr=1e-2))
-
-    monkeypatch.setattr(elementwise, "_FUSED_DEVICES", ())
-    found = problem.train(_build("mars_adamw", lr=1e-2))
-
-    assert problem.distance(found, wanted) < 1e-5
-
-
-@pytest.mark.parametrize("name", ["lion", "ademamix"])
-def test_compiled_rules_go_the_way_of_the_others(name: str) -> None:
-    wanted = problem.train(_build(name, torch.float64, lr=1e-3))
-
-    found = problem.train(_build(name, torch.float64, lr=1e-3, compiled=True))
-
-    assert problem.distance(found, wanted) < 1e-9
 
 
 def _weights(optimizer: torch.optim.Optimizer) -> list[Tensor]:

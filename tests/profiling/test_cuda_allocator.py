@@ -27,7 +27,7 @@ from trainer.core.run_config import Choice, RunConfig, TrainingConfig
 from trainer.core.specs import OptimizerSpec
 from trainer.core.train_state import TrainState, World
 from trainer.optimizers import kron
-from trainer.optimizers._core import elementwise, param_table
+from trainer.optimizers._core import param_table
 from trainer.profiling.synthetic_batches import (
     largest_batches,
     longest_clips,
@@ -115,7 +115,6 @@ def _check_lists(args: tuple[Any, ...], kwargs: dict[str, Any], columns: int) ->
 def _card_is_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the stand-in go the ways of a GPU."""
     monkeypatch.setattr(param_table, "GATED_DEVICES", {"meta"})
-    monkeypatch.setattr(elementwise, "_FUSED_DEVICES", ("meta",))
     # No generator makes random numbers without contents.
     monkeypatch.setattr(kron, "draw_noise", lambda like, seed: torch.randn_like(like))
     monkeypatch.setattr(

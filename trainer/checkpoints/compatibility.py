@@ -7,14 +7,14 @@ needs a fresh optimizer, or is refused.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from trainer.core.errors import ConfigError
 from trainer.core.events import Notice
-from trainer.core.run_config import RunConfig, merge_values
+from trainer.core.run_config import Choice, RunConfig, current_optimizer, merge_values
 from trainer.core.train_state import TrainState
 
 HARMLESS = "harmless"
@@ -88,6 +88,9 @@ def compare_scopes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Di
 
 def compare_configs(before: dict[str, Any], now: dict[str, Any]) -> list[Difference]:
     """Return what differs between two configurations, given as JSON."""
+    if "optimizer" in before:
+        # A checkpoint may name an optimizer that has another name by now.
+        before = before | {"optimizer": asdict(current_optimizer(Choice(**before["optimizer"])))}
     old, new = _flat(before), _flat(now)
     if "optimizer.name" in old and old["optimizer.name"] != new.get("optimizer.name"):
         # Options of different optimizers cannot be compared.

@@ -10,7 +10,7 @@ from trainer.config.schedules import SCHEDULES
 from trainer.core.errors import ConfigError, FieldProblem, UnknownEntry, within
 from trainer.core.options import OptionInfo, build_options, describe, unknown_name
 from trainer.core.registry import find
-from trainer.core.run_config import Choice, RunConfig, absolute_path
+from trainer.core.run_config import Choice, RunConfig, absolute_path, current_optimizer
 from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec, Schedule
 from trainer.core.train_state import STAGES
 
@@ -124,8 +124,8 @@ def find_family(name: str) -> ModelFamily:
 
 
 def find_optimizer(name: str) -> OptimizerSpec:
-    """Return an optimizer by name."""
-    return find("trainer.optimizers", OptimizerSpec, name)
+    """Return an optimizer by its name or by an old name."""
+    return find("trainer.optimizers", OptimizerSpec, current_optimizer(Choice(name)).name)
 
 
 def find_schedule(name: str) -> Schedule:

@@ -138,6 +138,6 @@ def metrics_of(chart: str) -> list[str]:
     return [metric.name for metric in METRICS.values() if metric.chart == chart]
 
 
-def describe_metrics() -> list[dict[str, object]]:
+def describe_metrics() -> list[dict[str, str | int | bool | None]]:
     """Return the table as JSON values for the page's scripts, in the order of the page."""
     return [asdict(metric) | {"title": metric.title} for metric in METRICS.values()]

@@ -33,6 +33,21 @@ class Choice:
     options: dict[str, Any] = field(default_factory=dict)
 
 
+_REPLACED_OPTIMIZERS = {
+    "prodigy_reference": Choice("prodigy", {"implementation": "package"}),
+    "schedule_free_reference": Choice("schedule_free_adamw", {"implementation": "package"}),
+}
+"""Optimizers that became an option of another one; old runs, files and commands still name them."""
+
+
+def current_optimizer(choice: Choice) -> Choice:
+    """Return an optimizer under its current name, with the options that its old name implied."""
+    replacement = _REPLACED_OPTIMIZERS.get(choice.name)
+    if replacement is None:
+        return choice
+    return Choice(replacement.name, replacement.options | choice.options)
+
+
 # Each option is declared once: the form, the command line and the README read default, label, help
 # and bounds from here. Defaults are chosen by hand; presets replace them by family and GPU memory.
 @dataclass(frozen=True)
@@ -214,6 +229,8 @@ class RunConfig:
     optimizations: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        # `object`, because the dataclass is frozen.
+        object.__setattr__(self, "optimizer", current_optimizer(self.optimizer))
         # Collected and raised together, so that a form with three mistakes shows all three.
         problems = _interval_problems(self.training)
         if self.training.steps is not None and self.training.epochs is not None:

@@ -1,12 +1,12 @@
 """Adafactor (Shazeer & Stern 2018, arXiv 1804.04235, algorithm 4), PyTorch's implementation."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
+from trainer.optimizers._core.param_groups import Group
 from trainer.optimizers._core.shared_options import lr_field, weight_decay_field
 
 
@@ -41,7 +41,7 @@ class Options:
 
 
 def build(
-    param_groups: list[dict[str, Any]], options: Options, device: torch.device
+    param_groups: list[Group], options: Options, device: torch.device
 ) -> torch.optim.Optimizer:
     """Return Adafactor in its multi-tensor form, which launches few kernels."""
     return torch.optim.Adafactor(

@@ -1,39 +1,34 @@
 """AdamW (Loshchilov & Hutter 2019, arXiv 1711.05101, algorithm 2), on PyTorch's fused kernel."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers._algorithms.cautious_adamw import CautiousAdamW
-from trainer.optimizers._core.shared_options import cautious_field
-
-# On a CPU the multi-tensor form takes 3.3 times as long (benchmarks/results/optimizers.json).
-_FUSED_DEVICES = ("cuda", "cpu")
+from trainer.optimizers._core.elementwise import apply_cautious_adamw
+from trainer.optimizers._core.param_groups import Group
+from trainer.optimizers._core.param_table import ParamTable, TableOptimizer
+from trainer.optimizers._core.shared_options import (
+    beta1_field,
+    cautious_field,
+    eps_field,
+    group_defaults,
+    lr_field,
+    weight_decay_field,
+)
 
 
 @dataclass(frozen=True)
 class Options:
     """The options of AdamW."""
 
-    lr: float | None = option(
-        None,
-        "Learning rate",
-        "Empty: the model family's default. Too high: the loss jumps; too low: it barely falls.",
-        min=1e-9,
-        max=1.0,
+    lr: float | None = lr_field(
+        "Empty: the model family's default. Too high: the loss jumps; too low: it barely falls."
     )
     # The betas, epsilon and weight decay are PyTorch's defaults.
-    beta1: float = option(
-        0.9,
-        "Beta 1",
-        "Decay rate of the moving average of gradients.",
-        min=0.0,
-        max=0.9999,
-        advanced=True,
-    )
+    beta1: float = beta1_field()
     beta2: float = option(
         0.999,
         "Beta 2",
@@ -43,45 +38,40 @@ class Options:
         max=0.999999,
         advanced=True,
     )
-    eps: float = option(
-        1e-8,
-        "Epsilon",
-        "Added to the denominator to avoid dividing by zero.",
-        min=1e-15,
-        max=1e-2,
-        advanced=True,
-    )
-    weight_decay: float = option(
-        0.01,
-        "Weight decay",
-        "Pulls weights towards zero; biases, norms and embeddings are exempt.",
-        min=0.0,
-        max=1.0,
-        advanced=True,
-    )
+    eps: float = eps_field()
+    weight_decay: float = weight_decay_field()
     cautious: bool = cautious_field()
 
 
+class CautiousAdamW(TableOptimizer):
+    """Cautious AdamW (Liang et al. 2024, arXiv 2411.16085, algorithm 1); keys as in torch."""
+
+    def fresh_state(self, weight: Tensor, group: Group) -> dict[str, Tensor]:
+        """Return zero-initialised moments for a weight of any shape."""
+        return {"exp_avg": torch.zeros_like(weight), "exp_avg_sq": torch.zeros_like(weight)}
+
+    def update_table(self, table: ParamTable) -> None:
+        """Update the weights and moments of a table once."""
+        beta1, beta2 = table.group["betas"]
+        table.gate.lerp_(table.column("exp_avg"), table.grads, 1 - beta1)
+        table.gate.mean_squares_(table.column("exp_avg_sq"), table.grads, beta2)
+        apply_cautious_adamw(table)
+
+
 def build(
-    param_groups: list[dict[str, Any]], options: Options, device: torch.device
+    param_groups: list[Group], options: Options, device: torch.device
 ) -> torch.optim.Optimizer:
-    """Return the fastest AdamW for the device: the fused kernel, else the multi-tensor form."""
+    """Return AdamW on the fused kernel, or its cautious variant, which no kernel computes."""
     if options.cautious:
-        defaults = {
-            "lr": options.lr or SPEC.default_lr,
-            "betas": (options.beta1, options.beta2),
-            "eps": options.eps,
-        }
+        defaults = group_defaults(options, SPEC.default_lr)
         return CautiousAdamW(param_groups, defaults)
-    is_fused = device.type in _FUSED_DEVICES
     return torch.optim.AdamW(
         param_groups,
         lr=options.lr or SPEC.default_lr,
         betas=(options.beta1, options.beta2),
         eps=options.eps,
-        fused=is_fused,
-        # torch refuses the fused and the multi-tensor form together.
-        foreach=not is_fused,
+        # On a CPU the multi-tensor form takes 3.3 times as long (docs/benchmarks.md).
+        fused=True,
     )
 
 

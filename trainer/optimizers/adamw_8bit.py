@@ -2,12 +2,12 @@
 
 import importlib
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from trainer.core.errors import MissingDependency
 from trainer.core.specs import OptimizerSpec
+from trainer.optimizers._core.param_groups import Group
 from trainer.optimizers._core.shared_options import (
     beta1_field,
     beta2_field,
@@ -29,7 +29,7 @@ class Options:
 
 
 def build(
-    param_groups: list[dict[str, Any]], options: Options, device: torch.device
+    param_groups: list[Group], options: Options, device: torch.device
 ) -> torch.optim.Optimizer:
     """Return AdamW with block-quantised state; embeddings, biases and norms keep 32 bits.
 
@@ -44,7 +44,7 @@ def build(
     class AdamW8bit(package.optim.AdamW8bit):
         """8-bit AdamW for the matrices, 32-bit AdamW for the rest."""
 
-        def get_config(self, gindex: int, pindex: int, group: dict[str, Any]) -> dict[str, Any]:
+        def get_config(self, gindex: int, pindex: int, group: Group) -> Group:
             """Return the storage options of a weight's state."""
             config = super().get_config(gindex, pindex, group)
             # Rows of an embedding get gradients rarely, and rounding would keep their moments at

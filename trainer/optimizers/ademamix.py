@@ -3,9 +3,7 @@
 The weight of the slow average and its half-life grow over `ramp_steps` (section 3 of the paper).
 """
 
-import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,18 +11,26 @@ from torch import Tensor
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._core import foreach as lists
-from trainer.optimizers._core.elementwise import adam_denominators, apply_updates
-from trainer.optimizers._core.native import NativeRule, compiled_field
-from trainer.optimizers._core.param_table import ParamTable, TableOptimizer
+from trainer.optimizers._core.elementwise import (
+    adam_denominators,
+    apply_updates,
+    mask_disagreement,
+)
+from trainer.optimizers._core.param_groups import Group
+from trainer.optimizers._core.param_table import ParamTable, Pieces, TableOptimizer
 from trainer.optimizers._core.shared_options import (
     beta1_field,
     beta2_field,
     cautious_field,
+    compiled_field,
     eps_field,
+    group_defaults,
     lr_field,
     weight_decay_field,
 )
 from trainer.optimizers._core.warmup import warmed_up
+
+MOMENTS = ("exp_avg_fast", "exp_avg_slow", "exp_avg_sq")
 
 
 @dataclass(frozen=True)
@@ -57,64 +63,29 @@ class Options:
     eps: float = eps_field()
     weight_decay: float = weight_decay_field()
     cautious: bool = cautious_field()
-    compiled: bool = compiled_field(" No effect with Cautious.")
-
-
-RULE = NativeRule(
-    columns=("weight", "grad", "fast", "slow", "square"),
-    numbers=("lr", "keep", "beta1", "beta2", "beta3", "alpha", "eps", "unbias1", "unbias2"),
-    body="""
-    const Real g = grad[i];
-    const Real m = beta1 * fast[i] + (1 - beta1) * g;
-    const Real n = beta3 * slow[i] + (1 - beta3) * g;
-    const Real v = beta2 * square[i] + (1 - beta2) * g * g;
-    fast[i] = m;
-    slow[i] = n;
-    square[i] = v;
-    const Real update = (unbias1 * m + alpha * n) / (std::sqrt(v) * unbias2 + eps);
-    weight[i] = keep * weight[i] - lr * update;
-    """,
-)
+    compiled: bool = compiled_field()
 
 
 class AdEMAMix(TableOptimizer):
     """AdEMAMix; state keys as in the authors' code."""
 
-    def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+    def fresh_state(self, weight: Tensor, group: Group) -> dict[str, Tensor]:
         """Return zero moments for a weight of any shape."""
-        names = ("exp_avg_fast", "exp_avg_slow", "exp_avg_sq")
-        return {name: torch.zeros_like(weight) for name in names}
+        return {name: torch.zeros_like(weight) for name in MOMENTS}
 
     def update_table(self, table: ParamTable) -> None:
         """Update the weights and states of a table once."""
-        group, names = table.group, ("exp_avg_fast", "exp_avg_slow", "exp_avg_sq")
-        # Whole tensors, because the scale of the mask is a mean over one.
-        if group["cautious"]:
-            columns = [table.column(name) for name in names]
-            updates = _updates(table.grads, columns, table)
-            apply_updates(table, updates, lr=group["lr"], cautious_of=table.grads)
-            return
-        if group["compiled"] and table.is_dense(*names):
-            table.apply(RULE, names, _numbers(group, table.step))
-            return
-        for weights, grads, *columns in table.pieces(*names):
-            updates = _updates(grads, columns, table)
-            keep = 1 - group["lr"] * group["weight_decay"]
-            table.gate.move_(weights, updates, group["lr"], keep=keep)
+        is_cautious = table.group["cautious"]
+        for weights, grads, *moments in table.pieces(*MOMENTS, whole=is_cautious):
+            updates = _updates(grads, moments, table)
+            if is_cautious:
+                mask_disagreement(updates, grads)
+            apply_updates(table, weights, updates)
 
 
-def _numbers(group: dict[str, Any], step: int) -> tuple[float, ...]:
-    """Return the numbers of `RULE` in their order."""
-    lr, (beta1, beta2, beta3) = group["lr"], group["betas"]
-    alpha, beta3 = warmed_up(group["alpha"], beta1, beta3, step, group["ramp_steps"])
-    keep = 1 - lr * group["weight_decay"]
-    unbias1, unbias2 = 1 / (1 - beta1**step), 1 / math.sqrt(1 - beta2**step)
-    return lr, keep, beta1, beta2, beta3, alpha, group["eps"], unbias1, unbias2
-
-
-def _updates(grads: list[Tensor], columns: list[list[Tensor]], table: ParamTable) -> list[Tensor]:
+def _updates(grads: list[Tensor], moments: Pieces, table: ParamTable) -> list[Tensor]:
     """Update the moments and return the updates (any shape)."""
-    fast, slow, squares = columns
+    fast, slow, squares = moments
     group, step, gate = table.group, table.step, table.gate
     beta1, beta2, beta3_final = group["betas"]
     alpha, beta3 = warmed_up(group["alpha"], beta1, beta3_final, step, group["ramp_steps"])
@@ -129,25 +100,10 @@ def _updates(grads: list[Tensor], columns: list[list[Tensor]], table: ParamTable
 
 
 def build(
-    param_groups: list[dict[str, Any]], options: Options, device: torch.device
+    param_groups: list[Group], options: Options, device: torch.device
 ) -> torch.optim.Optimizer:
-    """Return AdEMAMix.
-
-    Raises:
-        ConfigError: the rule cannot be compiled on this machine.
-    """
-    defaults = {
-        "lr": options.lr or SPEC.default_lr,
-        "betas": (options.beta1, options.beta2, options.beta3),
-        "alpha": options.alpha,
-        "ramp_steps": options.ramp_steps,
-        "eps": options.eps,
-        "cautious": options.cautious,
-        "compiled": options.compiled and not options.cautious,
-    }
-    if options.compiled:
-        RULE.check(device)
-    return AdEMAMix(param_groups, defaults)
+    """Return AdEMAMix."""
+    return AdEMAMix(param_groups, group_defaults(options, SPEC.default_lr))
 
 
 SPEC = OptimizerSpec(

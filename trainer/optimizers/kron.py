@@ -6,7 +6,6 @@ are refitted at every step at first and less and less often later.
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,8 +14,14 @@ from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._core.elementwise import is_vector
 from trainer.optimizers._core.newton_schulz import as_matrix
+from trainer.optimizers._core.param_groups import Group
 from trainer.optimizers._core.param_table import ParamTable, TableOptimizer
-from trainer.optimizers._core.shared_options import beta1_field, lr_field, weight_decay_field
+from trainer.optimizers._core.shared_options import (
+    beta1_field,
+    group_defaults,
+    lr_field,
+    weight_decay_field,
+)
 
 _LARGEST_UPDATE = 1.1
 """Limit on the root mean square of an update, as in the authors' code."""
@@ -67,7 +72,7 @@ class Options:
 class Kron(TableOptimizer):
     """Kron; `momentum_buffer` as in the authors' code, the factors are `left` and `right`."""
 
-    def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+    def fresh_state(self, weight: Tensor, group: Group) -> dict[str, Tensor]:
         """Return zero momentum and identity factors for a weight of any shape."""
         matrix = weight.reshape(-1) if is_vector(weight) else as_matrix(weight)
         state = {"momentum_buffer": torch.zeros_like(matrix)}
@@ -105,7 +110,7 @@ def _eye(like: Tensor, size: int) -> Tensor:
     return torch.eye(size, dtype=like.dtype, device=like.device)
 
 
-def refit_share(count: int, group: dict[str, Any]) -> float:
+def refit_share(count: int, group: Group) -> float:
     """Return the share of steps with a refit: 1 at first, then falling exponentially.
 
     The rate of 0.001 per step is that of the authors' code.
@@ -120,7 +125,7 @@ def draw_noise(like: Tensor, seed: int) -> Tensor:
     return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
 
 
-def _mean(state: dict[str, Any], grad: Tensor, table: ParamTable) -> Tensor:
+def _mean(state: dict[str, Tensor], grad: Tensor, table: ParamTable) -> Tensor:
     """Update the momentum of a gradient (any shape) and return it with bias correction."""
     beta1 = table.group["betas"][0]
     mean = state["momentum_buffer"]
@@ -128,7 +133,7 @@ def _mean(state: dict[str, Any], grad: Tensor, table: ParamTable) -> Tensor:
     return mean / (1 - beta1**table.step)
 
 
-def _balance(state: dict[str, Any]) -> None:
+def _balance(state: dict[str, Tensor]) -> None:
     """Scale both factors to the same largest entry, without changing their product."""
     sizes = [state[name].abs().max() for name in ("left", "right")]
     middle = (sizes[0] * sizes[1]).sqrt()
@@ -136,7 +141,7 @@ def _balance(state: dict[str, Any]) -> None:
         state[name].mul_(middle / size)
 
 
-def _refit(state: dict[str, Any], mean: Tensor, rate: float, seed: int) -> None:
+def _refit(state: dict[str, Tensor], mean: Tensor, rate: float, seed: int) -> None:
     """Update the factors so that they whiten the momentum (any shape).
 
     With A = left G right^T and B = left^-T V right^-1 for noise V, the gradient of a factor is
@@ -194,7 +199,7 @@ def _largest_stretch(matrix: Tensor) -> Tensor:
     return (scaled @ direction).norm() * largest
 
 
-def _precondition(state: dict[str, Any], mean: Tensor) -> Tensor:
+def _precondition(state: dict[str, Tensor], mean: Tensor) -> Tensor:
     """Return the momentum (any shape) multiplied by Q^T Q for both factors Q."""
     for name in ("left", "right"):
         if name in state:
@@ -205,7 +210,7 @@ def _precondition(state: dict[str, Any], mean: Tensor) -> Tensor:
     return mean
 
 
-def _apply(weight: Tensor, update: Tensor, group: dict[str, Any]) -> None:
+def _apply(weight: Tensor, update: Tensor, group: Group) -> None:
     """Limit the size of an update (any shape) and apply it."""
     # 1e-12 avoids a division by zero.
     size = update.square().mean().sqrt().add(1e-12)
@@ -215,21 +220,11 @@ def _apply(weight: Tensor, update: Tensor, group: dict[str, Any]) -> None:
 
 
 def build(
-    param_groups: list[dict[str, Any]], options: Options, device: torch.device
+    param_groups: list[Group], options: Options, device: torch.device
 ) -> torch.optim.Optimizer:
     """Return Kron."""
-    defaults = {
-        "lr": options.lr or SPEC.default_lr,
-        "betas": (options.beta1,),
-        "factor_lr": options.factor_lr,
-        "refit_steps": options.refit_steps,
-        "refit_share": options.refit_share,
-        "max_size": options.max_size,
-        "count": 0,
-        "since_refit": 0,
-        "num_refits": 0,
-    }
-    return Kron(param_groups, defaults)
+    counts = {"count": 0, "since_refit": 0, "num_refits": 0}
+    return Kron(param_groups, group_defaults(options, SPEC.default_lr) | counts)
 
 
 SPEC = OptimizerSpec(

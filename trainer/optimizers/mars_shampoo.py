@@ -1,35 +1,27 @@
 """MARS-Shampoo (Yuan et al. 2024, arXiv 2411.10438, algorithm 5), with orthogonalised steps."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers._algorithms.mars import Mars, gamma_field
+from trainer.optimizers._algorithms.mars import Mars, MarsOptions
 from trainer.optimizers._core.newton_schulz import (
     as_matrix,
     match_adamw,
     match_spectrum,
     orthogonalize,
 )
+from trainer.optimizers._core.param_groups import Group
 from trainer.optimizers._core.param_table import ParamTable
-from trainer.optimizers._core.shared_options import (
-    beta1_field,
-    eps_field,
-    lr_field,
-    weight_decay_field,
-)
+from trainer.optimizers._core.shared_options import group_defaults
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(MarsOptions):
     """The options of MARS-Shampoo."""
 
-    lr: float | None = lr_field("Empty: the model family's default. One rate for all weights.")
-    gamma: float = gamma_field()
-    beta1: float = beta1_field(0.95)
     scale: str = option(
         "match_adamw",
         "Size of a step",
@@ -38,8 +30,6 @@ class Options:
         choices=("match_adamw", "original"),
         advanced=True,
     )
-    eps: float = eps_field()
-    weight_decay: float = weight_decay_field()
 
 
 class MarsShampoo(Mars):
@@ -63,17 +53,10 @@ class MarsShampoo(Mars):
 
 
 def build(
-    param_groups: list[dict[str, Any]], options: Options, device: torch.device
+    param_groups: list[Group], options: Options, device: torch.device
 ) -> torch.optim.Optimizer:
     """Return MARS-Shampoo."""
-    defaults = {
-        "lr": options.lr or SPEC.default_lr,
-        "betas": (options.beta1, options.beta1),
-        "gamma": options.gamma,
-        "scale": options.scale,
-        "eps": options.eps,
-    }
-    return MarsShampoo(param_groups, defaults)
+    return MarsShampoo(param_groups, group_defaults(options, SPEC.default_lr))
 
 
 SPEC = OptimizerSpec(

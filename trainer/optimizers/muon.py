@@ -6,7 +6,6 @@ QKV layers, are split and each projection is orthogonalised on its own.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,11 +20,13 @@ from trainer.optimizers._core.newton_schulz import (
     match_spectrum,
     orthogonalize,
 )
+from trainer.optimizers._core.param_groups import Group
 from trainer.optimizers._core.param_table import ParamTable, TableOptimizer
 from trainer.optimizers._core.shared_options import (
     beta1_field,
     beta2_field,
     eps_field,
+    group_defaults,
     lr_field,
     weight_decay_field,
 )
@@ -65,10 +66,9 @@ class Options:
 class Muon(TableOptimizer):
     """Muon plus AdamW for the rest; state keys as in torch's Muon and AdamW."""
 
-    def __init__(
-        self, param_groups: list[dict[str, Any]], defaults: dict[str, Any], heads: list[str]
-    ) -> None:
+    def __init__(self, param_groups: list[Group], defaults: Group) -> None:
         super().__init__(param_groups, defaults)
+        heads = [part.strip() for part in defaults["heads"].split(",") if part.strip()]
         self._parts: dict[Tensor, int] = {}
         for group in self.param_groups:
             names = group.get("param_names", [""] * len(group["params"]))
@@ -76,7 +76,7 @@ class Muon(TableOptimizer):
                 if group.get("are_matrices", True) and is_hidden(name, weight, heads):
                     self._parts[weight] = count_projections(name, weight)
 
-    def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+    def fresh_state(self, weight: Tensor, group: Group) -> dict[str, Tensor]:
         """Return zero-initialised state for a weight of any shape."""
         is_matrix = weight in self._parts
         names = ("momentum_buffer",) if is_matrix else ("exp_avg", "exp_avg_sq")
@@ -84,29 +84,11 @@ class Muon(TableOptimizer):
 
     def update_table(self, table: ParamTable) -> None:
         """Update the weights and states of a table once."""
-        hidden, others = self._split(table)
+        hidden, others = table.split(self._parts.__contains__)
         if hidden.weights:
             self._update_hidden(hidden)
-        group = table.group
         for pieces in others.pieces("exp_avg", "exp_avg_sq"):
-            apply_adamw(
-                pieces,
-                lr=group["lr"],
-                betas=group["betas"],
-                eps=group["eps"],
-                weight_decay=group["weight_decay"],
-                step=table.step,
-                gate=table.gate,
-            )
-
-    def _split(self, table: ParamTable) -> tuple[ParamTable, ParamTable]:
-        """Split a table into hidden matrices and the rest (any shape)."""
-        hidden, others = (
-            ParamTable(table.group, [], [], [], table.step, table.gate) for _ in range(2)
-        )
-        for weight, grad, state in zip(table.weights, table.grads, table.states, strict=True):
-            (hidden if weight in self._parts else others).add(weight, grad, state)
-        return hidden, others
+            apply_adamw(others, pieces)
 
     def _update_hidden(self, table: ParamTable) -> None:
         group, momentum = table.group, table.group["momentum"]
@@ -150,19 +132,10 @@ def count_projections(name: str, weight: Tensor) -> int:
 
 
 def build(
-    param_groups: list[dict[str, Any]], options: Options, device: torch.device
+    param_groups: list[Group], options: Options, device: torch.device
 ) -> torch.optim.Optimizer:
     """Return Muon."""
-    defaults = {
-        "lr": options.lr or SPEC.default_lr,
-        "momentum": options.momentum,
-        "nesterov": options.nesterov,
-        "scale": options.scale,
-        "betas": (options.beta1, options.beta2),
-        "eps": options.eps,
-    }
-    heads = [part.strip() for part in options.heads.split(",") if part.strip()]
-    return Muon(param_groups, defaults, heads)
+    return Muon(param_groups, group_defaults(options, SPEC.default_lr))
 
 
 SPEC = OptimizerSpec(

@@ -4,21 +4,100 @@ d estimates the distance to the solution and only grows during training; the app
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
+from trainer.core.errors import MissingDependency
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers._algorithms.prodigy import RULE, Prodigy, read_estimate
-from trainer.optimizers._algorithms.prodigy_options import ProdigyOptions, check_rates
-from trainer.optimizers._core.native import compiled_field
+from trainer.optimizers._algorithms.prodigy import Prodigy, check_rates, read_estimate
+from trainer.optimizers._core.param_groups import Group
+from trainer.optimizers._core.shared_options import (
+    beta1_field,
+    beta2_field,
+    compiled_field,
+    eps_field,
+    implementation_field,
+)
 
 
 @dataclass(frozen=True)
-class Options(ProdigyOptions):
-    """The options of Prodigy."""
+class Options:
+    """The options of Prodigy, in either implementation."""
 
+    # Equal results, and never slower in a whole step: docs/benchmarks.md, "Two implementations".
+    implementation: str = implementation_field(
+        "timbre: Timbre's own code, which is faster and never makes a GPU wait. package: the "
+        "authors' prodigyopt, which multiplies epsilon by the new estimate instead of the last "
+        "one. Otherwise both compute the same, except for rounding."
+    )
+    lr: float | None = option(
+        None,
+        "Learning rate",
+        "Multiplies the rate that Prodigy finds. Empty means 1, which is nearly always right; to "
+        "tune, change the growth coefficient instead.",
+        min=1e-3,
+        max=10.0,
+    )
+    # The defaults below are the paper's and prodigyopt's, except where a comment says otherwise.
+    d0: float = option(
+        1e-6,
+        "First estimate (d0)",
+        "The initial rate. If it never grows from this value, try 1e-5 or 1e-4.",
+        min=1e-12,
+        max=1.0,
+    )
+    d_coef: float = option(
+        1.0,
+        "Growth coefficient",
+        "Multiplies the rate that Prodigy finds: 0.5 is conservative, 2 is aggressive.",
+        min=0.01,
+        max=100.0,
+    )
+    # None for no limit, because options are stored as JSON, which has no infinity.
+    growth_rate: float | None = option(
+        None,
+        "Largest growth per step",
+        "Limits how much the rate grows per step; 1.02 acts like a warm-up. Empty: no limit.",
+        min=1.0,
+        max=1e6,
+        advanced=True,
+    )
+    beta1: float = beta1_field()
+    beta2: float = beta2_field()
+    # None, so that it follows beta 2 when that is changed.
+    beta3: float | None = option(
+        None,
+        "Beta 3",
+        "Decay rate of the sums that the estimate uses. Empty: the square root of beta 2.",
+        min=0.0,
+        max=0.999999,
+        advanced=True,
+    )
+    eps: float = eps_field()
+    # prodigyopt's default is 0; 0.01 is AdamW's, and stays weak because it is multiplied by d.
+    weight_decay: float = option(
+        0.01,
+        "Weight decay",
+        "Multiplied by the rate that Prodigy finds, so it is weak at first; biases, norms and "
+        "embeddings are exempt.",
+        min=0.0,
+        max=1.0,
+        advanced=True,
+    )
+    safeguard_warmup: bool = option(
+        False,
+        "Safeguard warm-up",
+        "Turn this on if the schedule has a warm-up; otherwise the rate grows too high.",
+        advanced=True,
+    )
+    use_bias_correction: bool = option(
+        False,
+        "Bias correction",
+        "Adam's bias correction for the first steps. Combined with the safeguard, the estimate may "
+        "never grow: watch the learning-rate curve.",
+        advanced=True,
+    )
     slice_p: int = option(
         1,
         "Look at every n-th entry",
@@ -32,44 +111,35 @@ class Options(ProdigyOptions):
 
 
 def build(
-    param_groups: list[dict[str, Any]], options: Options, device: torch.device
+    param_groups: list[Group], options: Options, device: torch.device
 ) -> torch.optim.Optimizer:
     """Return Prodigy.
 
     Raises:
-        ConfigError: the groups have different learning rates, or the rule cannot be compiled on
-            this machine.
+        ConfigError: the groups have different learning rates.
+        MissingDependency: the package was chosen and is not installed.
     """
-    lr = options.lr or SPEC.default_lr
-    check_rates(param_groups, lr)
-    # Checked here, so that a missing compiler shows before training starts.
-    if options.compiled:
-        RULE.check(device)
-    return Prodigy(param_groups, _defaults(options, lr))
-
-
-def _defaults(options: Options, lr: float) -> dict[str, Any]:
-    """Return the group options under prodigyopt's names."""
-    return {
-        "lr": lr,
+    defaults = {
+        "lr": options.lr or SPEC.default_lr,
         "betas": (options.beta1, options.beta2),
         "beta3": options.beta3,
         "eps": options.eps,
         "use_bias_correction": options.use_bias_correction,
         "safeguard_warmup": options.safeguard_warmup,
         "d0": options.d0,
-        "d": options.d0,
-        "d_max": options.d0,
-        "d_numerator": 0.0,
         "d_coef": options.d_coef,
+        # No limit, which is also the default of prodigyopt.
         "growth_rate": float("inf") if options.growth_rate is None else options.growth_rate,
         "slice_p": options.slice_p,
-        "k": 0,
-        # Unused here, but prodigyopt reads them when it loads a checkpoint.
-        "decouple": True,
-        "fsdp_in_use": False,
-        "compiled": options.compiled,
     }
+    check_rates(param_groups, defaults["lr"])
+    if options.implementation == "timbre":
+        return Prodigy(param_groups, defaults)
+    try:
+        from prodigyopt import Prodigy as PackagedProdigy
+    except ImportError:
+        raise MissingDependency("prodigyopt", "Prodigy from the package") from None
+    return PackagedProdigy(param_groups, **defaults)
 
 
 def effective_lr(optimizer: torch.optim.Optimizer) -> float:

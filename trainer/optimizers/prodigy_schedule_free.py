@@ -6,7 +6,6 @@ No paper studies the combination; it is used for fine-tuning image models.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,16 +18,21 @@ from trainer.optimizers._algorithms.prodigy import (
     Parts,
     Scalars,
     adapt,
+    check_rates,
     estimate,
     read_estimate,
     scalars_of,
 )
-from trainer.optimizers._algorithms.prodigy_options import check_rates
-from trainer.optimizers._algorithms.schedule_free import ScheduleFree
-from trainer.optimizers._algorithms.schedule_free_options import set_mode
+from trainer.optimizers._algorithms.schedule_free import ScheduleFree, set_mode
 from trainer.optimizers._core import foreach as lists
+from trainer.optimizers._core.param_groups import Group
 from trainer.optimizers._core.param_table import ParamTable
-from trainer.optimizers._core.shared_options import beta2_field, eps_field, weight_decay_field
+from trainer.optimizers._core.shared_options import (
+    beta2_field,
+    eps_field,
+    group_defaults,
+    weight_decay_field,
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class ProdigyScheduleFree(EstimatingOptimizer, ScheduleFree):
 
     estimates = (*ESTIMATES, "weight_sum")
 
-    def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+    def fresh_state(self, weight: Tensor, group: Group) -> dict[str, Tensor]:
         """Return the fast point, the initial weights and zero sums for a weight of any shape."""
         return {
             "exp_avg_sq": torch.zeros_like(weight),
@@ -126,33 +130,15 @@ def _average(
 
 
 def build(
-    param_groups: list[dict[str, Any]], options: Options, device: torch.device
+    param_groups: list[Group], options: Options, device: torch.device
 ) -> torch.optim.Optimizer:
     """Return Prodigy with Schedule-Free averaging, ready to train.
 
     Raises:
         ConfigError: the groups have different learning rates.
     """
-    lr = options.lr or SPEC.default_lr
-    check_rates(param_groups, lr)
-    defaults = {
-        "lr": lr,
-        "betas": (options.beta1, options.beta2),
-        "beta3": None,
-        "eps": options.eps,
-        "d0": options.d0,
-        "d": options.d0,
-        "d_max": options.d0,
-        "d_numerator": 0.0,
-        "d_coef": options.d_coef,
-        # prodigyopt's options that this combination does not offer, at their defaults.
-        "growth_rate": float("inf"),
-        "use_bias_correction": False,
-        "safeguard_warmup": False,
-        "weight_sum": 0.0,
-        "k": 0,
-        "train_mode": True,
-    }
+    defaults = group_defaults(options, SPEC.default_lr)
+    check_rates(param_groups, defaults["lr"])
     return ProdigyScheduleFree(param_groups, defaults)
 
 

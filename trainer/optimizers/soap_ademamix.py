@@ -2,43 +2,22 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers._algorithms.soap import Soap
-from trainer.optimizers._core.shared_options import (
-    beta1_field,
-    beta2_field,
-    eps_field,
-    lr_field,
-    weight_decay_field,
-)
+from trainer.optimizers._algorithms.soap import Soap, SoapOptions
+from trainer.optimizers._core.param_groups import Group
+from trainer.optimizers._core.shared_options import group_defaults
 from trainer.optimizers._core.warmup import warmed_up
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(SoapOptions):
     """The options of SOAP with AdEMAMix."""
 
-    lr: float | None = lr_field("Empty: AdamW's usual rate for fine-tuning.")
-    refresh_every: int = option(
-        10, "Refresh (steps)", "Steps between updates of the bases; higher is faster.", min=1
-    )
-    # As in soap.py.
-    max_size: int = option(
-        2048,
-        "Largest side",
-        "Matrix sides larger than this are not rotated.",
-        min=1,
-        max=16384,
-        advanced=True,
-    )
-    beta1: float = beta1_field(0.95)
-    beta2: float = beta2_field(0.95)
     beta3: float = option(
         0.999, "Beta 3", "Decay rate of the slow average.", min=0.0, max=0.999999, advanced=True
     )
@@ -46,8 +25,6 @@ class Options:
     ramp_steps: int = option(
         500, "Ramp (steps)", "Steps until alpha and beta 3 reach their values; 0: at once.", min=0
     )
-    eps: float = eps_field()
-    weight_decay: float = weight_decay_field()
 
 
 class SoapAdEMAMix(Soap):
@@ -56,7 +33,7 @@ class SoapAdEMAMix(Soap):
     mean_states = ("exp_avg_fast", "exp_avg_slow")
 
     def step_in_basis(
-        self, grad: Tensor, state: dict[str, Any], group: dict[str, Any], step: int
+        self, grad: Tensor, state: dict[str, Tensor], group: Group, step: int
     ) -> Tensor:
         """Update the moments with a rotated gradient (any shape); return the rotated update."""
         beta1, beta2, beta3 = group["betas"]
@@ -70,19 +47,10 @@ class SoapAdEMAMix(Soap):
 
 
 def build(
-    param_groups: list[dict[str, Any]], options: Options, device: torch.device
+    param_groups: list[Group], options: Options, device: torch.device
 ) -> torch.optim.Optimizer:
     """Return SOAP with AdEMAMix."""
-    defaults = {
-        "lr": options.lr or SPEC.default_lr,
-        "betas": (options.beta1, options.beta2, options.beta3),
-        "alpha": options.alpha,
-        "ramp_steps": options.ramp_steps,
-        "eps": options.eps,
-        "refresh_every": options.refresh_every,
-        "max_size": options.max_size,
-    }
-    return SoapAdEMAMix(param_groups, defaults)
+    return SoapAdEMAMix(param_groups, group_defaults(options, SPEC.default_lr))
 
 
 SPEC = OptimizerSpec(

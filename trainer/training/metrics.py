@@ -98,7 +98,7 @@ class StepMetrics:
             names.LR: self._learning_rate(),
             names.EPOCH: step / state.train_batches.steps_per_epoch,
             names.DATA_WAIT_S: waited_s - self._waited_s,
-            names.HOST_MEMORYGIB: self._process.memory_info().rss / GIB,
+            names.HOST_MEMORY_GIB: self._process.memory_info().rss / GIB,
         }
         self._waited_s = waited_s
         if state.optimizer_spec.effective_lr is not None:
@@ -106,9 +106,9 @@ class StepMetrics:
         facts |= self._device_metrics()
         # The allocator's own counters: reading them needs no synchronization.
         if state.device.type == "cuda":
-            facts[names.MEMORYGIB] = torch.cuda.memory_allocated(state.device) / GIB
-            facts[names.MEMORY_RESERVEDGIB] = torch.cuda.memory_reserved(state.device) / GIB
-            facts[names.MEMORY_PEAKGIB] = torch.cuda.max_memory_allocated(state.device) / GIB
+            facts[names.MEMORY_GIB] = torch.cuda.memory_allocated(state.device) / GIB
+            facts[names.MEMORY_RESERVED_GIB] = torch.cuda.memory_reserved(state.device) / GIB
+            facts[names.MEMORY_PEAK_GIB] = torch.cuda.max_memory_allocated(state.device) / GIB
         else:
             facts[names.MEMORY_GIB] = facts[names.HOST_MEMORY_GIB]
         return facts

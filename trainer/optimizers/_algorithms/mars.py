@@ -7,7 +7,7 @@ convolutions AdamW, because it corrects 2-D tensors only; here they are correcte
 """
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,16 +15,35 @@ from torch import Tensor
 from trainer.core.options import option
 from trainer.optimizers._core import foreach as lists
 from trainer.optimizers._core.elementwise import apply_adamw, is_vector
-from trainer.optimizers._core.param_table import ParamTable, TableOptimizer, cut_rows
+from trainer.optimizers._core.param_groups import Group
+from trainer.optimizers._core.param_table import ParamTable, Pieces, TableOptimizer, cut_rows
+from trainer.optimizers._core.shared_options import (
+    beta1_field,
+    eps_field,
+    lr_field,
+    weight_decay_field,
+)
 
 VECTOR_BETAS = (0.9, 0.95)
 """Betas of AdamW for biases and gains, as in the authors' code."""
 
 
-def gamma_field() -> Any:
-    """Declare gamma, the strength of the correction; 0.025 is the paper's value."""
-    text = "How strongly the change of a gradient corrects it; 0 turns the correction off."
-    return option(0.025, "Gamma", text, min=0.0, max=1.0)
+@dataclass(frozen=True)
+class MarsOptions:
+    """The options that all MARS variants share."""
+
+    lr: float | None = lr_field("Empty: the model family's default. One rate for all weights.")
+    # Gamma is the paper's; gamma and beta 1 are those of the authors' language-model runs.
+    gamma: float = option(
+        0.025,
+        "Gamma",
+        "How strongly the change of a gradient corrects it; 0 turns the correction off.",
+        min=0.0,
+        max=1.0,
+    )
+    beta1: float = beta1_field(0.95)
+    eps: float = eps_field()
+    weight_decay: float = weight_decay_field()
 
 
 class Mars(TableOptimizer):
@@ -33,7 +52,7 @@ class Mars(TableOptimizer):
     corrected_states: tuple[str, ...] = ()
     """State names of a corrected weight besides `last_grad`."""
 
-    def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+    def fresh_state(self, weight: Tensor, group: Group) -> dict[str, Tensor]:
         """Return zero-initialised state for a weight of any shape."""
         vector_states = ("exp_avg", "exp_avg_sq")
         names = vector_states if is_vector(weight) else (*self.corrected_states, "last_grad")
@@ -41,9 +60,9 @@ class Mars(TableOptimizer):
 
     def update_table(self, table: ParamTable) -> None:
         """Update the weights and states of a table once."""
-        vectors, others = _split(table)
-        if vectors.weights:
-            _update_vectors(vectors)
+        vectors, others = table.split(is_vector)
+        for pieces in vectors.pieces("exp_avg", "exp_avg_sq"):
+            apply_adamw(vectors, pieces, VECTOR_BETAS)
         if others.weights:
             self.update_corrected(others)
 
@@ -51,7 +70,7 @@ class Mars(TableOptimizer):
         """Update the weights that are not vectors."""
         raise NotImplementedError
 
-    def corrected(self, table: ParamTable) -> Iterator[tuple[list[list[Tensor]], list[Tensor]]]:
+    def corrected(self, table: ParamTable) -> Iterator[tuple[Pieces, list[Tensor]]]:
         """Yield pieces (weights, gradients, states) and their corrected gradients.
 
         The gradients are copied into `last_grad`. Keeping references instead would be a bug:
@@ -69,32 +88,7 @@ class Mars(TableOptimizer):
             yield [weights, grads, *states], corrected
 
 
-def _split(table: ParamTable) -> tuple[ParamTable, ParamTable]:
-    """Split a table into biases and gains, and the rest (any shape)."""
-    parts = {
-        wanted: ParamTable(table.group, [], [], [], table.step, table.gate)
-        for wanted in (True, False)
-    }
-    for weight, grad, state in zip(table.weights, table.grads, table.states, strict=True):
-        parts[is_vector(weight)].add(weight, grad, state)
-    return parts[True], parts[False]
-
-
-def _update_vectors(table: ParamTable) -> None:
-    group = table.group
-    for pieces in table.pieces("exp_avg", "exp_avg_sq"):
-        apply_adamw(
-            pieces,
-            lr=group["lr"],
-            betas=VECTOR_BETAS,
-            eps=group["eps"],
-            weight_decay=group["weight_decay"],
-            step=table.step,
-            gate=table.gate,
-        )
-
-
-def _strength(group: dict[str, Any]) -> float:
+def _strength(group: Group) -> float:
     beta1 = group["betas"][0]
     return group["gamma"] * beta1 / (1 - beta1)
 

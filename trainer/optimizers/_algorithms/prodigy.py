@@ -9,25 +9,36 @@ uses the new d (2.6e-4 of the distance moved over 20 steps of a small model).
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from trainer.core.errors import ConfigError
 from trainer.optimizers._algorithms.prodigy_cpu import (
     HostNumbers,
     Parts,
     move_on_host,
     step_on_host,
 )
-from trainer.optimizers._algorithms.prodigy_options import check_rates
 from trainer.optimizers._core import foreach as lists
 from trainer.optimizers._core.found_inf import StepGate
-from trainer.optimizers._core.native import NativeRule
+from trainer.optimizers._core.param_groups import Group
 from trainer.optimizers._core.param_table import ParamTable, TableOptimizer, cut
 
 ESTIMATES = ("d", "d_max", "d_numerator")
 """Scalars of the method, shared by all groups; plain numbers in a checkpoint."""
+_START: Group = {
+    "beta3": None,
+    "growth_rate": math.inf,
+    "use_bias_correction": False,
+    "safeguard_warmup": False,
+    "d_numerator": 0.0,
+    "k": 0,
+    # Unused here, but prodigyopt reads them when it loads a checkpoint.
+    "decouple": True,
+    "fsdp_in_use": False,
+}
+"""Group options of prodigyopt at their defaults, and the start of its counts."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +57,20 @@ class EstimatingOptimizer(TableOptimizer):
 
     estimates: tuple[str, ...] = ESTIMATES
 
-    def __init__(self, param_groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
-        super().__init__(param_groups, defaults)
+    def __init__(self, param_groups: list[Group], defaults: Group) -> None:
+        d0 = defaults["d0"]
+        super().__init__(param_groups, _START | {"d": d0, "d_max": d0} | defaults)
         self.copied_d: Tensor | None = None
         self._share_estimates()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Group:
         """Return the state with the estimates as plain numbers, read from the device."""
         packed = super().state_dict()
         for group in packed["param_groups"]:
             group.update({name: float(group[name]) for name in self.estimates})
         return packed
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Group) -> None:
         """Load a state and move its estimates to the device."""
         super().load_state_dict(state_dict)
         self._share_estimates()
@@ -100,7 +112,7 @@ class EstimatingOptimizer(TableOptimizer):
 class Prodigy(EstimatingOptimizer):
     """Prodigy with d on the device; its checkpoints are interchangeable with `prodigyopt`'s."""
 
-    def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+    def fresh_state(self, weight: Tensor, group: Group) -> dict[str, Tensor]:
         """Return zero moments and a flat copy of the weight (any shape), as prodigyopt does."""
         # A clone, because flattening a contiguous weight only gives a view of it.
         first = weight.flatten()[:: group["slice_p"]].clone()
@@ -111,7 +123,7 @@ class Prodigy(EstimatingOptimizer):
             "exp_avg_sq": torch.zeros_like(weight, memory_format=torch.contiguous_format),
         }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Group) -> None:
         """Load a state saved by this class or by prodigyopt."""
         super().load_state_dict(state_dict)
         for group in self.param_groups:
@@ -142,9 +154,6 @@ class Prodigy(EstimatingOptimizer):
             yield estimate([weights, grads, *estimators], scalars, gate)
             for pieces in cut(columns):
                 _adam(pieces, scalars, decay, gate)
-        elif table.group["compiled"]:
-            found = RULE([*columns, *estimators], _numbers(scalars, decay))
-            yield [found[0]], [found[1]]
         elif _is_host(scalars.d):
             yield step_on_host([*columns, *estimators], _host_numbers(scalars, decay))
         else:
@@ -163,7 +172,7 @@ def read_estimate(optimizer: torch.optim.Optimizer) -> float:
     return float(optimizer.param_groups[0]["d"] if copied is None else copied)
 
 
-def scalars_of(group: dict[str, Any], lr: float) -> Scalars:
+def scalars_of(group: Group, lr: float) -> Scalars:
     """Return the numbers of a step; d stays on the device."""
     beta1, beta2 = group["betas"]
     # The default beta 3 = sqrt(beta 2) is the paper's (algorithm 4).
@@ -219,7 +228,7 @@ def _adam(
     gate.move_(weights, updates, 1.0)
 
 
-def adapt(group: dict[str, Any], scalars: Scalars, parts: list[Parts], gate: StepGate) -> None:
+def adapt(group: Group, scalars: Scalars, parts: list[Parts], gate: StepGate) -> None:
     """Update the estimates (scalars on the device) from the partial sums."""
     d, d_max, total = (group[name] for name in ESTIMATES)
     numerator, denominator = (
@@ -243,33 +252,7 @@ def adapt(group: dict[str, Any], scalars: Scalars, parts: list[Parts], gate: Ste
         group[name].copy_(value)
 
 
-RULE = NativeRule(
-    columns=("weight", "grad", "mean", "square", "total", "first"),
-    numbers=("d", "rate", "weight_of_grad", "eps", "beta1", "beta2", "beta3", "keep"),
-    body="""
-    const Real g = grad[i], w = weight[i], scaled = d * g;
-    const Real m = beta1 * mean[i] + (1 - beta1) * scaled;
-    const Real v = beta2 * square[i] + (1 - beta2) * scaled * scaled;
-    const Real s = beta3 * total[i] + weight_of_grad * g;
-    sum_a += g * (first[i] - w);
-    sum_b += std::abs(s);
-    mean[i] = m;
-    square[i] = v;
-    total[i] = s;
-    weight[i] = keep * w - rate * m / (std::sqrt(v) + eps);
-    """,
-)
-
-
-def _numbers(scalars: Scalars, weight_decay: float) -> Tensor:
-    """Return the numbers of `RULE` in their order, (8,) float64."""
-    d, rate = scalars.d, scalars.rate
-    fixed = [torch.full_like(d, beta) for beta in scalars.betas]
-    keep = 1 - rate * weight_decay
-    return torch.stack([d, rate, scalars.weight_of_grad, d * scalars.eps, *fixed, keep])
-
-
-def _complete(state: dict[str, Any] | None, weight: Tensor) -> None:
+def _complete(state: dict[str, Tensor] | None, weight: Tensor) -> None:
     """Add what prodigyopt omits for a weight (any shape).
 
     Its p0 is a scalar for a weight of zeros, and it has no exp_avg if beta 1 is 0.
@@ -308,3 +291,18 @@ def _as_factor(value: float) -> float:
     A run whose estimate grew that far has diverged, and its loss will be NaN.
     """
     return value if abs(value) <= torch.finfo(torch.float32).max else math.copysign(math.inf, value)
+
+
+def check_rates(param_groups: list[Group], lr: float) -> None:
+    """Check that all parameter groups have the same learning rate.
+
+    Raises:
+        ConfigError: their learning rates differ.
+    """
+    # d is one number for all weights, so different rates would be ratios without a meaning here.
+    rates = sorted({float(group.get("lr", lr)) for group in param_groups})
+    if len(rates) > 1:
+        raise ConfigError(
+            f"Prodigy estimates a single rate for all weights, but the groups have {rates}. Give "
+            "every group the same learning rate, or choose AdamW."
+        )

@@ -1,4 +1,4 @@
-"""Prodigy's step on a CPU without a C++ compiler: torch's fused Adam kernel and a few other passes.
+"""Prodigy's step on a CPU: torch's fused Adam kernel and a few other passes.
 
 On a CPU the scalars of a step are in host memory, so reading them waits for nothing.
 """

@@ -5,21 +5,22 @@ fast point z; the average x is computed from the two when it is needed. State ke
 match the package `schedulefree`.
 """
 
-import math
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from trainer.core.errors import ConfigError
 from trainer.optimizers._core import foreach as lists
 from trainer.optimizers._core.elementwise import adam_denominators
-from trainer.optimizers._core.native import NativeRule
+from trainer.optimizers._core.param_groups import Group
 from trainer.optimizers._core.param_table import ParamTable, TableOptimizer
 
 
 class ScheduleFree(TableOptimizer):
     """Base of Schedule-Free methods: convert the weights between y and x."""
+
+    def __init__(self, param_groups: list[Group], defaults: Group) -> None:
+        start = {"k": 0, "train_mode": True, "weight_sum": 0.0}
+        super().__init__(param_groups, start | defaults)
 
     def train(self) -> None:
         """Set the weights to y, the training point."""
@@ -55,28 +56,19 @@ class ScheduleFree(TableOptimizer):
                 group["train_mode"] = training
 
 
-RULE = NativeRule(
-    columns=("weight", "grad", "fast", "square"),
-    numbers=("lr", "decay", "beta2", "eps", "unbias2", "share", "push"),
-    body="""
-    const Real g = grad[i], y = weight[i], z = fast[i];
-    const Real v = beta2 * square[i] + (1 - beta2) * g * g;
-    const Real update = g / (std::sqrt(v) * unbias2 + eps) + decay * y;
-    square[i] = v;
-    weight[i] = y + share * (z - y) + push * update;
-    fast[i] = z - lr * update;
-    """,
-)
-
-
 class ScheduleFreeAdamW(ScheduleFree):
     """Schedule-Free AdamW with built-in warm-up."""
 
-    def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+    def __init__(self, param_groups: list[Group], defaults: Group) -> None:
+        # The defaults of the package schedulefree: steps weigh by the squared learning rate alone.
+        start = {"r": 0.0, "weight_lr_power": 2.0, "lr_max": -1.0, "scheduled_lr": 0.0}
+        super().__init__(param_groups, start | defaults)
+
+    def fresh_state(self, weight: Tensor, group: Group) -> dict[str, Tensor]:
         """Return the fast point and a zero second moment for a weight of any shape."""
         return {"z": weight.clone(), "exp_avg_sq": torch.zeros_like(weight)}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Group) -> None:
         """Load a state saved here or by schedulefree, which counts steps per group only."""
         super().load_state_dict(state_dict)
         for group in self.param_groups:
@@ -100,11 +92,6 @@ class ScheduleFreeAdamW(ScheduleFree):
         share = group["share_of_z"]
         # Moving z by -lr * u moves y by this much per u (algorithm 1 with x eliminated).
         push = lr * (beta1 * (1 - share) - 1)
-        if group["compiled"] and table.is_dense("z", "exp_avg_sq"):
-            unbias2 = 1 / math.sqrt(1 - beta2 ** (group["k"] + 1))
-            numbers = (lr, group["weight_decay"], beta2, group["eps"], unbias2, share, push)
-            table.apply(RULE, ("z", "exp_avg_sq"), numbers)
-            return
         for weights, grads, fast, squares in table.pieces("z", "exp_avg_sq"):
             table.gate.mean_squares_(squares, grads, beta2)
             step = group["k"] + 1
@@ -117,7 +104,7 @@ class ScheduleFreeAdamW(ScheduleFree):
             table.gate.move_(fast, updates, lr)
 
 
-def _advance(group: dict[str, Any]) -> None:
+def _advance(group: Group) -> None:
     """Compute the rate of a step and the share of z in the average, all on the host."""
     warmup = group["warmup_steps"]
     lr = group["lr"] * min(1.0, (group["k"] + 1) / warmup if warmup else 1.0)
@@ -128,3 +115,9 @@ def _advance(group: dict[str, Any]) -> None:
     weight = (group["k"] + 1) ** group["r"] * group["lr_max"] ** group["weight_lr_power"]
     group["weight_sum"] += weight
     group["share_of_z"] = weight / group["weight_sum"] if group["weight_sum"] else 0.0
+
+
+def set_mode(optimizer: torch.optim.Optimizer, training: bool) -> None:
+    """Set the weights to y for training, or to the average x for everything else."""
+    # By name, because the package's optimizer has the same methods as `ScheduleFree`.
+    getattr(optimizer, "train" if training else "eval")()

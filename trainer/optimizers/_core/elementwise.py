@@ -6,11 +6,7 @@ import torch
 from torch import Tensor
 
 from trainer.optimizers._core import foreach as lists
-from trainer.optimizers._core.found_inf import StepGate
-from trainer.optimizers._core.param_table import ParamTable
-
-# Devices that have torch's fused AdamW kernel; the others use the list operations below.
-_FUSED_DEVICES = ("cpu", "cuda")
+from trainer.optimizers._core.param_table import ParamTable, Pieces
 
 
 def is_vector(weight: Tensor) -> bool:
@@ -20,47 +16,51 @@ def is_vector(weight: Tensor) -> bool:
 
 
 def apply_adamw(
-    pieces: list[list[Tensor]],
-    *,
-    lr: float,
-    betas: tuple[float, float],
-    eps: float,
-    weight_decay: float,
-    step: int,
-    gate: StepGate,
+    table: ParamTable, pieces: Pieces, betas: tuple[float, float] | None = None
 ) -> None:
-    """Apply one AdamW step (arXiv 1711.05101, algorithm 2) in place.
+    """Apply one AdamW step (arXiv 1711.05101, algorithm 2) in place, with torch's fused kernel.
 
-    `pieces` are the weights, gradients, first moments and second moments.
+    `pieces` are the weights, gradients, first moments and second moments; `betas` replace those of
+    the group.
     """
     weights, grads, means, squares = pieces
-    device = weights[0].device
-    if device.type in _FUSED_DEVICES:
-        # The kernel wants the step of each tensor as a tensor; all of them share this one.
-        counter = torch.full((), step, dtype=torch.float32, device=device)
-        lists.fused_adamw_(
-            weights,
-            grads,
-            means,
-            squares,
-            [],
-            [counter] * len(weights),
-            lr=lr,
-            beta1=betas[0],
-            beta2=betas[1],
-            weight_decay=weight_decay,
-            eps=eps,
-            amsgrad=False,
-            maximize=False,
-            found_inf=gate.found_inf,
-        )
-        return
-    gate.lerp_(means, grads, 1 - betas[0])
-    gate.mean_squares_(squares, grads, betas[1])
-    size = step_size(lr, betas, step)
-    denominators = adam_denominators(squares, eps, betas[1], step)
-    lists.mul_(weights, 1 - lr * weight_decay)
-    lists.addcdiv_(weights, means, denominators, -size)
+    group = table.group
+    beta1, beta2 = betas or group["betas"]
+    # The kernel wants the step of each tensor as a tensor; all of them share this one.
+    counter = torch.full((), table.step, dtype=torch.float32, device=weights[0].device)
+    lists.fused_adamw_(
+        weights,
+        grads,
+        means,
+        squares,
+        [],
+        [counter] * len(weights),
+        lr=group["lr"],
+        beta1=beta1,
+        beta2=beta2,
+        weight_decay=group["weight_decay"],
+        eps=group["eps"],
+        amsgrad=False,
+        maximize=False,
+        found_inf=table.gate.found_inf,
+    )
+
+
+def apply_cautious_adamw(table: ParamTable) -> None:
+    """Apply a cautious AdamW step whose moments are up to date (arXiv 2411.16085, algorithm 1)."""
+    beta1, beta2 = table.group["betas"]
+    squares = table.column("exp_avg_sq")
+    denominators = adam_denominators(squares, table.group["eps"], beta2, table.step)
+    updates = list(lists.div(table.column("exp_avg"), denominators))
+    lists.div_(updates, 1 - beta1**table.step)
+    mask_disagreement(updates, table.grads)
+    apply_updates(table, table.weights, updates)
+
+
+def apply_updates(table: ParamTable, weights: list[Tensor], updates: list[Tensor]) -> None:
+    """Apply weight decay to weights of a table (any shape), then subtract lr times the updates."""
+    lr = table.group["lr"]
+    table.gate.move_(weights, updates, lr, keep=1 - lr * table.group["weight_decay"])
 
 
 def adam_denominators(squares: list[Tensor], eps: float, beta2: float, step: int) -> list[Tensor]:
@@ -72,26 +72,11 @@ def adam_denominators(squares: list[Tensor], eps: float, beta2: float, step: int
     return list(roots)
 
 
-def step_size(lr: float, betas: tuple[float, float], step: int) -> float:
-    """Return the learning rate divided by the bias correction of the first moment."""
-    return lr / (1 - betas[0] ** step)
-
-
-def apply_updates(
-    table: ParamTable, updates: list[Tensor], *, lr: float, cautious_of: list[Tensor] | None = None
-) -> None:
-    """Apply weight decay to a table, then subtract lr times the updates (whole tensors, any shape).
-
-    With `cautious_of` (gradients), entries whose update has the opposite sign of the gradient are
-    skipped and the others are scaled up (arXiv 2411.16085, algorithm 1). Changes `updates`.
-    """
-    if cautious_of is not None:
-        mask_disagreement(updates, cautious_of)
-    table.gate.move_(table.weights, updates, lr, keep=1 - lr * table.group["weight_decay"])
-
-
 def mask_disagreement(updates: list[Tensor], grads: list[Tensor]) -> None:
-    """Zero the entries of updates (any shape) whose sign disagrees; scale up the others."""
+    """Zero the entries of updates (any shape) whose sign disagrees; scale up the others.
+
+    The scale is a mean over a tensor, so these are whole tensors and not pieces.
+    """
     for update, grad in zip(updates, grads, strict=True):
         mask = (update * grad > 0).to(update.dtype)
         # The floor, from the authors' code, limits the scale to 1000 when nearly all disagree.

@@ -4,6 +4,9 @@ from typing import Any
 
 from torch import nn
 
+Group = dict[str, Any]
+"""A parameter group of torch: `params`, and the options of its optimizer by name."""
+
 _UNDECAYED_MODULES = (
     nn.Embedding,
     nn.EmbeddingBag,
@@ -14,7 +17,7 @@ _UNDECAYED_MODULES = (
 )
 
 
-def param_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def param_groups(model: nn.Module, weight_decay: float) -> list[Group]:
     """Split the trainable parameters into a decayed group (`are_matrices`) and an exempt one.
 
     Biases, norms, embeddings and weight-norm gains are exempt: shrinking them changes the function
@@ -41,7 +44,7 @@ def param_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     return [group for group in (decayed_group, other_group) if group["params"]]
 
 
-def _empty_group(weight_decay: float, *, are_matrices: bool) -> dict[str, Any]:
+def _empty_group(weight_decay: float, *, are_matrices: bool) -> Group:
     return {
         "params": [],
         "param_names": [],

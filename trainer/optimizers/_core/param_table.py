@@ -17,7 +17,7 @@ from trainer.core.errors import ConfigError
 from trainer.optimizers._core import foreach as lists
 from trainer.optimizers._core.deferred_found_inf import DeferredFoundInf
 from trainer.optimizers._core.found_inf import OPEN, StepGate
-from trainer.optimizers._core.native import NativeRule
+from trainer.optimizers._core.param_groups import Group
 
 CPU_PIECE = 1 << 18
 """Entries per piece on a CPU: the fastest of 2**14 to 2**20 in benchmarks/measure_optimizers.py."""
@@ -37,36 +37,39 @@ class ParamTable:
     `step` counts from 1. `states` is in the order of `weights`; tensors have any shape.
     """
 
-    group: dict[str, Any]
+    group: Group
     weights: list[Tensor]
     grads: list[Tensor]
-    states: list[dict[str, Any]]
+    states: list[dict[str, Tensor]]
     step: int
     gate: StepGate
 
-    def add(self, weight: Tensor, grad: Tensor, state: dict[str, Any]) -> None:
+    def add(self, weight: Tensor, grad: Tensor, state: dict[str, Tensor]) -> None:
         """Add a weight with its gradient and state."""
         self.weights.append(weight)
         self.grads.append(grad)
         self.states.append(state)
 
+    def split(self, belongs: Callable[[Tensor], bool]) -> "tuple[ParamTable, ParamTable]":
+        """Return a table of the weights (any shape) that belong and a table of the others."""
+        inside, outside = (
+            ParamTable(self.group, [], [], [], self.step, self.gate) for _ in range(2)
+        )
+        for weight, grad, state in zip(self.weights, self.grads, self.states, strict=True):
+            (inside if belongs(weight) else outside).add(weight, grad, state)
+        return inside, outside
+
     def column(self, name: str) -> list[Tensor]:
         """Return one state tensor per weight."""
         return [state[name] for state in self.states]
 
-    def is_dense(self, *names: str) -> bool:
-        """Return whether all weights, gradients and named states are contiguous."""
-        columns = [self.weights, self.grads, *(self.column(name) for name in names)]
-        return all(tensor.is_contiguous() for column in columns for tensor in column)
+    def pieces(self, *names: str, whole: bool = False) -> Iterator[Pieces]:
+        """Yield lists of flat pieces: weights, gradients, then the named states.
 
-    def apply(self, rule: NativeRule, names: Sequence[str], numbers: Sequence[float]) -> None:
-        """Apply a compiled rule to weights, gradients and the named states."""
+        With `whole`, yield all tensors at once, for rules that need all entries of one.
+        """
         columns = [self.weights, self.grads, *(self.column(name) for name in names)]
-        rule(columns, torch.tensor(numbers, dtype=torch.float64))
-
-    def pieces(self, *names: str) -> Iterator[Pieces]:
-        """Yield lists of flat pieces: weights, gradients, then the named states."""
-        yield from cut([self.weights, self.grads, *(self.column(name) for name in names)])
+        yield from [columns] if whole else cut(columns)
 
 
 class TableOptimizer(torch.optim.Optimizer):
@@ -83,7 +86,7 @@ class TableOptimizer(torch.optim.Optimizer):
     _step_supports_amp_scaling = True
     _late: DeferredFoundInf | None = None
 
-    def __init__(self, param_groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
+    def __init__(self, param_groups: list[Group], defaults: Group) -> None:
         super().__init__(param_groups, defaults)
         for group in self.param_groups:
             for weight in group["params"]:
@@ -149,7 +152,7 @@ class TableOptimizer(torch.optim.Optimizer):
         for group, before in zip(self.param_groups, own, strict=True):
             group.update({name: before[name] for name in before.keys() - group.keys()})
 
-    def fresh_state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+    def fresh_state(self, weight: Tensor, group: Group) -> dict[str, Tensor]:
         """Return the initial state of a weight of any shape."""
         raise NotImplementedError
 
@@ -162,7 +165,7 @@ class TableOptimizer(torch.optim.Optimizer):
         """Update the weights and states of one table."""
         raise NotImplementedError
 
-    def _tables(self, group: dict[str, Any], gate: StepGate) -> list[ParamTable]:
+    def _tables(self, group: Group, gate: StepGate) -> list[ParamTable]:
         tables: dict[tuple[torch.device, torch.dtype, int], ParamTable] = {}
         for weight in group["params"]:
             if weight.grad is None:
