@@ -150,15 +150,17 @@ def damaged(content: bytes, damage: str, at: int) -> bytes:
     return bytes(choices[damage])
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "zero", "replace"])
-def test_a_pack_whose_index_is_damaged_is_computed_again(
-    tmp_path: Path, featurizer: LoudnessFeaturizer, damage: str
+@pytest.mark.parametrize(
+    ("damage", "at"), [("cut", 0), ("flip", 0), ("flip", 40), ("zero", 0), ("replace", 0)]
+)
+def test_a_file_whose_index_is_damaged_is_computed_again(
+    tmp_path: Path, featurizer: LoudnessFeaturizer, damage: str, at: int
 ) -> None:
     clips = make_clips(tmp_path / "wavs", 1)
     before, _ = collect_anew(tmp_path, clips, featurizer)
-    pack = next((tmp_path / "cache").rglob("*.pack"))
+    pack = next((tmp_path / "cache").rglob("*.safetensors"))
     content = pack.read_bytes()
-    replace_file(pack, damaged(content, damage, len(content) - 9))
+    replace_file(pack, damaged(content, damage, content.index(b"wave") + at))
 
     after, unusable = collect_anew(tmp_path, clips, featurizer)
 
@@ -179,7 +181,7 @@ def test_a_flipped_bit_in_an_array_is_noticed_where_it_is_read_and_mended_by_a_n
 ) -> None:
     clips = make_clips(tmp_path / "wavs", 2)
     before, _ = collect_anew(tmp_path, clips, featurizer)
-    pack = next((tmp_path / "cache").rglob("*.pack"))
+    pack = next((tmp_path / "cache").rglob("*.safetensors"))
     wave = before["c000"]["wave"].tobytes()
     content = pack.read_bytes()
     replace_file(pack, damaged(content, "flip", content.index(wave) + len(wave) // 2))
@@ -198,16 +200,16 @@ def test_a_flipped_bit_in_an_array_is_noticed_where_it_is_read_and_mended_by_a_n
 
 @pytest.mark.parametrize(
     "look",
-    [lambda f: f["wave"], lambda f: f.get("wave"), lambda f: f.items(), lambda f: f.values(),
-     lambda f: f | {}],
+    [lambda f: f["wave"], lambda f: f.get("wave"), lambda f: list(f.items()), lambda f: f | {},
+     lambda f: list(f.values()), lambda f: {} | f, lambda f: {**f}, dict],
 )  # fmt: skip
 def test_no_way_to_the_arrays_of_a_clip_leaves_damage_unnoticed(
     tmp_path: Path, featurizer: LoudnessFeaturizer, look: Callable
 ) -> None:
     clips = make_clips(tmp_path / "wavs", 1)
     collect_anew(tmp_path, clips, featurizer)
-    pack = next((tmp_path / "cache").rglob("*.pack"))
-    replace_file(pack, damaged(pack.read_bytes(), "flip", 100))
+    pack = next((tmp_path / "cache").rglob("*.safetensors"))
+    replace_file(pack, damaged(pack.read_bytes(), "flip", -9))
     features = collect_anew(tmp_path, clips, featurizer)[0]["c000"]
 
     with pytest.raises(DamagedFeatures):
@@ -225,7 +227,7 @@ def test_features_are_mapped_and_not_held_in_memory(
 
     held, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    packs = list((tmp_path / "cache").rglob("*.pack"))
+    packs = list((tmp_path / "cache").rglob("*.safetensors"))
     assert len(packs) == 3
     assert sum(pack.stat().st_size for pack in packs) > 20 * 2**20
     assert held < 2**20
@@ -312,8 +314,8 @@ def test_a_survey_is_computed_once_per_key_and_read_back_equal(tmp_path: Path) -
         return Corpus({"symbols": ("a", "b"), "mean": 0.1}, features, {"c2": "Too short."})
 
     cache = FeatureCache(tmp_path)
-    first, second = cache.remember("one", compute), cache.remember("one", compute)
-    cache.remember("two", compute)
+    first, second = cache.remember("one", {}, compute), cache.remember("one", {}, compute)
+    cache.remember("two", {}, compute)
 
     assert len(calls) == 2
     assert first.facts == second.facts == {"symbols": ["a", "b"], "mean": 0.1}
@@ -336,8 +338,8 @@ def test_a_survey_does_not_store_features_again_that_it_passes_on(
         }
         return Corpus({}, passed_on)
 
-    first = cache.remember("one", survey)
-    second = FeatureCache(tmp_path / "cache").remember("one", survey)
+    first = cache.remember("one", mapped, survey)
+    second = FeatureCache(tmp_path / "cache").remember("one", mapped, survey)
 
     size = sum(path.stat().st_size for path in (tmp_path / "cache" / "surveys").iterdir())
     assert size < 0.2 * sum(array["wave"].nbytes for array in features.values())
@@ -347,7 +349,7 @@ def test_a_survey_does_not_store_features_again_that_it_passes_on(
         assert corpus.features["c007"]["none"].shape == (0, 3)
 
 
-def test_a_survey_is_computed_again_when_the_features_it_refers_to_are_gone(
+def test_a_survey_stays_valid_when_the_features_it_refers_to_are_computed_again(
     tmp_path: Path, featurizer: LoudnessFeaturizer
 ) -> None:
     clips = make_clips(tmp_path / "wavs", 3)
@@ -357,14 +359,14 @@ def test_a_survey_is_computed_again_when_the_features_it_refers_to_are_gone(
         cache = FeatureCache(tmp_path / "cache")
         mapped, _ = cache.collect(clips, featurizer, workers=0, progress=say_nothing)
         calls.append(len(featurizer.calls()))
-        return cache.remember("one", lambda: calls.append(-1) or Corpus({}, mapped))  # type: ignore[func-returns-value]
+        return cache.remember("one", mapped, lambda: calls.append(-1) or Corpus({}, mapped))  # type: ignore[func-returns-value]
 
     before = remember()
-    next((tmp_path / "cache" / "packs").rglob("*.pack")).unlink()
+    next((tmp_path / "cache" / "features").rglob("*.safetensors")).unlink()
     after = remember()
     remember()
 
-    assert calls == [3, -1, 6, -1, 6]
+    assert calls == [3, -1, 6, 6]
     np.testing.assert_array_equal(after.features["c001"]["wave"], before.features["c001"]["wave"])
 
 

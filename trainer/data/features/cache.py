@@ -1,8 +1,8 @@
 """Cache features on disk, computed once per clip and featurizer and shared by all runs.
 
 An entry is named by the hash of all its inputs, so entries are never stale and several processes
-can write at once. Entries are stored in memory-mapped packs: unused entries take no memory, and
-processes share pages. If the disk is full or read-only, the run continues without the cache.
+can write at once. Entries lie in memory-mapped files: unused entries take no memory, and processes
+share pages. If the disk is full or read-only, the run continues without the cache.
 """
 
 import hashlib
@@ -10,20 +10,24 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, TypedDict, cast
 from uuid import uuid4
+
+import numpy as np
 
 from trainer.core.device import MIB
 from trainer.core.errors import DataError
 from trainer.core.specs import Corpus, Featurizer, Progress
 from trainer.core.types import Clip, Features
-from trainer.data.features.array_file import ArrayFile, ArrayFileWriter, DamagedFile, MappedFiles
+from trainer.data.features.array_file import ArrayFile, DamagedFile, LazyArrays, write_array_file
 from trainer.data.features.workers import compute_in_workers
 
 _FEW = 32  # Fewer clips are computed in this process: starting workers takes seconds.
-_FORMAT = "2"  # Part of every key: raising it leaves all older entries unused.
+_FORMAT = "3"  # Part of every key: raising it leaves all older entries unused.
 _FILE_BYTES = 64 * MIB
-"""Size of a pack of features, and so the most that a crash or a damaged file can lose."""
+"""Size of a file of features, and so the most that a crash or a damaged file can lose."""
 
 
 def default_cache_folder() -> Path:
@@ -50,12 +54,19 @@ def content_hash(path: Path | str) -> str:
         raise DataError(f"{path} cannot be read: {reason}. Was it moved or removed?") from None
 
 
+class _Survey(TypedDict):
+    """What is stored of a Corpus beside its own arrays; `arrays` are the names by clip id."""
+
+    facts: dict[str, Any]
+    unusable: dict[str, str]
+    arrays: dict[str, list[str]]
+
+
 class FeatureCache:
     """Features and surveys in a folder; can be interrupted at any moment, and deleted."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
-        self._mapped_files = MappedFiles(self.folder)
         self._hashes: dict[Clip, tuple[str, str]] = {}
 
     def collect(
@@ -69,17 +80,15 @@ class FeatureCache:
         # Files may have changed since they were last hashed.
         self._hashes.clear()
         names, unusable = self.names(clips, featurizer)
-        packs = self.folder / "packs" / _hash(_FORMAT, featurizer.fingerprint)
-        known = self._entries(packs)
+        folder = self.folder / "features" / _hash(_FORMAT, featurizer.fingerprint)
+        known = _entries(folder)
         found: dict[str, Features] = {
-            clip_id: self._mapped_files.arrays(known[name], name)
-            for clip_id, name in names.items()
-            if name in known
+            clip_id: known[name].arrays(name) for clip_id, name in names.items() if name in known
         }
         missing = [clip for clip in clips if clip.id in names and clip.id not in found]
         done = len(clips) - len(missing)
         progress("Computing features", done, len(clips))
-        recorder = _Recorder(packs, self._mapped_files)
+        recorder = _Recorder(folder)
         try:
             for clip, result in _compute(missing, featurizer, workers):
                 if isinstance(result, str):
@@ -117,55 +126,84 @@ class FeatureCache:
             names[clip.id] = _hash(_FORMAT, *parts)
         return names, unreadable
 
-    def remember(self, key: str, compute: Callable[[], Corpus]) -> Corpus:
+    def remember(
+        self, key: str, features: Mapping[str, Features], compute: Callable[[], Corpus]
+    ) -> Corpus:
         """Return the Corpus stored under a key; compute and store it on the first call.
 
-        Cached features that the survey returns unchanged are referenced, not stored again.
+        `features` are those that the survey reads, by clip id. Arrays of theirs that it returns
+        unchanged are not stored again.
         """
-        path = self.folder / "surveys" / f"{_hash(_FORMAT, key)}.pack"
-        stored = self._read_corpus(path)
+        path = self.folder / "surveys" / f"{_hash(_FORMAT, key)}.safetensors"
+        stored = _read_corpus(path, features)
         if stored is not None:
             return stored
         corpus = compute()
         # Round-trip through JSON, so that the first call returns the same as later calls.
         corpus.facts = json.loads(json.dumps(corpus.facts))
-        about = {"facts": corpus.facts, "unusable": corpus.unusable}
-        _write_array_file(path, corpus.features, about, self._mapped_files)
-        return self._read_corpus(path) or corpus
+        return _write_corpus(path, corpus, features) or corpus
 
-    def _read_corpus(self, path: Path) -> Corpus | None:
-        try:
-            pack = ArrayFile(path)
-            features = {
-                clip_id: self._mapped_files.arrays(pack, clip_id) for clip_id in pack.groups
-            }
-            return Corpus(pack.facts["facts"], dict(features), pack.facts["unusable"])
-        except DamagedFile:
-            return None
 
-    def _entries(self, folder: Path) -> dict[str, ArrayFile]:
-        """Return the pack of each entry; damaged packs are skipped and their entries recomputed."""
-        entries: dict[str, ArrayFile] = {}
-        for path in sorted(folder.glob("*.pack")):
-            try:
-                pack = self._mapped_files.open(path)
-            except DamagedFile:
-                continue
-            entries |= dict.fromkeys(pack.groups, pack)
-        return entries
+def _read_corpus(path: Path, features: Mapping[str, Features]) -> Corpus | None:
+    try:
+        file = ArrayFile(path)
+    except DamagedFile:
+        return None
+    about = cast(_Survey, file.facts)
+    ready: dict[str, Features] = {}
+    for clip_id, names in about["arrays"].items():
+        own = file.arrays(clip_id)
+        ready[clip_id] = LazyArrays(
+            {name: (own if name in own else features[clip_id]).__getitem__ for name in names}
+        )
+    return Corpus(about["facts"], ready, about["unusable"])
+
+
+def _write_corpus(path: Path, corpus: Corpus, features: Mapping[str, Features]) -> Corpus | None:
+    """Store what a survey computed; return it memory-mapped, or None if writing fails."""
+    own = {
+        clip_id: {
+            name: array
+            for name, array in arrays.items()
+            if not _is_same(features.get(clip_id, {}), name, array)
+        }
+        for clip_id, arrays in corpus.features.items()
+    }
+    names = {clip_id: list(arrays) for clip_id, arrays in corpus.features.items()}
+    about: _Survey = {"facts": corpus.facts, "unusable": corpus.unusable, "arrays": names}
+    with suppress(OSError):
+        write_array_file(path, own, about)
+        return _read_corpus(path, features)
+    return None
+
+
+def _is_same(features: Features, name: str, array: np.ndarray) -> bool:
+    # Not `features[name]`, which would read an array that the survey left alone.
+    if isinstance(features, LazyArrays):
+        return features.has_read(name, array)
+    return features.get(name) is array
+
+
+def _entries(folder: Path) -> dict[str, ArrayFile]:
+    """Return the file of each entry; damaged files are skipped and their entries recomputed."""
+    entries: dict[str, ArrayFile] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with suppress(DamagedFile):
+            file = ArrayFile(path)
+            entries |= dict.fromkeys(file.groups, file)
+    return entries
 
 
 class _Recorder:
-    """Writes features to packs as they arrive; returns them memory-mapped when a pack is full."""
+    """Writes features to files as they arrive; returns them memory-mapped when a file is full."""
 
-    def __init__(self, folder: Path, mapped_files: MappedFiles) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._mapped_files = mapped_files
         self._waiting: dict[str, tuple[str, Features]] = {}
         self._size = 0
 
     def add(self, clip_id: str, name: str, features: Features) -> dict[str, Features]:
-        """Add the features of a clip; if that fills a pack, return its features by clip id."""
+        """Add the features of a clip; if that fills a file, return its features by clip id."""
         self._waiting[clip_id] = (name, features)
         self._size += sum(array.nbytes for array in features.values())
         return self.finish() if self._size >= _FILE_BYTES else {}
@@ -174,33 +212,14 @@ class _Recorder:
         """Write the pending features; return them memory-mapped, or nothing if writing fails."""
         waiting, self._waiting, self._size = self._waiting, {}, 0
         # A random name, so that processes that write at once never meet.
-        path = self._folder / f"{uuid4().hex}.pack"
-        if not waiting or not _write_array_file(path, dict(waiting.values()), None, None):
+        path = self._folder / f"{uuid4().hex}.safetensors"
+        if not waiting:
             return {}
-        try:
-            pack = self._mapped_files.open(path)
-        except DamagedFile:
-            return {}
-        return {
-            clip_id: self._mapped_files.arrays(pack, name) for clip_id, (name, _) in waiting.items()
-        }
-
-
-def _write_array_file(
-    path: Path, features: Mapping[str, Features], facts: object, mapped_files: MappedFiles | None
-) -> bool:
-    """Write a pack; return whether it succeeded."""
-    try:
-        writer = ArrayFileWriter(path, mapped_files)
-        try:
-            for group, arrays in features.items():
-                writer.add(group, arrays)
-            writer.finish(facts)
-        finally:
-            writer.abandon()
-    except OSError:
-        return False
-    return True
+        with suppress(OSError, DamagedFile):
+            write_array_file(path, dict(waiting.values()), {})
+            file = ArrayFile(path)
+            return {clip_id: file.arrays(name) for clip_id, (name, _) in waiting.items()}
+        return {}
 
 
 def _compute(

@@ -89,7 +89,9 @@ def _survey_clips(
         if not any(clip.split == "train" for clip in usable):
             raise DataError(_nothing_left(clips, unusable))
         key = _survey_key(family, options, base, usable, names)
-        corpus = cache.remember(key, lambda: family.survey(features, usable, options, base, report))
+        corpus = cache.remember(
+            key, features, lambda: family.survey(features, usable, options, base, report)
+        )
         return usable, unusable, corpus, key
 
     try:
