@@ -17,8 +17,8 @@ from trainer.core.errors import ConfigError
 from trainer.core.options import build_options
 from trainer.core.registry import discover
 from trainer.core.run_config import RunConfig, TrainingConfig
-from trainer.core.specs import Optimization, OptimizationStatus
-from trainer.core.train_state import STAGES, Precision, TrainState
+from trainer.core.specs import STAGES, Optimization, OptimizationStatus
+from trainer.core.train_state import Precision, TrainState
 from trainer.core.types import Batch
 from trainer.models._layers.attention import SelfAttention
 from trainer.optimizations._core import compiled_block

@@ -11,7 +11,7 @@ from trainer.core.errors import ConfigError, FieldProblem, UnknownEntry, within
 from trainer.core.options import OptionInfo, build_options, describe, unknown_name
 from trainer.core.registry import find
 from trainer.core.run_config import Choice, RunConfig, absolute_path, current_optimizer
-from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec, Schedule
+from trainer.core.specs import STAGES, ModelFamily, Optimization, OptimizerSpec, Schedule
 from trainer.core.train_state import STAGES
 
 

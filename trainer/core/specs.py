@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
     from trainer.core.train_state import Probe, TrainState
 
+# The order in which optimizations are applied: what is compiled must already have its final modules
+# and dtypes.
+STAGES = ("backend", "model", "precision", "compile", "data")
+
 Options = Any
 """An instance of an entry's own Options dataclass, whose type only the entry itself knows."""
 
@@ -257,7 +261,7 @@ class Optimization:
     name: str
     label: str
     help: str
-    stage: str  # one of STAGES in core/train_state.py
+    stage: str  # one of STAGES
     # Bit for bit would be too strict: other kernels sum in another order.
     exact: bool
     options: type

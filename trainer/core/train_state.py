@@ -17,10 +17,6 @@ from trainer.core.run_config import RunConfig
 from trainer.core.specs import Corpus, ModelFamily, OptimizerSpec, Options, Schedule
 from trainer.core.types import Batch
 
-# The order in which optimizations are applied: what is compiled must already have its final modules
-# and dtypes.
-STAGES = ("backend", "model", "precision", "compile", "data")
-
 
 class StepBatches(Protocol):
     """The batches of a split, a pure function of the step, so a resume needs no saved position."""

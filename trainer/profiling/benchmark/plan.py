@@ -9,8 +9,7 @@ from trainer.core.device import Device
 from trainer.core.options import describe
 from trainer.core.registry import discover
 from trainer.core.run_config import RunConfig, merge_values
-from trainer.core.specs import Optimization
-from trainer.core.train_state import STAGES
+from trainer.core.specs import STAGES, Optimization
 from trainer.profiling.measurements import Trial
 
 GUIDE = ("gradient_checkpointing", "sdpa", "mixed_precision")
