@@ -21,7 +21,7 @@ from trainer.core.device import (
     list_gpu_processes,
     read_use_or_none,
 )
-from trainer.training.assemble import _warn_unseen_gpu, take_device
+from trainer.training.device import take_device, warn_unseen_gpu
 from trainer.worker.training_process import explain_failure
 
 
@@ -110,7 +110,7 @@ def test_what_a_run_trains_on_is_torchs_current_gpu(
 ) -> None:
     taken: list[int] = []
     gpus = [Device("cuda", index, "a GPU", 24.0, (8, 9)) for index in range(2)]
-    monkeypatch.setattr("trainer.training.assemble._torch_gpus", lambda: gpus)
+    monkeypatch.setattr("trainer.training.device._torch_gpus", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
 
     assert take_device(wanted, rank) == gpus[1]
@@ -125,8 +125,8 @@ def test_a_gpu_that_torch_does_not_see_is_told(
     told: list[Any] = []
     monkeypatch.setattr(torch.version, "cuda", cuda)
 
-    _warn_unseen_gpu("auto", describe_cpu(), told.append)
-    _warn_unseen_gpu("cpu", describe_cpu(), told.append)
+    warn_unseen_gpu("auto", describe_cpu(), told.append)
+    warn_unseen_gpu("cpu", describe_cpu(), told.append)
 
     assert [event.level for event in told] == ["warning"]
     assert "does not see the GPU 0." in told[0].text

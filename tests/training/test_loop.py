@@ -20,7 +20,7 @@ from trainer.core.events import (
 )
 from trainer.core.train_state import Cadence, TrainState, World
 from trainer.core.types import Batch
-from trainer.training.assemble import seed_everything
+from trainer.state.seeding import seed_everything
 from trainer.training.loop import seed_step, train
 from trainer.training.nan_recovery import LossNotFinite
 

@@ -9,6 +9,7 @@ from trainer.callbacks.step_timer import BeginPart, untimed
 from trainer.checkpoints.async_writer import CheckpointWriter
 from trainer.core.events import Emit, Notice, ValidationDone
 from trainer.core.train_state import TrainState
+from trainer.state.seeding import seed_step
 from trainer.training.distributed import sum_gradients, sum_values
 from trainer.training.evaluate import make_previews, validate
 from trainer.training.garbage_collection import collect_garbage, manual_garbage_collection
@@ -107,16 +108,6 @@ def train_step(state: TrainState, step: int, begin: BeginPart = untimed) -> dict
     statistics.restore_unless(finite)
     update_weights(state, step, finite)
     return losses | {"grad_norm": grad_norm}
-
-
-def seed_step(state: TrainState, step: int) -> None:
-    """Make dropout a function of seed, step and rank, so that a resume repeats it exactly."""
-    training, world = state.config.training, state.world
-    # The number of ranks may have grown since the run was configured. The stride covers all of
-    # them, so no rank reuses a seed of another step.
-    most = max(training.num_processes, world.size)
-    # 1,000,003 is a prime beyond any usual step count: runs with neighboring seeds don't overlap.
-    torch.manual_seed(((training.seed * 1_000_003 + step) * most + world.rank) % 2**64)
 
 
 def _emit_preview(state: TrainState, step: int, emit: Emit) -> None:

@@ -1,18 +1,21 @@
-"""Check before the first step whether disk and memory can hold a run at all.
+"""Check before the first step that a run can work: its names, files, device, disk and memory.
 
-Only what is certain is counted: weights, gradients, optimizer state and checkpoints.
-`python -m trainer estimate` predicts activations too; running out of memory for those is handled
-during training.
+Of disk and memory only what is certain is counted: weights, gradients, optimizer state and
+checkpoints. `python -m trainer estimate` predicts activations too; running out of memory for those
+is handled during training.
 """
 
 from pathlib import Path
 
 import psutil
 
-from trainer.core.device import GIB, free_disk_gib
-from trainer.core.errors import RunError
+from trainer.config.resolve import Entries, mismatches, missing_files, resolve
+from trainer.core.device import GIB, Device, free_disk_gib
+from trainer.core.errors import ConfigError, RunError
+from trainer.core.run_config import RunConfig
 from trainer.core.train_state import TrainState
 from trainer.state.weights import has_other_weights
+from trainer.training.device import choose_device
 
 _MARGIN = 1.1  # chosen by hand: logs, previews and other programs need some disk space too
 _OVERRIDE = "To try anyway, untick 'Check for room' (--no-check-room)."
@@ -22,6 +25,37 @@ class InsufficientResources(RunError):
     """The disk or the memory is too small for the run at any batch size."""
 
     exit_code = 20
+
+
+def check_before_start(config: RunConfig) -> None:
+    """Check names, device and files before a run folder is created.
+
+    Raises:
+        ConfigError: lists every problem found.
+    """
+    entries = resolve(config)
+    refuse_unavailable(entries, choose_device(config.training.device))
+    absent = missing_files(config)
+    if absent:
+        raise ConfigError(absent)
+
+
+def refuse_unavailable(entries: Entries, machine: Device) -> None:
+    """Refuse optimizations that a device lacks, and entries that cannot be combined.
+
+    Raises:
+        ConfigError: lists every problem found.
+    """
+    problems: list[str] = []
+    for optimization, options in entries.optimizations:
+        reason = optimization.unavailable(machine)
+        if reason is None and optimization.refuse is not None:
+            reason = optimization.refuse(machine, options)
+        if reason is not None:
+            problems.append(f"{optimization.label} is not available here: {reason}")
+    problems += mismatches(entries)
+    if problems:
+        raise ConfigError(problems)
 
 
 def check_resources(state: TrainState) -> None:
