@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,17 @@ def test_a_line_torn_by_a_crash_is_passed_over_and_spoils_no_other(log: EventLog
         b'{"time": 1.0, "type": "FromTheFuture"}',
         b'{"time": 1.0, "type": ["StepDone"]}',
         b'{"time": 1.0, "type": "StepDone", "unheard": 1}',
+        b'{"time": 1.0, "type": "StepDone", "step": "1", "metrics": {}}',
+        b'{"time": 1.0, "type": "StepDone", "step": 1.5, "metrics": {}}',
+        b'{"time": 1.0, "type": "StepDone", "step": 1, "metrics": [1]}',
+        b'{"time": 1.0, "type": "StepDone", "step": 1, "metrics": {"a": "x"}}',
+        b'{"time": 1.0, "type": "StepDone", "step": 1, "metrics": {"a": 1' + b"0" * 400 + b"}}",
+        b'{"time": 1.0, "type": "RunStarted", "first_step": 1, "last_step": 9, '
+        b'"steps_per_epoch": 1, "optimizations": {"sdpa": true}}',
+        b'{"time": 1.0, "type": "RunAdapted", "step": 1, "reason": "", "parts": 1000000000}',
+        b'{"time": 1.0, "type": "RunAdapted", "step": 1, "reason": "", "rate": null}',
+        b'{"time": 1.0, "type": "Notice", "level": "info", "text": ["x"]}',
+        b"[" * 100_000,
     ],
 )
 def test_a_line_that_is_no_event_is_passed_over(line: bytes, log: EventLog) -> None:
@@ -144,6 +156,23 @@ def test_a_line_that_is_no_event_is_passed_over(line: bytes, log: EventLog) -> N
 
     assert [entry.event for entry in logged] == [StepDone(1, {}), StepDone(2, {})]
     assert logged[-1].offset == log.path.stat().st_size
+
+
+def test_a_line_longer_than_a_block_is_read_whole(log: EventLog) -> None:
+    log.append(Notice("info", "x" * 3_000_000))
+    log.append(StepDone(2, {}))
+
+    offsets = [logged.offset for logged in log.follow()]
+
+    assert [offset for offset, _ in log.blocks()] == [0]
+    assert offsets[-1] == log.size
+    assert len(offsets) == 2
+
+
+def test_a_pipe_in_place_of_a_log_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "events.jsonl")
+
+    assert list(EventLog(tmp_path / "events.jsonl").follow()) == []
 
 
 def test_what_could_not_be_written_is_written_later_in_order(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ The log is the only record of a run's progress; everything the page shows is der
 """
 
 import dataclasses
+import io
 import json
 import math
 import os
@@ -11,8 +12,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, BinaryIO, get_args, get_origin, get_type_hints
 
 from trainer.core.atomic_io import missing_line_end
 
@@ -141,6 +144,12 @@ class RunAdapted(Event):
     rollbacks: int = 0
     regrouped: int = 0
 
+    def __post_init__(self) -> None:
+        # A damaged line must not change a run: more parts than a batch can have clips, or a rate
+        # that would stop or speed up training, are skipped like any line that is no event.
+        if not (1 <= self.parts <= 2**16 and 0 < self.rate <= 1):
+            raise ValueError(f"impossible adaptation: {self.parts} parts, rate {self.rate}")
+
 
 @dataclass(frozen=True)
 class ResumeVerified(Event):
@@ -194,6 +203,10 @@ class Publisher:
 # Events kept in memory while the disk is full: a few megabytes, chosen by hand. The oldest are
 # dropped first.
 MOST_WAITING = 10_000
+_BLOCK_BYTES = 2**20
+"""Read at once: some 1,300 steps, which are parsed together; more was no faster (measured)."""
+STEP_SIGN = b'"type": "StepDone"'
+"""What `append` writes near the beginning of the line of a StepDone, and of no other event."""
 # By class name, which is what `append` writes.
 EVENT_TYPES: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subclasses__()}
 
@@ -235,20 +248,29 @@ class EventLog:
         """The number of events that are not written yet."""
         return len(self._waiting)
 
+    @property
+    def size(self) -> int:
+        """The size of the file in bytes, 0 if it does not exist yet."""
+        return self.path.stat().st_size if self.path.is_file() else 0
+
     def follow(self, offset: int = 0) -> Iterator[LoggedEvent]:
-        """Yield the events after a byte offset; torn and unknown lines are skipped."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(offset)
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        return  # still being written; the next call reads it
-                    offset += len(line)
-                    logged = _parse(line, offset)
-                    if logged is not None:
-                        yield logged
-        except FileNotFoundError:
-            return
+        """Yield the events after a byte offset; torn, damaged and unknown lines are skipped."""
+        for begin, block in self.blocks(offset):
+            for line in block.split(b"\n")[:-1]:
+                begin += len(line) + 1
+                logged = parse_event(line, begin)
+                if logged is not None:
+                    yield logged
+
+    def blocks(self, offset: int = 0) -> Iterator[tuple[int, bytes]]:
+        """Yield whole lines after a byte offset in large blocks, each with its own offset."""
+        with self.open() as file:
+            yield from read_blocks(file, offset)
+
+    def open(self) -> BinaryIO:
+        """Open the log for reading; one that does not exist yet is empty."""
+        # A FIFO or a device would block the reader for good.
+        return self.path.open("rb") if self.path.is_file() else io.BytesIO()
 
     def _write_waiting(self) -> None:
         # Unbuffered, so that a line is written by one call and a short write is noticed.
@@ -266,14 +288,60 @@ class EventLog:
                 self._synced_at = time.monotonic()
 
 
-def _parse(line: bytes, offset: int) -> LoggedEvent | None:
+def read_blocks(file: BinaryIO, offset: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the whole lines of an open log after a byte offset, as `EventLog.blocks` does.
+
+    A line without its end is still being written and left for the next call.
+    """
+    file.seek(offset)
+    torn: list[bytes] = []  # a line may be longer than a block
+    while block := file.read(_BLOCK_BYTES):
+        end = block.rfind(b"\n") + 1
+        if end:
+            lines = b"".join((*torn, block[:end]))
+            yield offset, lines
+            offset += len(lines)
+            torn = []
+        torn.append(block[end:])
+
+
+def is_step(line: bytes) -> bool:
+    """Whether a line is a StepDone as `append` writes it; nearly all lines of a long log are."""
+    return line.find(STEP_SIGN, 0, 64) >= 0  # the time before it has at most 20 digits
+
+
+def parse_event(line: bytes, offset: int) -> LoggedEvent | None:
+    """Return the event of one line, or None if the line is torn, damaged or of a newer version."""
     try:
         values = json.loads(line)
         logged_at = float(values.pop("time"))
-        event = EVENT_TYPES[values.pop("type")](**values)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None  # torn, or an event type of a newer version
-    return LoggedEvent(event, logged_at, offset)
+        kind = EVENT_TYPES[values.pop("type")]
+        accepted = _accepted_types(kind)
+        if not all(_is_of_type(value, accepted[name]) for name, value in values.items()):
+            return None
+        return LoggedEvent(kind(**values), logged_at, offset)
+    # A file may hold anything: 10,000 nested brackets are a RecursionError.
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+        return None
+
+
+@cache
+def _accepted_types(kind: type[Event]) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _is_of_type(value: Any, wanted: Any) -> bool:
+    """Whether a JSON value suits the annotation of an event's field."""
+    if isinstance(wanted, UnionType):
+        return any(_is_of_type(value, each) for each in get_args(wanted))
+    if get_origin(wanted) is dict:
+        each = get_args(wanted)[1]
+        return isinstance(value, dict) and all(_is_of_type(v, each) for v in value.values())
+    if isinstance(value, bool) or wanted not in (int, float):
+        return wanted is Any or isinstance(value, wanted)
+    if isinstance(value, int):
+        return abs(value) <= 2**53  # beyond it, columns of floats skip integers
+    return wanted is float and isinstance(value, float | NoneType)  # `_plain` writes NaN as null
 
 
 def _plain(value: Any) -> Any:
