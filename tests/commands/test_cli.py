@@ -2,7 +2,6 @@
 
 import json
 import os
-from array import array
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from trainer.config.presets import PRESETS, apply_preset
 from trainer.core.errors import ConfigError
 from trainer.core.events import RunFinished, RunStarted, StepDone, ValidationDone
 from trainer.core.run_config import Choice, DataConfig, TrainingConfig
-from trainer.runs.metric_store import merged_rows
 
 
 def _parse(*words: str) -> RunConfig:
@@ -265,15 +263,6 @@ def test_status_and_metrics_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert rows[0] == "step,time,train/loss,val/loss"
     assert rows[1].endswith(",2.0,3.0")
     assert columns["steps"]["train/loss"] == [2.0, 1.0]
-
-
-def test_merged_rows_join_steps_and_validations() -> None:
-    steps = {"step": array("d", [1, 2]), "a": array("d", [5.0, float("nan")])}
-    validations = {"step": array("d", [2]), "b": array("d", [7.0])}
-
-    rows = merged_rows(steps, validations)
-
-    assert rows == [{"step": 1, "a": 5.0}, {"step": 2, "b": 7.0}]
 
 
 def test_a_folder_that_is_no_run_is_refused(

@@ -16,7 +16,8 @@ from trainer.core.events import (
     StepDone,
     ValidationDone,
 )
-from trainer.runs.metric_store import MetricStore, thin
+from trainer.runs.metric_store import MetricStore
+from trainer.runs.points import thin
 
 
 def _log(tmp_path: Path, *events: object) -> EventLog:
@@ -135,13 +136,12 @@ def test_a_range_of_steps_comes_in_full_detail(tmp_path: Path) -> None:
 @pytest.mark.fault("F2")
 def test_a_hundred_thousand_points_answer_small_and_a_poll_smaller(tmp_path: Path) -> None:
     series = MetricStore(EventLog(tmp_path / "none.jsonl"))
-    for step in range(1, 100_001):
-        series.steps.add(
-            {"step": step, "time": step, "train/loss": math.sin(step), "train/lr": 1e-3}
-        )
+    steps = range(1, 100_001)
+    rows = [{"train/loss": math.sin(step), "train/lr": 1e-3} for step in steps]
+    series.steps.extend(steps, steps, rows)
     answer = series.after("")
 
-    series.steps.add({"step": 100_001, "time": 1, "train/loss": 0.5, "train/lr": 1e-3})
+    series.steps.extend([100_001], [1.0], [{"train/loss": 0.5, "train/lr": 1e-3}])
     poll = series.after(answer["cursor"])
 
     assert len(answer["steps"]["rows"]) <= 2_010

@@ -16,7 +16,6 @@ from trainer import Run, RunConfig
 from trainer.core.errors import RunError, RunExists, RunNotFound, RunOwned
 from trainer.core.events import RunFinished, RunStarted, StepDone
 from trainer.runs import locks, restart_policy
-from trainer.runs import run as runs
 from trainer.runs.locks import acquire_lock
 from trainer.runs.restart_policy import SUPERVISOR_LOCK, explain_exit
 from trainer.runs.run_store import RunStore, TrainerThread, free_name
@@ -83,7 +82,7 @@ def test_a_run_starts_again_once_the_supervisor_of_its_last_start_has_gone(
     watched = acquire_lock(run.folder / "control" / SUPERVISOR_LOCK)
     assert watched is not None
 
-    monkeypatch.setattr(runs, "_ENDING_S", 0.0)
+    monkeypatch.setattr("trainer.runs.process._ENDING_S", 0.0)
     with pytest.raises(RunOwned, match="trained already"):
         run.start()
 

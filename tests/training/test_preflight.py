@@ -139,7 +139,7 @@ def test_a_page_is_told_that_the_disk_is_full_now(
 ) -> None:
     run = Run.create(tmp_path / "voice", RunConfig())
     lock = run.take()
-    monkeypatch.setattr("trainer.runs.run.free_disk_gib", lambda path: 0.001)
+    monkeypatch.setattr("trainer.runs.status.free_disk_gib", lambda path: 0.001)
 
     status = run.status()
     lock.release()

@@ -1,12 +1,12 @@
 """Implement the command line: python -m trainer check | train | resume | stop | status | ..."""
 
 import argparse
-import csv
 import json
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from trainer.core.events import Event, PhaseChanged, StepDone
 from trainer.core.run_config import absolute_path
 from trainer.core.types import Clip
 from trainer.data.lists.ledger import escape_formula
-from trainer.runs.metric_store import merged_rows
+from trainer.runs.points import csv_texts, json_texts
 from trainer.runs.run import Run
 
 COMMANDS = {  # in the order in which a new user meets them; --help keeps it
@@ -249,9 +249,10 @@ def _continue(run: Run) -> int:
     from trainer.worker.supervisor import report
 
     is_one_of_several = "WORLD_SIZE" in os.environ
+    snapshot = run.snapshot()
     if not is_one_of_several:  # a rank's parent is torchrun, not the supervisor
-        report(run.folder, run.num_processes)
-    if run.num_processes > 1 and not is_one_of_several:
+        report(run.folder, snapshot.num_processes)
+    if snapshot.num_processes > 1 and not is_one_of_several:
         environment = child_environment() | SAFE_PATH
         if os.name == "nt":  # execv on Windows returns to the shell before torchrun has ended
             return start_child(run.torchrun(), environment=environment).wait()
@@ -259,7 +260,7 @@ def _continue(run: Run) -> int:
     from trainer.worker.training_process import continue_run
 
     listen = _Printer() if sys.stdout.isatty() or "TIMBRE_PROGRESS" in os.environ else None
-    return continue_run(run, listen)
+    return continue_run(run, listen, snapshot)
 
 
 def _stop(argv: list[str]) -> int:
@@ -313,18 +314,11 @@ def _metrics(argv: list[str]) -> int:
     series = Run.open(args.run).series()
     tables = {"steps": series.steps, "validations": series.validations}
     if args.json:
-        columns = {
-            part: {name: _finite(points.columns[name]) for name in points.columns}
-            for part, points in tables.items()
-        }
-        print(json.dumps(columns))
-        return 0
-    names = list(series.steps.columns)  # steps first, as only some rows have a validation
-    names += [name for name in series.validations.columns if name not in names]
-    writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
-    writer.writerow({name: escape_formula(name) for name in names})  # no name may act as a formula
-    for row in merged_rows(series.steps.columns, series.validations.columns):
-        writer.writerow(row)
+        texts = chain(json_texts(tables), "\n")
+    else:  # a spreadsheet must not take a name for a formula
+        texts = csv_texts(series.steps, series.validations, escape_formula)
+    for text in texts:
+        sys.stdout.write(text)
     return 0
 
 
@@ -473,10 +467,6 @@ class _Printer:
             return
         self._printed_at = time.monotonic() if is_frequent else self._printed_at
         print(text, flush=True)
-
-
-def _finite(column: Sequence[float]) -> list[float | None]:
-    return [value if value == value else None for value in column]  # NaN is not valid JSON
 
 
 _HANDLERS: dict[str, Callable[[list[str]], int]] = {

@@ -12,7 +12,6 @@ from trainer.core.options import OptionInfo, build_options, describe, unknown_na
 from trainer.core.registry import find
 from trainer.core.run_config import Choice, RunConfig, absolute_path, current_optimizer
 from trainer.core.specs import STAGES, ModelFamily, Optimization, OptimizerSpec, Schedule
-from trainer.core.train_state import STAGES
 
 
 @dataclass(frozen=True)

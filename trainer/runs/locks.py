@@ -1,7 +1,8 @@
 """Lock run folders, and identify processes reliably even when the system reuses their IDs."""
 
+import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,16 @@ from typing import Any
 import filelock
 import psutil
 
+from trainer.core.atomic_io import write_atomic
 from trainer.core.child_process import kill_with_descendants
+from trainer.core.errors import RunOwned
 
 try:
     import fcntl
 except ImportError:  # Windows has no flock; filelock's own lock serves there
     fcntl = None  # type: ignore[assignment]
 
+_OWNER_LOCK, _OWNER = "owner.lock", "owner.json"
 _SAME_START_S = 0.05  # Linux counts start times in ticks of 10 ms; this leaves room for rounding
 
 
@@ -45,7 +49,7 @@ class ProcessIdentity:
             return ProcessIdentity(
                 int(values["pid"]), float(values["started_at"]), str(values["boot"])
             )
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, ArithmeticError):
             return None
 
     @property
@@ -102,7 +106,8 @@ def is_locked(path: Path) -> bool:
             lock.release()
         return lock is None
     try:
-        descriptor = os.open(path, os.O_RDWR)
+        # Reading is enough for a query, and works in a folder of another user.
+        descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
@@ -112,3 +117,46 @@ def is_locked(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def take_run(folder: Path, *, timeout_s: float = 0.0) -> filelock.BaseFileLock:
+    """Take a run's exclusive lock, which the system releases when the process ends.
+
+    Raises:
+        RunOwned: another process is training this run.
+    """
+    lock = acquire_lock(folder / _OWNER_LOCK, timeout_s=timeout_s)
+    if lock is None:
+        raise RunOwned(
+            f"The run {folder.name} is being trained by another process{owner_note(folder)}. "
+            f"Watch it with: python -m trainer status {folder}"
+        )
+    return lock
+
+
+def is_owned(folder: Path) -> bool:
+    """Return whether a running process holds the run's lock."""
+    return is_locked(folder / _OWNER_LOCK)
+
+
+def write_owner(folder: Path) -> None:
+    """Record that this process owns the run; only the lock decides, this is for messages."""
+    identity = ProcessIdentity.of(os.getpid())
+    values = asdict(identity) if identity is not None else {}
+    write_atomic(folder / _OWNER, json.dumps(values))
+
+
+def read_owner(folder: Path) -> ProcessIdentity | None:
+    """Return the process that owns a run, or None; a stale record does not count."""
+    try:
+        values = json.loads((folder / _OWNER).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    identity = ProcessIdentity.read(values)
+    return identity if identity is not None and is_owned(folder) and identity.is_alive else None
+
+
+def owner_note(folder: Path) -> str:
+    """Return the process that owns a run for a message, or ''."""
+    owner = read_owner(folder)
+    return f" (process {owner.pid})" if owner is not None else ""

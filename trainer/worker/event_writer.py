@@ -4,7 +4,15 @@ import logging
 from contextlib import suppress
 
 from trainer.checkpoints.checkpoint import prune
-from trainer.core.events import Event, Notice, PhaseChanged, StepDone
+from trainer.core.events import (
+    CheckpointSaved,
+    Event,
+    Notice,
+    PhaseChanged,
+    RunFinished,
+    StepDone,
+)
+from trainer.runs.log_index import refresh_index
 from trainer.runs.run import Run
 
 _LOG = logging.getLogger("timbre")
@@ -28,6 +36,8 @@ class EventWriter:
         self._run.events.append(event)
         if not isinstance(event, _FREQUENT):
             _LOG.info("%s", event)
+        if isinstance(event, CheckpointSaved | RunFinished):
+            refresh_index(self._run.events)  # so that a status finds what lies far back
         return self._handle_full_disk()
 
     def _handle_full_disk(self) -> list[Event]:

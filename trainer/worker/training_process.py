@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+from dataclasses import replace
 from types import FrameType
 from typing import IO
 
@@ -16,7 +17,6 @@ from trainer.core.events import Publisher, RunFinished, Subscriber
 from trainer.core.train_state import TrainState, World
 from trainer.runs.heartbeat import Heartbeat, end_orphans
 from trainer.runs.locks import ProcessIdentity
-from trainer.runs.metric_store import MetricStore
 from trainer.runs.restart_policy import (
     FAILED,
     FINISHED,
@@ -31,6 +31,7 @@ from trainer.runs.restart_policy import (
     write_ending,
 )
 from trainer.runs.run import Run
+from trainer.runs.run_folder import Snapshot
 from trainer.training.assemble import assemble, choose_device, describe_start
 from trainer.training.distributed import join_world, leave_world
 from trainer.training.loop import train
@@ -47,16 +48,21 @@ _LOST_PEERS = ("DistBackendError", "DistNetworkError", "DistStoreError")
 _PEER_WORDS = ("Connection closed by peer", "Connection reset by peer", "NCCL error")
 
 
-def continue_run(run: Run, listen: Subscriber | None = None) -> int:
+def continue_run(
+    run: Run, listen: Subscriber | None = None, snapshot: Snapshot | None = None
+) -> int:
     """Start or continue a run in this process and return an exit code of
     `trainer.runs.restart_policy`.
+
+    `snapshot` is the run as the caller has read it; it is read again only if it changed since.
 
     Raises:
         RunOwned: another process is training the run.
     """
     if is_restart_pointless(run.folder):
         return FAILED
-    world = join_world(choose_device(run.current_config.training.device).kind)
+    snapshot = snapshot or run.snapshot()
+    world = join_world(choose_device(snapshot.config.training.device).kind)
     # 2 s: the lock of a process that has just ended may take a moment to be released.
     lock = run.take(timeout_s=2.0) if world.is_main else None
     if world.is_main:
@@ -67,10 +73,12 @@ def continue_run(run: Run, listen: Subscriber | None = None) -> int:
             pop_ending(run.folder)  # left over from an earlier process
     heartbeat = set_up_process(run, world)
     emit = Publisher(*process_subscribers(run, world, heartbeat, listen))
-    known: MetricStore | None = run.series()
+    # Until the lock was taken, another process may have trained the run.
+    snapshot = run.snapshot(snapshot)
     try:
-        while (ending := _train_and_report(run, world, emit, known)) is None:
-            known = None
+        while (ending := _train_and_report(run, world, emit, snapshot)) is None:
+            # What the run has adapted changes its steps, so none is compared with earlier ones.
+            snapshot = replace(run.snapshot(), repeated={})
             gc.collect()  # cycles still hold the old model; free it before building the new one
         return _code_of(ending, run, world)
     finally:
@@ -88,22 +96,16 @@ def _code_of(ending: Ending, run: Run, world: World) -> int:
     return FINISHED if ending.is_common else ending.code
 
 
-def _train_and_report(
-    run: Run, world: World, emit: Publisher, known: MetricStore | None
-) -> Ending | None:
-    """Train a run to its end; return how it ended, or None to restart from its last checkpoint.
-
-    `known` holds the metrics of earlier processes, which repeated steps are compared with.
-    """
+def _train_and_report(run: Run, world: World, emit: Publisher, snapshot: Snapshot) -> Ending | None:
+    """Train a run to its end; return how it ended, or None to restart from its last checkpoint."""
     state: TrainState | None = None
     try:
-        state = assemble(run.folder, run.current_config, world=world, emit=emit)
-        restore_adaptation(state, run.series().adapted)
-        restore_run_length(state, run.series().plan, emit)
+        state = assemble(run.folder, snapshot.config, world=world, emit=emit)
+        restore_adaptation(state, snapshot.adapted)
+        restore_run_length(state, snapshot.plan, emit)
         check_resources(state)
         emit(describe_start(state, OomGuard(state, emit).probe_largest()))
-        columns = known.steps.columns if known is not None else {}
-        watching = training_subscribers(state, run.series().steps.columns, columns)
+        watching = training_subscribers(state, snapshot.first_steps, snapshot.repeated)
         outcome = train(state, Publisher(*emit.subscribers, *watching))
     except StopRequested as error:
         run.answer("stop")
@@ -207,4 +209,4 @@ def _set_up_log(run: Run) -> IO[str]:
 
 
 def _step_of(run: Run) -> int:
-    return run.series().last_step
+    return run.newest().last_step

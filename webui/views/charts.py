@@ -7,7 +7,8 @@ import pandas
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from trainer.runs.metric_store import MetricStore, Points, thin
+from trainer.runs.metric_store import MetricStore
+from trainer.runs.points import Points, thin
 
 DRAWN = {
     "train/loss": "Train loss",
