@@ -61,7 +61,7 @@ def enable_expandable_segments() -> None:
 
 if __name__ == "__main__":
     # The `timbre` command has made this check by itself.
-    from trainer.commands.package_conflict import refuse_foreign_trainer
+    from trainer.commands._package_conflict import refuse_foreign_trainer
 
     refuse_foreign_trainer()
     main()

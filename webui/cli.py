@@ -7,7 +7,8 @@ from pathlib import Path
 
 # Run by its path: imported by name, it would import trainer/__init__.py first, which may be
 # another package's.
-_COMPANION = Path(__file__).resolve().parent.parent / "trainer" / "commands" / "package_conflict.py"
+_COMMANDS = Path(__file__).resolve().parent.parent / "trainer" / "commands"
+_COMPANION = _COMMANDS / "_package_conflict.py"
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -21,9 +22,9 @@ def main(words: Sequence[str] | None = None) -> None:
     from webui import launch
 
     if words and words[0] in ("-h", "--help"):
-        from trainer.commands.main import COMMANDS
-        from trainer.commands.usage import describe_commands
+        from trainer.commands._command import describe_commands
+        from trainer.commands.main import list_commands
 
-        launch.build_parser(epilog=describe_commands(COMMANDS, "timbre")).print_help()
+        launch.build_parser(epilog=describe_commands(list_commands(), "timbre")).print_help()
         return
     launch.main(words)

@@ -2,18 +2,25 @@
 
 import json
 import os
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import trainer.commands
 from tests.helpers.clips import write_list, write_tone
 from trainer import Run, RunConfig
 from trainer.__main__ import reserve_a_core
+from trainer.commands import check
 from trainer.commands import main as cli
+from trainer.commands._command import Command
 from trainer.commands.main import main
 from trainer.config.cli_flags import command_line, config_flags, config_from_args
 from trainer.config.presets import PRESETS, apply_preset
+from trainer.core import registry
+from trainer.core.child_process import PROJECT, run_child
 from trainer.core.errors import ConfigError
 from trainer.core.events import RunFinished, RunStarted, StepDone, ValidationDone
 from trainer.core.run_config import Choice, DataConfig, TrainingConfig
@@ -40,22 +47,71 @@ def test_one_core_is_left_to_the_page_unless_told_otherwise(
     assert os.environ["OMP_NUM_THREADS"] == "77"
 
 
-def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_lists_every_command_in_the_order_of_use(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["--help"]) == 0
 
     text = capsys.readouterr().out
+    names = [line.split()[0] for line in text.splitlines() if re.match(r"  [a-z]", line)]
+    assert names[:14] == [
+        "check", "cut", "train", "resume", "stop", "status", "metrics", "synthesize", "export",
+        "launch", "race", "find-lr", "estimate", "measure",
+    ]  # fmt: skip
 
-    for command in (
-        "check",
-        "train",
-        "resume",
-        "stop",
-        "status",
-        "metrics",
-        "synthesize",
-        "export",
-    ):
-        assert command in text
+
+def test_a_new_command_is_one_new_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "greet.py").write_text(
+        "from trainer.commands._command import Command\n"
+        "def run(parser, argv, echo):\n"
+        "    parser.add_argument('name')\n"
+        "    echo(f'Hello {parser.parse_args(argv).name}')\n"
+        "    return 7\n"
+        "COMMAND = Command('greet', 'greet a person', 15, run)\n"
+    )
+    monkeypatch.setattr(trainer.commands, "__path__", [*trainer.commands.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "trainer.commands.greet", raising=False)
+    registry._discover.cache_clear()
+
+    try:
+        code = main(["greet", "Ada"])
+        said = capsys.readouterr().out
+        main(["--help"])
+        listed = capsys.readouterr().out
+    finally:
+        registry._discover.cache_clear()
+        sys.modules.pop("trainer.commands.greet", None)
+
+    assert (code, said) == (7, "Hello Ada\n")
+    assert (
+        listed.index("  check ")
+        < listed.index("  greet       greet a person")
+        < listed.index("  cut ")
+    )
+
+
+@pytest.mark.parametrize("words", ["--help", "status", "metrics", "stop", "check"])
+def test_commands_that_only_read_do_not_import_torch(tmp_path: Path, words: str) -> None:
+    run = Run.create(tmp_path / "voice", RunConfig())
+    write_tone(tmp_path / "a.wav")
+    path = write_list(tmp_path / "list.csv", "a.wav|Hello there.")
+    more = {
+        "--help": [],
+        "check": ["--train-csv", str(path), "--json"],
+        "metrics": [str(run.folder), "--json"],
+    }.get(words, [str(run.folder)])
+    program = (
+        "import sys; from trainer.commands.main import main; main(sys.argv[1:]); "
+        "found = {'torch', 'scipy', 'pandas', 'gradio'} & set(sys.modules); "
+        "sys.exit(f'{found}' if found else 0)"
+    )
+
+    ended = run_child([sys.executable, "-c", program, words, *more], timeout_s=300, folder=PROJECT)
+
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert ended.stdout
 
 
 def test_the_help_of_train_explains_the_options_of_what_was_chosen(
@@ -132,7 +188,8 @@ def test_a_full_disk_is_a_sentence(
     def refuse(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setitem(cli._HANDLERS, "status", refuse)
+    refusing = Command("status", "refuse", 0, refuse)
+    monkeypatch.setattr(cli, "list_commands", lambda: {"status": refusing})
 
     assert main(["status", "run"]) == 1
     assert capsys.readouterr().err.startswith("Error: No space left on device.")
@@ -145,9 +202,9 @@ def test_check_counts_only_what_the_family_can_use(
         write_tone(tmp_path / f"{name}.wav")
     rows = [f"{name}.wav|Hello there {name}." for name in "abc"]
     path = write_list(tmp_path / "list.csv", *rows)
-    monkeypatch.setattr(cli, "_charset_for", lambda *_: {})
+    monkeypatch.setattr(check, "_charset_for", lambda *_: {})
     monkeypatch.setattr(
-        cli, "_judge_for", lambda *given: ({clip.id: "Too long." for clip in given[2][:2]}, [])
+        check, "_judge_for", lambda *given: ({clip.id: "Too long." for clip in given[2][:2]}, [])
     )
     words = ["check", "--train-csv", str(path), "--eval-fraction", "0"]
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import soundfile
 
-from trainer.commands.cut import cut_recordings
 from trainer.commands.main import main
 from trainer.core.errors import CheckpointError, DataError, MissingDependency, RunExists
 from trainer.core.run_config import DataConfig
 from trainer.data.lists.manifest import read_manifest
 from trainer.data.recordings.segmentation import Recording, find_recordings, measure_levels
 from trainer.data.recordings.silence import FRAME_S, SegmentationSettings, find_clips, find_speech
+from trainer.inference.recording_cuts import cut_recordings
 from trainer.inference.transcription import open_transcriber
 
 RATE = 16_000

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trainer import Run, RunConfig
-from trainer.commands.launch import launch_command
+from trainer.commands.launch import COMMAND
 from trainer.core.errors import ConfigError, RunError, RunNotFound
 from trainer.core.events import StepDone
 from trainer.core.registry import discover
@@ -40,7 +40,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 def _launch(*words: object) -> list[str]:
     told: list[str] = []
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    assert launch_command(parser, list(map(str, words)), told.append) == 0
+    assert COMMAND.run(parser, list(map(str, words)), told.append) == 0
     return told
 
 

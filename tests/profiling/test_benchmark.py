@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.commands.measure import measure_command
+from trainer.commands.measure import COMMAND
 from trainer.core.device import Device
 from trainer.core.errors import ConfigError
 from trainer.core.registry import discover
@@ -408,7 +408,7 @@ def test_a_line_names_what_was_asked_for_but_not_on() -> None:
 def _command(*words: str) -> tuple[int, list[str]]:
     told: list[str] = []
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    return measure_command(parser, list(words), told.append), told
+    return COMMAND.run(parser, list(words), told.append), told
 
 
 def test_kept_measurements_are_listed_and_shown() -> None:
@@ -425,7 +425,7 @@ def test_kept_measurements_are_listed_and_shown() -> None:
 def test_rows_are_printed_as_json_lines_as_they_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.commands.measure.Benchmark", _Answering)
+    monkeypatch.setattr("trainer.profiling.benchmark.benchmark.Benchmark", _Answering)
     out = tmp_path / "m.json"
 
     code, told = _command(

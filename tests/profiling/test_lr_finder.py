@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.helpers.toy import make_setup
+from trainer.commands.find_lr import write_finding
 from trainer.core.errors import ConfigError
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.profiling.lr_finder import (
@@ -15,7 +16,6 @@ from trainer.profiling.lr_finder import (
     find_rate,
     measure_rates,
     suggest_rate,
-    write_finding,
 )
 
 RATES = np.geomspace(1e-5, 1.0, 101)

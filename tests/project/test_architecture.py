@@ -69,7 +69,9 @@ ALWAYS_INSTALLED = {
 BLOCKED = ("gradio", "matplotlib", "playwright", "prodigyopt", "pynvml", "schedulefree")
 MAX_MODULES = 14
 """Modules per folder, `__init__.py` not counted; chosen by hand so that `ls` fits on one screen."""
-REGISTRIES = {"trainer/models", "trainer/optimizers", "trainer/optimizations"}
+REGISTRIES = {
+    "trainer/commands", "trainer/models", "trainer/optimizers", "trainer/optimizations",
+}  # fmt: skip
 """Folders where each module is one entry; they may hold any number."""
 ENTRY_POINTS = {"__init__.py", "__main__.py", "train_gpt.py"}
 """The only modules directly in trainer/; `trainer.train_gpt` is a public import."""

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from trainer.commands.main import COMMANDS, main
+from trainer.commands.main import list_commands, main
 from trainer.config.presets import PRESETS
 from trainer.config.schedules import SCHEDULES
 
@@ -168,7 +168,7 @@ def test_every_command_line_is_understood(page: Path):
     for words in _command_lines(page.read_text(encoding="utf-8")):
         if not words or words[0] in ("COMMAND", "...", "X") or words[0].startswith("-"):
             continue
-        if words[0] not in COMMANDS:
+        if words[0] not in list_commands():
             wrong.append(words[0])
             continue
         asked = {match[0] for word in words if (match := FLAG.match(word))}
@@ -179,7 +179,7 @@ def test_every_command_line_is_understood(page: Path):
 
 
 def test_every_entry_is_documented():
-    names: list[str] = [*PRESETS, *SCHEDULES, *COMMANDS]
+    names: list[str] = [*PRESETS, *SCHEDULES, *list_commands()]
     for folder in REGISTRIES:
         entries = [
             path for path in (ROOT / folder).iterdir() if not path.name.startswith((".", "_"))

@@ -18,7 +18,7 @@ import torch
 
 from tests.helpers.holding import hold
 from tests.helpers.toy import ToyModel, make_setup, set_lr_factor
-from trainer.commands.race import publish, race_command
+from trainer.commands.race import COMMAND
 from trainer.config.resolve import find_optimizer
 from trainer.core.errors import ConfigError, RunExists, RunOwned, TimbreError
 from trainer.core.events import Event, RunFinished, RunStarted, StepDone, ValidationDone
@@ -27,6 +27,7 @@ from trainer.core.train_state import Cadence
 from trainer.race import Contender, Race, RacePlan
 from trainer.race.contenders import read_contenders
 from trainer.race.jobs import PACE_STEPS, chosen_value, find_steps, known_jobs
+from trainer.race.publish import publish
 from trainer.race.report import make_report, to_csv, to_json, to_markdown
 from trainer.race.result import Result, read_result
 from trainer.race.verdict import compare, noise_between_seeds
@@ -643,7 +644,7 @@ def test_the_plan_of_a_race_never_changes(tmp_path: Path, words: list[str]) -> N
     where = ["--race", str(race.folder)]
 
     with pytest.raises(ConfigError, match="never changes"):
-        race_command(_parser(), [*where, *words, "--steps", "99"], _silent)
+        COMMAND.run(_parser(), [*where, *words, "--steps", "99"], _silent)
     with pytest.raises(RunExists):
         Race.create(race.folder, plan)
 
@@ -656,9 +657,9 @@ def test_what_cannot_race_is_refused_before_there_is_a_folder(
     where = ["--race", str(tmp_path / "race"), *words]
 
     with pytest.raises(ConfigError, match="no end"):
-        race_command(_parser(), where, _silent)
+        COMMAND.run(_parser(), where, _silent)
     with pytest.raises(ConfigError, match="muonn"):
-        race_command(_parser(), [*where, "--optimizers", "adamw,muonn"], _silent)
+        COMMAND.run(_parser(), [*where, "--optimizers", "adamw,muonn"], _silent)
 
     assert not (tmp_path / "race").exists()
 
@@ -680,7 +681,7 @@ def test_a_race_killed_in_the_middle_of_a_run_goes_on_to_its_verdict(
     os.kill(trainer, signal.SIGKILL)
 
     told: list[str] = []
-    code = race_command(_parser(), ["--race", str(folder)], told.append)
+    code = COMMAND.run(_parser(), ["--race", str(folder)], told.append)
 
     starts = [m for m in first.series().marks if m.kind == "started"]
     results = json.loads((folder / "results.json").read_text())

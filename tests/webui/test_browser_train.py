@@ -10,10 +10,10 @@ from tests.helpers.browser import needs_chromium, open_page
 from tests.helpers.page_server import PageServer
 from tests.webui.test_trials import CONFIG, finished_race
 from trainer import Run
-from trainer.commands.race import publish
 from trainer.core.device import list_devices
 from trainer.core.events import Notice, RunStarted, StepDone
 from trainer.profiling.measurements import Measurement, Trial, keep
+from trainer.race.publish import publish
 
 pytestmark = needs_chromium
 TYPE_AT_ONCE = """(words) => { for (const letter of words) {

@@ -12,9 +12,7 @@ import pytest
 
 from tests.helpers.clips import write_tone
 from tests.helpers.page import in_blocks, make_studio
-from trainer.commands.estimate import find_fix
 from trainer.commands.main import main
-from trainer.commands.race import publish
 from trainer.config.presets import apply_preset
 from trainer.config.resolve import resolve
 from trainer.core.device import Device
@@ -31,9 +29,11 @@ from trainer.core.options import describe
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.profiling.benchmark.plan import plan_trials
 from trainer.profiling.measurements import Measurement, Trial, keep, kept_folder
+from trainer.profiling.memory_fit import find_fix
 from trainer.profiling.recommendations import advise, advise_preset
 from trainer.race import Race
 from trainer.race.choices import RaceChoices, plan_race
+from trainer.race.publish import publish
 from trainer.race.view import view_race
 from trainer.runs.run import Run
 from trainer.training.assemble import choose_device

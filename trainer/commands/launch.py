@@ -1,26 +1,27 @@
-"""Implement `python -m trainer launch`: submit a run, query it, cancel it or wait for it."""
+"""`launch`: train a run in the background, here or on a Slurm cluster."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from trainer.commands._command import Command, Echo
 from trainer.config.cli_flags import config_from_args, refuse_missing_data
 from trainer.config.resolve import with_absolute_paths
 from trainer.core.errors import ConfigError
 from trainer.core.registry import discover, find
 from trainer.launchers._launcher import Launcher, Resources, read_handle
 from trainer.runs.run import Run
-from trainer.training.assemble import check_before_start
 
-Echo = Callable[[str], None]
 _LAUNCHERS = "trainer.launchers"
 
 
-def launch_command(parser: argparse.ArgumentParser, argv: Sequence[str], echo: Echo) -> int:
+def _run(parser: argparse.ArgumentParser, argv: Sequence[str], echo: Echo) -> int:
     """Submit a run to a launcher, or query one that was submitted.
 
     The run may be an existing folder, or a new one that the flags of `train` describe.
     """
+    from trainer.training.assemble import check_before_start
+
     _add_flags(parser)
     # Two passes, because an existing run takes none of the flags that describe a new one.
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -78,3 +79,6 @@ def _add_flags(parser: argparse.ArgumentParser, *, is_first: bool = False) -> No
     add("--status", action="store_true", help="show the state of a submitted run")
     add("--cancel", action="store_true", help="save and stop the run, or remove it from the queue")
     add("--attach", action="store_true", help="wait until the run has ended")
+
+
+COMMAND = Command("launch", "train a run in the background, here or on a Slurm cluster", 100, _run)

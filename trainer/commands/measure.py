@@ -1,36 +1,30 @@
-"""The command `python -m trainer measure`: parse arguments, run the trials, store the results."""
+"""`measure`: measure the speed and memory of each optimization on this machine."""
 
 import argparse
 import json
 import shlex
-import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING
 
+from trainer.commands._command import FINISHED, STOPPED, Command, Echo, on_stop_signals
 from trainer.config.cli_flags import config_from_args
 from trainer.config.resolve import find_family, with_absolute_paths
 from trainer.core.errors import ConfigError
 from trainer.core.specs import ModelFamily
-from trainer.profiling.benchmark.benchmark import Benchmark
-from trainer.profiling.benchmark.plan import FIRST, BenchmarkPlan
-from trainer.profiling.benchmark.report import format_trial, to_markdown
 from trainer.profiling.measurements import Measurement, keep, list_kept, new_path, read_kept
-from trainer.profiling.synthetic_batches import without_size
-from trainer.training.assemble import choose_device
 
-FINISHED, STOPPED = 0, 10  # the same codes as `train` and `race`
+if TYPE_CHECKING:
+    from trainer.profiling.benchmark.benchmark import Benchmark
+    from trainer.profiling.benchmark.plan import BenchmarkPlan
+
 _USUAL_STEPS = 1000
 """Length of run for which an optimization such as `compile` decides whether it pays off (chosen by
 hand)."""
 
-Echo = Callable[[str], None]
 
-
-def measure_command(parser: argparse.ArgumentParser, argv: Sequence[str], echo: Echo) -> int:
-    """Run a benchmark or show stored ones; return the exit code."""
+def _run(parser: argparse.ArgumentParser, argv: Sequence[str], echo: Echo) -> int:
     # A trial's child process: it needs none of the flags below.
     known, rest = _own_parser(add_help=False).parse_known_args(argv)
     # `--row` is read before any flag of the configuration, because a trial gets its plan as a file.
@@ -47,19 +41,21 @@ def measure_command(parser: argparse.ArgumentParser, argv: Sequence[str], echo: 
         "full for xtts, small or standard for fastspeech2."
     )
     plan, args = _read_plan(parser, argv, known)
+    from trainer.profiling.benchmark.benchmark import Benchmark
+
     benchmark = Benchmark(plan)
     # The path is chosen before the trials, so that every save replaces the same file.
     path = new_path(plan.config.family.name)
-    before = _cancel_on_signals(benchmark)
-    try:
+    # Cancelling instead of dying stores the finished trials and kills the current child.
+    with on_stop_signals(benchmark.cancel):
         _carry_out(benchmark, path, args, echo)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     return FINISHED if benchmark.measurement.state == "finished" else STOPPED
 
 
-def _carry_out(benchmark: Benchmark, path: Path, args: argparse.Namespace, echo: Echo) -> None:
+def _carry_out(benchmark: "Benchmark", path: Path, args: argparse.Namespace, echo: Echo) -> None:
+    from trainer.profiling.benchmark.plan import FIRST
+    from trainer.profiling.benchmark.report import format_trial
+
     measurement = benchmark.measurement
     if not args.lines:
         machine, model = measurement.machine, measurement.model
@@ -119,8 +115,11 @@ def _add_flags(group: "argparse.ArgumentParser | argparse._ArgumentGroup") -> No
 
 def _read_plan(
     parser: argparse.ArgumentParser, argv: Sequence[str], known: argparse.Namespace
-) -> tuple[BenchmarkPlan, argparse.Namespace]:
+) -> tuple["BenchmarkPlan", argparse.Namespace]:
     """Parse the plan; without a base and clips, `--size` chooses a model with random weights."""
+    from trainer.profiling.benchmark.plan import BenchmarkPlan
+    from trainer.profiling.synthetic_batches import without_size
+
     family = find_family(known.family or "xtts")
     # The family is named explicitly, because the flags that exist depend on it.
     words = [*argv] if known.family else ["--family", family.name, *argv]
@@ -146,6 +145,8 @@ def _read_plan(
 
 def _choose_size(family: ModelFamily, known: argparse.Namespace) -> str:
     """Return the size of a random model: as given, else the largest on a GPU, smallest on a CPU."""
+    from trainer.training.assemble import choose_device
+
     if family.synthetic is None:
         raise ConfigError(f"{family.label} cannot be measured without clips. Add --train-csv FILE.")
     sizes = family.synthetic.sizes
@@ -161,6 +162,8 @@ def _choose_size(family: ModelFamily, known: argparse.Namespace) -> str:
 
 
 def _show(name: str, echo: Echo) -> int:
+    from trainer.profiling.benchmark.report import to_markdown
+
     if name:
         found = read_kept(Path(name))
         echo(f"{found.command}\n{found.machine['device']}, {found.made_at}, {found.state}\n")
@@ -183,9 +186,6 @@ def _title(measurement: Measurement) -> str:
     )
 
 
-def _cancel_on_signals(benchmark: Benchmark) -> dict[int, Any]:
-    # Cancelling instead of dying stores the finished trials and kills the current child.
-    def cancel(signum: int, frame: FrameType | None) -> None:
-        benchmark.cancel()
-
-    return {number: signal.signal(number, cancel) for number in (signal.SIGTERM, signal.SIGINT)}
+COMMAND = Command(
+    "measure", "measure the speed and memory of each optimization on this machine", 140, _run
+)

@@ -1,7 +1,8 @@
 """Find the entries of a registry: every module of a package holds exactly one.
 
-Modules whose name starts with `_` hold shared code and are skipped. So adding a model family, an
-optimizer or an optimization means adding one file.
+Modules whose name starts with `_` hold shared code and are skipped, and so is `main`, which lists
+the entries. So adding a model family, an
+optimizer, an optimization or a command means adding one file.
 """
 
 import importlib
@@ -43,7 +44,7 @@ def _discover(package_name: str, kind: Any) -> dict[str, Any]:
     package = importlib.import_module(package_name)
     entries: dict[str, Any] = {}
     for module_info in pkgutil.iter_modules(package.__path__):
-        if module_info.name.startswith("_"):
+        if module_info.name.startswith("_") or module_info.name == "main":
             continue
         module = importlib.import_module(f"{package_name}.{module_info.name}")
         # By type, not by name: a spec may be called anything in its module.

@@ -6,25 +6,22 @@ with the loss of the initial weights on the same batch with the same dropout, an
 difference is smoothed and evaluated.
 """
 
-import argparse
-import json
 import math
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from trainer.config.cli_flags import config_from_args, refuse_missing_data
 from trainer.config.resolve import find_base_lr, resolve
-from trainer.core.errors import ConfigError, MissingDependency, RunExists
+from trainer.core.errors import ConfigError, MissingDependency
 from trainer.core.events import Emit
 from trainer.core.run_config import RunConfig
 from trainer.core.train_state import TrainState, World
-from trainer.training.assemble import assemble, check_before_start
+from trainer.training.assemble import assemble
 from trainer.training.loop import seed_step, train_step
 
 Progress = Callable[[int, int], None]
@@ -189,46 +186,6 @@ def draw_rates(finding: RateFinding, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def find_lr_command(
-    parser: argparse.ArgumentParser, argv: Sequence[str], echo: Callable[[str], None]
-) -> int:
-    """Run `python -m trainer find-lr`: parse its arguments, test, and write the result."""
-    add = parser.add_argument_group("the range test").add_argument
-    add("--out", metavar="DIR", required=True, help="new folder for find-lr.json and find-lr.png")
-    add("--lowest", type=float, help="lowest learning rate [1/100 of the usual rate]")
-    add("--highest", type=float, help="highest learning rate [100 times the usual rate]")
-    add("--lines", action="store_true", help="print one JSON line per step, for programs")
-    config, args = config_from_args(parser, argv)
-    refuse_missing_data(config)
-    config, out = config.with_absolute_paths(), Path(args.out)
-
-    def say(done: int, total: int) -> None:
-        if args.lines:
-            echo(json.dumps({"done": done, "total": total}))
-
-    check_before_start(config)
-    # Before the test, which takes minutes, not after it.
-    if out.exists():
-        raise RunExists(f"{out} exists already and will not be overwritten. Use another folder.")
-    finding = find_rate(config, lowest=args.lowest, highest=args.highest, progress=say)
-    write_finding(finding, config, out, echo)
-    echo(finding.text)
-    return 0
-
-
-def write_finding(
-    finding: RateFinding, config: RunConfig, out: Path, echo: Callable[[str], None]
-) -> None:
-    """Write `find-lr.json` and `find-lr.png` into a new folder."""
-    out.mkdir(parents=True)
-    values = _finite({"config": config.to_json()} | asdict(finding))
-    (out / "find-lr.json").write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-    try:
-        draw_rates(finding, out / "find-lr.png")
-    except MissingDependency as error:
-        echo(f"No chart was drawn: {error}")
-
-
 def _usual_rate(config: RunConfig) -> float:
     entries = resolve(config)
     if entries.optimizer.effective_lr is not None:
@@ -340,11 +297,3 @@ def _sentence(
         f"Suggested learning rate for {optimizer}: {suggestion:.2g}. The loss fell fastest at "
         f"{steepest:.2g}; {end}."
     )
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
