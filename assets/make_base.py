@@ -22,6 +22,7 @@ from pathlib import Path
 
 from assets.engines import Voice, engine_versions
 from assets.make_demo import ASSETS, SEED, SENTENCES, Row, read_sentences, speak_clip, write_csv
+from trainer.core.metrics import TRAIN_LOSS, VAL
 
 READERS_PER_SENTENCE = 3
 EVAL_EVERY = 15
@@ -124,7 +125,7 @@ def last_losses(run: Path) -> dict[str, float]:
     newest = {}
     for name, column in (item for table in tables.values() for item in table.items()):
         known = [value for value in column if value is not None]
-        if known and name.startswith(("train/loss", "val/")):
+        if known and name.startswith((TRAIN_LOSS, VAL)):
             newest[name] = round(known[-1], 4)
     return newest
 

@@ -40,6 +40,7 @@ import trainer.worker.training_process
 from tests.helpers.toy import OPTIMIZERS
 from trainer.checkpoints.checkpoint import newest_checkpoint, newest_step
 from trainer.config.resolve import find_optimizer
+from trainer.core import metrics
 from trainer.core.events import CheckpointSaved, Notice, ResumeVerified, RunAdapted
 from trainer.core.registry import discover
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
@@ -294,7 +295,7 @@ def _first_difference(run: Run, other: Run) -> float:
     columns = [each.series().steps.columns for each in (run, other)]
     return max(
         abs(columns[0][name][0] / columns[1][name][0] - 1)
-        for name in ("train/loss", "train/grad_norm")
+        for name in (metrics.TRAIN_LOSS, metrics.GRAD_NORM)
     )
 
 

@@ -24,6 +24,7 @@ from trainer.checkpoints.compatibility import (
 )
 from trainer.core.errors import ConfigError, RunOwned
 from trainer.core.events import Event, Notice, Publisher, ResumeVerified, StepDone
+from trainer.core.metrics import GRAD_NORM
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.train_state import TrainState
 from trainer.runs.run import Run
@@ -198,7 +199,7 @@ def test_a_checkpoint_of_the_first_format_loads_and_trains_on_as_it_did(tmp_path
     assert (done, saved_scope(folder)) == (3, {})
     assert state.progress["best_loss"] == 1.5
     assert float(metrics["error"]) == pytest.approx(2.9768612384796143, rel=1e-5)
-    assert float(metrics["grad_norm"]) == pytest.approx(4.14271879196167, rel=1e-5)
+    assert float(metrics[GRAD_NORM]) == pytest.approx(4.14271879196167, rel=1e-5)
 
 
 def test_options_changed_at_a_resume_hold_and_leave_run_json_alone(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The command line: what it prints, what it refuses, and flags that round-trip."""
 
+import ast
 import json
 import os
 import re
@@ -16,10 +17,11 @@ from trainer.__main__ import reserve_a_core
 from trainer.commands import check
 from trainer.commands import main as cli
 from trainer.commands._command import Command
+from trainer.commands._event_text import describe_event
 from trainer.commands.main import main
 from trainer.config.cli_flags import command_line, config_flags, config_from_args
 from trainer.config.presets import PRESETS, apply_preset
-from trainer.core import registry
+from trainer.core import metrics, registry
 from trainer.core.child_process import PROJECT, run_child
 from trainer.core.errors import ConfigError
 from trainer.core.events import RunFinished, RunStarted, StepDone, ValidationDone
@@ -299,6 +301,36 @@ def test_an_existing_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["train", "--run", str(tmp_path / "r"), "--train-csv", __file__]) == 1
 
     assert "never overwritten" in capsys.readouterr().err
+
+
+def test_progress_and_status_show_labels_and_units_of_the_registry(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run.create(tmp_path / "r", RunConfig(training=TrainingConfig(steps=2)))
+    step = StepDone(1, {metrics.TRAIN_LOSS: 0.123456, metrics.MEMORY_GIB: 1.25, "train/new": 1.0})
+    run.events.append(RunStarted(1, 2, 1))
+    run.events.append(step)
+
+    main(["status", str(run.folder)])
+
+    assert describe_event(step) == "step 1  train loss 0.1235  memory 1.25 GiB"
+    assert "  train loss 0.1235\n  memory 1.25 GiB\n" in capsys.readouterr().out
+
+
+def test_no_metric_is_spelled_where_the_registry_has_its_name() -> None:
+    folders = ("trainer/race", "trainer/profiling", "trainer/commands", "trainer/inference")
+    paths = [path for folder in folders for path in (PROJECT / folder).rglob("*.py")]
+    paths += [*(PROJECT / "benchmarks").glob("*.py"), *(PROJECT / "assets").glob("*.py")]
+
+    spelled = [
+        f"{path.name}: {node.value}"
+        for path in paths
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and node.value in metrics.METRICS
+    ]
+
+    assert len(paths) > 40
+    assert spelled == []
 
 
 def test_status_and_metrics_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,8 +3,9 @@
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
+from trainer.core import metrics
 from trainer.core.events import (
     CheckpointSaved,
     Event,
@@ -29,12 +30,11 @@ def describe_event(event: Event) -> str | None:
             on = [name for name, state in event.optimizations.items() if state["on"]]
             return f"Training from step {event.first_step} to {event.last_step}; on: {on or 'none'}"
         case StepDone():
-            metrics = event.metrics
-            seconds, memory = metrics["perf/s_per_step"], metrics["perf/memory_gib"]
-            loss = metrics["train/loss"]
-            return f"step {event.step}  loss {loss:.4f}  {seconds:.3f} s/step  {memory:.2f} GiB"
+            names = (metrics.TRAIN_LOSS, metrics.S_PER_STEP, metrics.MEMORY_GIB)
+            return "  ".join([f"step {event.step}", *describe_metrics(event.metrics, names)])
         case ValidationDone():
-            return f"step {event.step}  val loss {event.metrics['val/loss']:.4f}"
+            measured = describe_metrics(event.metrics, [metrics.VAL_LOSS])
+            return "  ".join([f"step {event.step}", *measured])
         case CheckpointSaved():
             return f"step {event.step}  saved {event.path}{' (best)' if event.best else ''}"
         case PreviewMade():
@@ -46,6 +46,16 @@ def describe_event(event: Event) -> str | None:
         case RunFinished():
             return f"{event.outcome} at step {event.step} {event.reason} {event.remedy}".strip()
     return None
+
+
+def describe_metrics(values: Mapping[str, float], names: Iterable[str]) -> list[str]:
+    """Return those of the named metrics that are known, such as `memory 1.25 GiB`."""
+    return [
+        f"{metric.label[:1].lower()}{metric.label[1:]} {values[metric.name]:.{metric.digits}g} "
+        f"{metric.unit}".rstrip()
+        for metric in map(metrics.describe_metric, names)
+        if metric.name in values
+    ]
 
 
 def shown_progress() -> Callable[[str, int, int], None]:

@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from trainer.commands._command import Command, Echo, add_run
+from trainer.commands._event_text import describe_metrics
+from trainer.core import metrics
 from trainer.runs.run import Run
+
+_SHOWN = (metrics.TRAIN_LOSS, metrics.VAL_LOSS, metrics.S_PER_STEP, metrics.MEMORY_GIB)
 
 
 def _run(parser: argparse.ArgumentParser, argv: Sequence[str], echo: Echo) -> int:
@@ -20,9 +24,8 @@ def _run(parser: argparse.ArgumentParser, argv: Sequence[str], echo: Echo) -> in
     echo(f"{status.name}: {status.state}, step {status.step} of {status.total_steps}")
     if status.phase:
         echo(f"  {status.phase} {status.phase_done}/{status.phase_total}")
-    for name in ("train/loss", "val/loss", "perf/s_per_step", "perf/memory_gib"):
-        if name in status.metrics:
-            echo(f"  {name} {status.metrics[name]:.5g}")
+    for text in describe_metrics(status.metrics, _SHOWN):
+        echo(f"  {text}")
     for name, state in status.optimizations.items():
         echo(f"  {name}: {'on' if state['on'] else 'off'}, {state['detail']}")
     if status.reason:

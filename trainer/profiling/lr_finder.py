@@ -19,6 +19,7 @@ import torch
 from trainer.config.resolve import find_base_lr, resolve
 from trainer.core.errors import ConfigError, MissingDependency
 from trainer.core.events import Emit
+from trainer.core.metrics import GRAD_NORM
 from trainer.core.run_config import RunConfig
 from trainer.core.train_state import TrainState, World
 from trainer.training.assemble import assemble
@@ -117,8 +118,8 @@ def measure_rates(
     losses: list[float] = []
     smooth, weight = 0.0, 0.0
     for step in range(1, len(rates) + 1):
-        metrics = train_step(state, step)
-        losses.append(sum(float(metrics[name]) for name in metrics if name != "grad_norm"))
+        parts = train_step(state, step)
+        losses.append(sum(float(parts[name]) for name in parts if name != GRAD_NORM))
         # `weight` corrects the bias of a running mean that starts at zero, as in Adam.
         smooth = _MEMORY * smooth + (1 - _MEMORY) * (losses[-1] - untrained[step - 1])
         weight = _MEMORY * weight + (1 - _MEMORY)

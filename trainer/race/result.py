@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.callbacks.instability import has_risen
+from trainer.core import metrics
 from trainer.core.events import RunFinished
 from trainer.runs.metric_store import MetricStore
 from trainer.runs.run import Run
@@ -55,15 +56,15 @@ def read_result(run: Run) -> Result | None:
     # A stopped run will be continued, so it has no result yet.
     if series.finished is None or series.finished.outcome == "stopped" or run.is_owned():
         return None
-    losses = _column(series, "train/loss")
+    losses = _column(series, metrics.TRAIN_LOSS)
     state, reason = _end_of(series, losses)
     seconds, (fast_s, s_per_step), warmup_s = _training_seconds(series)
     validations = series.validations
     val_steps = validations.array("step") if validations.count else np.zeros(0)
     reached = np.searchsorted(series.steps.array("step"), val_steps) if losses.size else val_steps
-    memory = _column(series, "perf/memory_peak_gib")
+    memory = _column(series, metrics.MEMORY_PEAK_GIB)
     # On a CPU there is no GPU peak; the memory of the process stands in.
-    memory = memory if memory.size else _column(series, "perf/host_memory_gib")
+    memory = memory if memory.size else _column(series, metrics.HOST_MEMORY_GIB)
     return Result(
         state=state,
         reason=reason,
@@ -87,7 +88,7 @@ def _column(series: MetricStore, name: str) -> np.ndarray:
 
 def _val_losses(series: MetricStore) -> np.ndarray:
     points = series.validations
-    return points.array("val/loss") if points.count else np.zeros(0)
+    return points.array(metrics.VAL_LOSS) if points.count else np.zeros(0)
 
 
 def _end_of(series: MetricStore, losses: np.ndarray) -> tuple[str, str]:
@@ -131,14 +132,14 @@ def _step_seconds(series: MetricStore) -> np.ndarray:
     """Return the seconds of every step, (steps,)."""
     # fmin ignores NaN, so a step without CPU time counts its wall time.
     by_clock, by_processor = (
-        _column(series, name) for name in ("perf/s_per_step", "perf/cpu_s_per_step")
+        _column(series, name) for name in (metrics.S_PER_STEP, metrics.CPU_S_PER_STEP)
     )
     return np.fmin(by_clock, by_processor) if by_processor.size else by_clock
 
 
 def _optimizer_s(series: MetricStore, s_per_step: float) -> float | None:
     """Return the optimizer's part of `s_per_step`, by its share of the wall time of a step."""
-    spent, whole = (_column(series, name) for name in ("perf/optimizer_s", "perf/s_per_step"))
+    spent, whole = (_column(series, name) for name in (metrics.OPTIMIZER_S, metrics.S_PER_STEP))
     if not spent.size or not np.isfinite(spent).any():
         return None
     # Share times step time, because `s_per_step` may be CPU time while laps are wall time; 1e-9

@@ -8,6 +8,7 @@ from torch import Tensor
 from trainer.callbacks.step_timer import BeginPart, untimed
 from trainer.checkpoints.async_writer import CheckpointWriter
 from trainer.core.events import Emit, Notice, ValidationDone
+from trainer.core.metrics import GRAD_NORM
 from trainer.core.train_state import TrainState
 from trainer.state.seeding import seed_step
 from trainer.training.distributed import sum_gradients, sum_values
@@ -75,7 +76,7 @@ def train_step(state: TrainState, step: int, begin: BeginPart = untimed) -> dict
     the name of each part of the step as it begins, for timing.
 
     Returns:
-        Loss terms and `grad_norm`, scalars that stay on the device.
+        Loss terms and the metric GRAD_NORM, scalars that stay on the device.
     """
     seed_step(state, step)
     lr = state.base_lr * state.adapted.rate * lr_factor(state, step)
@@ -107,7 +108,7 @@ def train_step(state: TrainState, step: int, begin: BeginPart = untimed) -> dict
     finite = is_finite(state, losses, grad_norm)
     statistics.restore_unless(finite)
     update_weights(state, step, finite)
-    return losses | {"grad_norm": grad_norm}
+    return losses | {GRAD_NORM: grad_norm}
 
 
 def _emit_preview(state: TrainState, step: int, emit: Emit) -> None:

@@ -11,6 +11,7 @@ from trainer.callbacks.step_timer import Lap, OptimizerTimer, StepTimer, seconds
 from trainer.core import metrics as names
 from trainer.core.device import GIB, DeviceUse, read_use_or_none
 from trainer.core.events import Emit, StepDone
+from trainer.core.metrics import GRAD_NORM
 from trainer.core.train_state import TrainState
 from trainer.training.nan_recovery import NanRecovery
 
@@ -53,7 +54,7 @@ class StepMetrics:
         self._trained_s = float(state.progress.get("trained_s", 0.0))
 
     def record(self, step: int, tensors: dict[str, Tensor]) -> None:
-        """Record the metrics of a step: loss terms and `grad_norm`, scalars on the device."""
+        """Record the metrics of a step: loss terms and GRAD_NORM, scalars on the device."""
         self.begin_part("rest")
         pending = self._copy(step, tensors)
         self._read()
@@ -143,7 +144,7 @@ class StepMetrics:
         seconds, self._last = now - self._last, now
         self._trained_s += seconds
         values = dict(zip(pending.names, pending.values.tolist(), strict=True))
-        grad_norm = values.pop("grad_norm")
+        grad_norm = values.pop(GRAD_NORM)
         loss = sum(values.values())
         metrics = {names.TRAIN_LOSS: loss, names.GRAD_NORM: grad_norm, names.S_PER_STEP: seconds}
         metrics |= {names.train_part(name): value for name, value in values.items()}
