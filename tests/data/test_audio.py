@@ -1,6 +1,5 @@
 """Audio of any usual kind becomes one mono wave; faults become sentences."""
 
-import os
 import struct
 from pathlib import Path
 
@@ -244,8 +243,12 @@ def test_a_wave_that_is_not_finite_is_not_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wave_that_the_disk_refuses_says_why(tmp_path: Path) -> None:
-    (tmp_path / f".a.wav.{os.getpid()}.part").symlink_to("/dev/full")
+def test_a_wave_that_the_disk_refuses_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The partial file has a random name; here it is known, and stands for a full disk.
+    monkeypatch.setattr("trainer.core.atomic_io.os.urandom", bytes)
+    (tmp_path / ".a.wav.00000000.part").symlink_to("/dev/full")
 
     with pytest.raises(OSError, match="No space left"):
         write_wav(tmp_path / "a.wav", make_tone(), 16000)

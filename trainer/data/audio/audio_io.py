@@ -2,13 +2,13 @@
 
 import io
 import math
-import os
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import soundfile
 
+from trainer.core.atomic_io import write_atomic
 from trainer.data.audio.headers import CONVERT, COPY_AGAIN, AudioError, AudioFacts, audio_facts
 
 __all__ = [
@@ -145,12 +145,7 @@ def write_wav(path: Path | str, wave: np.ndarray, sample_rate: int) -> None:
     content = io.BytesIO()
     soundfile.write(content, samples, sample_rate, format="WAV", subtype="PCM_16")
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        partial.write_bytes(content.getbuffer())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_atomic(path, content.getvalue())
 
 
 def to_samples(wave: np.ndarray, name: str) -> np.ndarray:

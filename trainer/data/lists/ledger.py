@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.core.atomic_io import replacing
 from trainer.core.types import Clip, Problem
 from trainer.data.lists.listing import Source
 
@@ -76,10 +77,11 @@ def write_table(table: "pandas.DataFrame", path: Path) -> None:
     for column in safe.columns:
         if safe[column].dtype == object:
             safe[column] = [escape_formula(cell) for cell in safe[column]]
-    partial = path.with_name(path.name + ".part")
-    safe.to_csv(partial, index=False, encoding="utf-8-sig", errors="replace", lineterminator="\n")
     # In one step, because the page may read the ledger at any moment.
-    os.replace(partial, path)
+    with replacing(path) as partial:
+        safe.to_csv(
+            partial, index=False, encoding="utf-8-sig", errors="replace", lineterminator="\n"
+        )
 
 
 def mark_unusable(path: Path, reasons: Mapping[str, str]) -> None:
