@@ -16,10 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trainer.models.xtts.checkpoint.base_folder import LICENCE_FILE
+from trainer.models._conversion_cache import LICENCE_FILE, RANDOM_LICENCE
 from trainer.models.xtts.checkpoint.export import write_published
 from trainer.models.xtts.checkpoint.random_base import (
-    RANDOM_LICENCE,
     blank_vocab,
     complete_sizes,
     config_of,

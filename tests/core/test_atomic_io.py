@@ -110,13 +110,7 @@ def test_an_old_folder_comes_back_if_the_new_one_cannot_take_its_place(
 _RENAMES = {
     "trainer/core/atomic_io.py": "is the one place",
     "trainer/runs/control.py": "takes a request away, and writes nothing",
-    "trainer/data/features/array_file.py": "writes gigabytes that can be computed again: no fsync",
-    "trainer/data/lists/ledger.py": "not converted yet",
-    "trainer/data/audio/audio_io.py": "not converted yet",
-    "trainer/models/_conversion_cache.py": "not converted yet",
-    "trainer/models/xtts/checkpoint/export.py": "not converted yet",
-    "trainer/models/xtts/checkpoint/base_folder.py": "renames a file inside a partial folder",
-    "trainer/models/indextts2/checkpoint/export.py": "not converted yet",
+    "trainer/models/_weights.py": "replaces the files of an export together",
 }
 """The files that may replace a file by a rename of their own, and why."""
 

@@ -80,7 +80,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def convert_here(jobs: Sequence[Conversion]) -> None:
         for job in jobs:
             job.target.mkdir(parents=True, exist_ok=True)
-            convert(job.source, job.target, job.routes, [])
+            convert(job.source, job.target, job.routes)
 
     monkeypatch.setattr(base_folder, "convert_pickles", convert_here)
 

@@ -15,10 +15,10 @@ from torch import Tensor
 from assets.make_xtts import main, make_folder
 from trainer.core.errors import CheckpointError
 from trainer.models import _conversion_cache as converted
+from trainer.models._conversion_cache import RANDOM_LICENCE
 from trainer.models.xtts.checkpoint import base_folder as folder_module
 from trainer.models.xtts.checkpoint.base_folder import PUBLISHED_LICENCE, Base, open_base
-from trainer.models.xtts.checkpoint.export import publish_folder, save_pickle
-from trainer.models.xtts.checkpoint.random_base import RANDOM_LICENCE
+from trainer.models.xtts.checkpoint.export import publish_folder
 from trainer.models.xtts.checkpoint.shapes import check_vocabulary, gpt_sizes, token_ids
 from trainer.models.xtts.network.sizes import TINY
 
@@ -147,7 +147,7 @@ def test_a_coqui_training_checkpoint_opens_without_its_optimizer(
     optimizer = [{"state": {0: {"exp_avg": torch.ones(3)}}, "param_groups": [{"lr": 5e-6}]}]
     for step in (9, 10):
         content = {"config": {}, "model": state, "optimizer": optimizer, "step": step}
-        save_pickle(run / f"checkpoint_{step}.pth", content)
+        torch.save(content, run / f"checkpoint_{step}.pth")
 
     base = open_base(run)
 

@@ -24,9 +24,8 @@ from tests.helpers.toy import make_setup
 from trainer.checkpoints.checkpoint import save_checkpoint, verify_checkpoint
 from trainer.core.run_config import WRITTEN_BY, RunConfig
 from trainer.core.version import __version__
-from trainer.models._weights import write_own
+from trainer.models._weights import save_tensors, write_own
 from trainer.runs.run import Run
-from trainer.safe_unpickle import write_tensors
 
 ROOT = Path(__file__).parent.parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -153,7 +152,7 @@ def test_a_checkpoint_names_the_version_and_older_ones_verify(tmp_path: Path) ->
 
 def test_exported_weights_name_the_version(tmp_path: Path) -> None:
     write_own(tmp_path / "own", {"weight": torch.zeros(2)}, {"family": "toy"})
-    write_tensors(tmp_path / "published", {"weight": torch.zeros(2)}, {WRITTEN_BY: __version__})
+    save_tensors(tmp_path / "published", {"weight": torch.zeros(2)}, {WRITTEN_BY: __version__})
 
     files = [tmp_path / "own" / "model.safetensors", tmp_path / "published"]
     for path in files:

@@ -5,20 +5,47 @@ Several processes may want the same conversion; the first one does it, the other
 
 import hashlib
 import json
-import os
 import shutil
-import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from filelock import FileLock
 
-from trainer.data.features.cache import content_hash
+from trainer.core.atomic_io import replacing, write_atomic
+from trainer.core.errors import CheckpointError
+from trainer.data.features.cache import content_hash, default_cache_folder
+
+ABOUT_FILE = "base.json"
+LICENCE_FILE = "LICENSE-WEIGHTS.txt"
+
+RANDOM_LICENCE = (
+    "These weights are random numbers. They were made by Timbre and may be used without "
+    "restriction."
+)
+_LONGEST_LICENCE = 100_000  # characters; a limit for hostile files, licences are far shorter
 
 Opened = TypeVar("Opened")
+
+
+@contextmanager
+def conversions(name: str, base: Path | None) -> Iterator[Path]:
+    """Yield the folder for a family's converted bases.
+
+    Raises:
+        CheckpointError: in place of an OSError of the body; the message names the base.
+    """
+    parent = default_cache_folder() / name
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        yield parent
+    except OSError as error:
+        raise CheckpointError(
+            f"{base or 'The random base'} could not be converted into {parent}: "
+            f"{error.strerror or error}. Free disk space, or set TIMBRE_CACHE to another folder."
+        ) from None
 
 
 def convert_once(
@@ -28,24 +55,45 @@ def convert_once(
 
     `open_folder` returns None if the folder is missing or incomplete.
     """
+    # Tried without the lock first: what is converted stays as it is, so readers need not wait.
+    if (opened := open_folder(folder)) is not None:
+        return opened
     with FileLock(folder.with_suffix(".lock")):
-        if (opened := open_folder(folder)) is not None:
-            return opened
-        # Left behind by a process that was killed while converting. Nobody else is writing them:
-        # this process holds the lock.
-        for left in folder.parent.glob(f".{folder.name}-*"):
-            shutil.rmtree(left, ignore_errors=True)
-        # In the same directory, so that the rename below is atomic.
-        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        try:
-            fill(partial)
-            shutil.rmtree(folder, ignore_errors=True)  # exists, but is damaged
-            partial.rename(folder)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    opened = open_folder(folder)
+        if (opened := open_folder(folder)) is None:
+            # Left behind by a process that was killed while converting. Nobody else is writing
+            # them: this process holds the lock.
+            for left in folder.parent.glob(f".{folder.name}[.-]*"):
+                shutil.rmtree(left, ignore_errors=True)
+            with replacing(folder) as partial:
+                partial.mkdir()
+                fill(partial)
+            opened = open_folder(folder)
     assert opened is not None
     return opened
+
+
+def write_about(folder: Path, about: Mapping[str, object]) -> None:
+    """Write the facts about a base, with the sizes of its files to detect truncated ones."""
+    sizes = [[path.name, path.stat().st_size] for path in sorted(folder.glob("*.safetensors"))]
+    text = json.dumps({**about, "files": sizes}, ensure_ascii=False)
+    (folder / ABOUT_FILE).write_text(text, encoding="utf-8")
+
+
+def read_about(folder: Path) -> dict[str, Any] | None:
+    """Return what `write_about` wrote, or None if it or one of the files is not whole."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        about = json.loads((folder / ABOUT_FILE).read_text(encoding="utf-8"))
+        # Sizes are enough: a crash may truncate files, but nothing rewrites them.
+        if all((folder / name).stat().st_size == size for name, size in about["files"]):
+            return about
+    return None
+
+
+def read_licence(path: Path | None, published: str) -> str:
+    """Return the licence beside a base's weights; without that file, the published one."""
+    if path is None or not path.is_file():
+        return published
+    return path.read_text(encoding="utf-8", errors="replace")[:_LONGEST_LICENCE].strip()
 
 
 def remembered_hash(path: Path, folder: Path) -> str:
@@ -62,9 +110,7 @@ def remembered_hash(path: Path, folder: Path) -> str:
     # coarsest common one, 2 s, so hashes of younger files are not remembered.
     if time.time_ns() - facts.st_mtime_ns > 2_000_000_000:
         folder.mkdir(exist_ok=True)
-        partial = folder / f".{note.name}-{os.getpid()}"
-        partial.write_text(json.dumps({"key": key, "hash": found}), encoding="utf-8")
-        os.replace(partial, note)
+        write_atomic(note, json.dumps({"key": key, "hash": found}))
     return found
 
 

@@ -3,14 +3,17 @@
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from trainer.core.atomic_io import sync
 from trainer.core.errors import CheckpointError
 from trainer.core.run_config import WRITTEN_BY
 from trainer.core.version import __version__
@@ -21,11 +24,47 @@ WEIGHTS_FILE, FACTS_FILE = "model.safetensors", "config.json"
 def write_own(folder: Path, weights: Mapping[str, Tensor], facts: dict[str, Any]) -> None:
     """Write weights as safetensors and facts as JSON."""
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(on_host(weights), folder / WEIGHTS_FILE, {WRITTEN_BY: __version__})
-    # safetensors creates files that only their owner can read, but exports are shared.
-    (folder / WEIGHTS_FILE).chmod(0o644)
+    save_tensors(folder / WEIGHTS_FILE, weights, {WRITTEN_BY: __version__})
     text = json.dumps(facts, indent=1, ensure_ascii=False)
     (folder / FACTS_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def save_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
+) -> None:
+    """Write tensors of any shape, on any device, as safetensors."""
+    save_file(on_host(tensors), path, metadata)
+    # safetensors creates files that only their owner can read, but exports are shared.
+    path.chmod(0o644)
+
+
+@contextmanager
+def publishing(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder, whose files then replace those of the same names in `folder`.
+
+    Raises:
+        CheckpointError: the folder cannot be written; what it held is unchanged.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # In the same folder, because a rename is atomic only within a file system.
+        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder))
+        try:
+            yield partial
+            files = sorted(partial.iterdir())
+            for path in files:
+                sync(path)
+            # All files are complete by now, so a full disk leaves the old model usable.
+            for path in files:
+                os.replace(path, folder / path.name)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    # torch.save and safetensors report a full disk as errors of their own.
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise CheckpointError(
+            f"The model could not be written to {folder}: {error}. Free disk space there, or "
+            "export to another folder."
+        ) from None
 
 
 def read_own_facts(base: Path, family: str, format_: int, also: str) -> dict[str, Any] | None:

@@ -5,20 +5,29 @@ precomputed voices need not read the encoders.
 """
 
 import json
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from trainer.core.errors import CheckpointError, MissingDependency
-from trainer.data.features.cache import default_cache_folder
-from trainer.models._conversion_cache import convert_once, hash_text, remembered_hash
-from trainer.models.indextts2.checkpoint.export import LICENCE, LICENCE_FILE
+from trainer.models._conversion_cache import (
+    LICENCE_FILE,
+    RANDOM_LICENCE,
+    conversions,
+    convert_once,
+    hash_text,
+    read_about,
+    read_licence,
+    remembered_hash,
+    write_about,
+)
+from trainer.models._weights import save_tensors
+from trainer.models.indextts2.checkpoint.export import LICENCE
 from trainer.models.indextts2.checkpoint.shapes import (
     check_state,
     is_conditioning,
@@ -29,17 +38,12 @@ from trainer.models.indextts2.network.codec import CodecEncoder, CodecSizes
 from trainer.models.indextts2.network.gpt import CONDITIONING, UnifiedVoice
 from trainer.models.indextts2.network.sizes import TINY, Sizes
 from trainer.models.indextts2.text.tokenizer import ByteTokenizer
-from trainer.safe_unpickle import Conversion, Routes, convert_pickles, write_tensors
+from trainer.safe_unpickle import Conversion, Routes, convert_pickles
 
 FORMAT = 1
 GPT_FILE, CONDITIONING_FILE = "gpt.safetensors", "conditioning.safetensors"
 STATS_FILE, CODEC_FILE = "stats.safetensors", "codec.safetensors"
-BPE_FILE, ABOUT_FILE = "bpe.model", "base.json"
-
-RANDOM_LICENCE = (
-    "These weights are random numbers. They were made by Timbre and may be used without "
-    "restriction."
-)
+BPE_FILE = "bpe.model"
 
 State = dict[str, Tensor]
 
@@ -87,25 +91,16 @@ def open_base(base: Path | None, *, sizes: Sizes = TINY, seed: int = 0) -> Base:
     Raises:
         CheckpointError: a file is missing or damaged, could run code or is of another model.
     """
-    parent = default_cache_folder() / "indextts2-bases"
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
+    with conversions("indextts2-bases", base) as parent:
         if base is None:
             folder = parent / f"random-{hash_text(json.dumps([FORMAT, sizes.to_json(), seed]))}"
-            return _open(folder) or convert_once(
-                folder, _open, lambda partial: write_random(partial, sizes, seed)
-            )
+            return convert_once(folder, _open, lambda partial: write_random(partial, sizes, seed))
         gpt = _find_gpt(Path(base))
         files = [gpt, *(path for path in _beside(gpt) if path.is_file())]
         names = [f"{path.name} {remembered_hash(path, parent / 'hashes')}" for path in files]
         folder = parent / hash_text(f"{FORMAT} {names}")
-        made = _open(folder) or convert_once(folder, _open, lambda partial: _convert(gpt, partial))
+        made = convert_once(folder, _open, lambda partial: _convert(gpt, partial))
         return replace(made, source=gpt)
-    except OSError as error:
-        raise CheckpointError(
-            f"{base or 'The random base'} could not be converted into {parent}: "
-            f"{error.strerror or error}. Free disk space, or set TIMBRE_CACHE to another folder."
-        ) from None
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -164,12 +159,10 @@ def _convert(gpt: Path, partial: Path) -> None:
             f"{gpt.parent} has no bpe.model, which is needed to turn text into tokens. Copy the "
             f"bpe.model that belongs to {gpt.name} into that folder."
         )
-    jobs = [Conversion(gpt, partial / "model", _routes())]
+    jobs = [Conversion(gpt, partial, _routes())]
     if stats_path.is_file():
-        jobs.append(Conversion(stats_path, partial / "stats", {"": ("stats", "")}))
+        jobs.append(Conversion(stats_path, partial, {"": ("stats", "")}))
     convert_pickles(jobs)
-    for path in partial.glob("*/*.safetensors"):
-        path.rename(partial / path.name)
     shapes: dict[str, tuple[int, ...]] = {}
     for name in (GPT_FILE, CONDITIONING_FILE):
         shapes |= _shapes(partial / name)
@@ -182,10 +175,7 @@ def _convert(gpt: Path, partial: Path) -> None:
     except CheckpointError as error:
         raise CheckpointError(f"{gpt} cannot be used. {error}") from None
     (partial / BPE_FILE).write_bytes(bpe_path.read_bytes())
-    licence = LICENCE
-    if licence_path.is_file():
-        licence = licence_path.read_text(encoding="utf-8", errors="replace")[:100_000].strip()
-    _write_about(partial, sizes, config, licence, gpt)
+    _write_about(partial, sizes, config, read_licence(licence_path, LICENCE), gpt)
 
 
 def _routes() -> Routes:
@@ -226,7 +216,7 @@ def write_random(partial: Path, sizes: Sizes, seed: int) -> None:
     width = sizes.feature_width
     parts[STATS_FILE] = {"mean": torch.zeros(width), "var": torch.ones(width)}
     for name, tensors in parts.items():
-        write_tensors(partial / name, tensors)
+        save_tensors(partial / name, tensors)
     _write_about(partial, sizes, {"gpt": config_of(sizes), "version": 2.0}, RANDOM_LICENCE, None)
 
 
@@ -260,28 +250,22 @@ def _state_of(module: nn.Module) -> State:
 def _write_about(
     folder: Path, sizes: Sizes, config: dict[str, Any], licence: str, source: Path | None
 ) -> None:
-    files = [[path.name, path.stat().st_size] for path in sorted(folder.glob("*.safetensors"))]
-    about = {
-        "sizes": sizes.to_json(), "config": config, "licence": licence, "files": files,
-        "source": str(source or "the random base"), "is_random": source is None,
-    }  # fmt: skip
-    (folder / ABOUT_FILE).write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
+    about = {"sizes": sizes.to_json(), "config": config, "licence": licence}
+    about |= {"source": str(source or "the random base"), "is_random": source is None}
+    write_about(folder, about)
 
 
 def _open(folder: Path) -> Base | None:
     """Return the converted base in a folder, or None if it is missing or incomplete."""
-    with suppress(OSError, ValueError, KeyError, TypeError, SafetensorError):
-        about = json.loads((folder / ABOUT_FILE).read_text(encoding="utf-8"))
-        if any((folder / name).stat().st_size != size for name, size in about["files"]):
-            return None
-        bpe = folder / BPE_FILE
-        return Base(
-            folder=folder,
-            source=Path(about["source"]),
-            sizes=Sizes.from_json(about["sizes"]),
-            config=about["config"],
-            bpe_model=bpe.read_bytes() if bpe.is_file() else b"",
-            licence=about["licence"],
-            is_random=about["is_random"],
-        )
-    return None
+    about, bpe = read_about(folder), folder / BPE_FILE
+    if about is None:
+        return None
+    return Base(
+        folder=folder,
+        source=Path(about["source"]),
+        sizes=Sizes.from_json(about["sizes"]),
+        config=about["config"],
+        bpe_model=bpe.read_bytes() if bpe.is_file() else b"",
+        licence=about["licence"],
+        is_random=about["is_random"],
+    )

@@ -1,19 +1,15 @@
 """Write gpt.pth, config.yaml and bpe.model in the form that the original package loads."""
 
-import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trainer.core.errors import CheckpointError
 from trainer.core.run_config import WRITTEN_BY
 from trainer.core.version import __version__
-
-LICENCE_FILE = "LICENSE-WEIGHTS.txt"
+from trainer.models._conversion_cache import LICENCE_FILE
+from trainer.models._weights import publishing
 
 LICENCE = (
     "The weights of IndexTTS-2 are under the bilibili model licence: free to use, also "
@@ -54,31 +50,9 @@ def write_published(
     gpt["number_text_tokens"] = len(state["text_embedding.weight"]) - 1
     text = f"# {WRITTEN_BY}: {__version__}\n"
     text += yaml.safe_dump(config | {"gpt": gpt}, sort_keys=False, allow_unicode=True)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # In the same folder, because a rename is atomic only within a file system.
-        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder))
-        try:
-            _save(partial / "gpt.pth", state)
-            (partial / "config.yaml").write_text(text, encoding="utf-8")
-            if bpe_model:
-                (partial / "bpe.model").write_bytes(bpe_model)
-            (partial / LICENCE_FILE).write_text(licence + "\n", encoding="utf-8")
-            # All files are complete by now, so a full disk leaves the old model usable.
-            for path in sorted(partial.iterdir()):
-                os.replace(path, folder / path.name)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    except (OSError, RuntimeError) as error:
-        raise CheckpointError(
-            f"The model could not be written to {folder}: {error}. Free disk space there, or "
-            "export to another folder."
-        ) from None
-
-
-def _save(path: Path, state: dict[str, Tensor]) -> None:
-    with open(path, "wb") as file:
-        # Into an open file, to sync it before the rename makes it the model.
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
+    with publishing(folder) as partial:
+        torch.save(state, partial / "gpt.pth")
+        (partial / "config.yaml").write_text(text, encoding="utf-8")
+        if bpe_model:
+            (partial / "bpe.model").write_bytes(bpe_model)
+        (partial / LICENCE_FILE).write_text(licence + "\n", encoding="utf-8")

@@ -12,7 +12,8 @@ import numpy as np
 
 from trainer.core.specs import Corpus, SyntheticSpec
 from trainer.core.types import Clip, Features
-from trainer.models.indextts2.checkpoint.base_folder import RANDOM_LICENCE, config_of
+from trainer.models._conversion_cache import RANDOM_LICENCE
+from trainer.models.indextts2.checkpoint.base_folder import config_of
 from trainer.models.indextts2.checkpoint.base_model import FORMAT, open_base_model
 from trainer.models.indextts2.checkpoint.weights import network
 from trainer.models.indextts2.network.sizes import (

@@ -6,9 +6,7 @@ processes can open it, and it can be deleted at any time.
 
 import hashlib
 import json
-import os
 import re
-import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +16,19 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from trainer.core.errors import CheckpointError
-from trainer.data.features.cache import default_cache_folder
-from trainer.models._conversion_cache import convert_once, hash_text, remembered_hash
-from trainer.models.xtts.checkpoint.random_base import (
+from trainer.models._conversion_cache import (
+    LICENCE_FILE,
     RANDOM_LICENCE,
+    conversions,
+    convert_once,
+    hash_text,
+    read_about,
+    read_licence,
+    remembered_hash,
+    write_about,
+)
+from trainer.models._weights import save_tensors
+from trainer.models.xtts.checkpoint.random_base import (
     blank_vocab,
     complete_sizes,
     config_of,
@@ -29,21 +36,12 @@ from trainer.models.xtts.checkpoint.random_base import (
 )
 from trainer.models.xtts.checkpoint.shapes import check_vocabulary, read_sizes, token_ids
 from trainer.models.xtts.network.sizes import TINY, Sizes
-from trainer.safe_unpickle import (
-    TENSOR,
-    Conversion,
-    Refused,
-    Routes,
-    convert_pickles,
-    split,
-    write_tensors,
-)
+from trainer.safe_unpickle import TENSOR, Conversion, Routes, convert_pickles, find_route
 
 FORMAT = 1
 GPT_FILE, VOICE_FILE, DVAE_FILE = "gpt.safetensors", "voice.safetensors", "dvae.safetensors"
-SPEAKERS_FILE, ABOUT_FILE = "speakers.safetensors", "base.json"
+SPEAKERS_FILE = "speakers.safetensors"
 MEL_STATS = "mel_stats"
-LICENCE_FILE = "LICENSE-WEIGHTS.txt"
 
 PUBLISHED_LICENCE = (
     "The published weights of XTTS v2 are under the Coqui Public Model License (CPML 1.0.0): "
@@ -56,7 +54,6 @@ PUBLISHED_LICENCE = (
 _MODELS = ("model.safetensors", "model.pth", "best_model.pth")
 # coqui-tts's training recipes put the files of the model that they start from in this folder.
 _ORIGINALS = "XTTS_v2.0_original_model_files"
-_LONGEST_LICENCE = 100_000  # characters; a limit for hostile files, licences are far shorter
 
 State = dict[str, Tensor]
 
@@ -154,39 +151,28 @@ def open_base(
     Raises:
         CheckpointError: a file is missing or damaged, could run code or is of another model.
     """
-    parent = default_cache_folder() / "xtts-bases"
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
+    with conversions("xtts-bases", base) as parent:
         if base is None:
             return _open_random(parent, sizes, seed, vocab_json or blank_vocab())
         files = _find_files(Path(base))
         folder = parent / _identify(files, parent)
-        # Tried without the lock first: what is converted stays as it is, so readers need not wait.
-        made = _open(folder) or convert_once(
-            folder, _open, lambda partial: _convert(files, partial)
-        )
+        made = convert_once(folder, _open, lambda partial: _convert(files, partial))
         # The cached base may come from a copy of these files; messages should name the given ones.
         return replace(made, source=files.model)
-    except OSError as error:
-        raise CheckpointError(
-            f"{base or 'The random base'} could not be converted into {parent}: "
-            f"{error.strerror or error}. Free disk space, or set TIMBRE_CACHE to another folder."
-        ) from None
 
 
 def _open_random(parent: Path, sizes: Sizes, seed: int, vocab_json: str) -> Base:
     sizes = complete_sizes(sizes, vocab_json)
     parts = json.dumps([FORMAT, sizes.to_json(), seed, vocab_json])
-    folder = parent / f"random-{hash_text(parts)}"
 
     def draw(partial: Path) -> None:
         for name, state in random_states(sizes, seed).items():
-            write_tensors(partial / f"{name}.safetensors", state)
+            save_tensors(partial / f"{name}.safetensors", state)
         about = {"sizes": sizes.to_json(), "config": config_of(sizes), "vocab": vocab_json}
         about |= {"licence": RANDOM_LICENCE, "source": "the random base", "speakers": {}}
-        _write_json(partial / ABOUT_FILE, about)
+        write_about(partial, about)
 
-    return _open(folder) or convert_once(folder, _open, draw)
+    return convert_once(parent / f"random-{hash_text(parts)}", _open, draw)
 
 
 # Finding
@@ -259,23 +245,18 @@ def _identify(files: _Files, parent: Path) -> str:
 
 def _open(folder: Path) -> Base | None:
     """Return the converted base in a folder, or None if it is missing or incomplete."""
-    try:
-        about = json.loads((folder / ABOUT_FILE).read_text(encoding="utf-8"))
-        # Sizes are enough: a crash may truncate files, but nothing rewrites them.
-        is_whole = all((folder / name).stat().st_size == size for name, size in about["files"])
-        if not is_whole:
-            return None
-        return Base(
-            folder=folder,
-            source=Path(about["source"]),
-            sizes=Sizes.from_json(about["sizes"]),
-            config=about["config"],
-            vocab_json=about["vocab"],
-            licence=about["licence"],
-            speakers=about["speakers"],
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+    about = read_about(folder)
+    if about is None:
         return None
+    return Base(
+        folder=folder,
+        source=Path(about["source"]),
+        sizes=Sizes.from_json(about["sizes"]),
+        config=about["config"],
+        vocab_json=about["vocab"],
+        licence=about["licence"],
+        speakers=about["speakers"],
+    )
 
 
 def _convert(files: _Files, partial: Path) -> None:
@@ -304,32 +285,27 @@ def _convert(files: _Files, partial: Path) -> None:
             f"({sizes.gpt.n_mels},). Download the file again."
         )
     about = {"sizes": sizes.to_json(), "config": config, "vocab": vocab_json}
-    about |= {"licence": _read_licence(files), "source": str(files.model), "speakers": speakers}
+    about |= {"source": str(files.model), "speakers": speakers}
     # Last, because it lists the sizes of the other files.
-    _write_json(partial / ABOUT_FILE, about)
+    write_about(partial, about | {"licence": read_licence(files.licence, PUBLISHED_LICENCE)})
 
 
 def _convert_tensors(files: _Files, partial: Path) -> dict[str, list[str]]:
     """Write the tensors of all files; return the names of each speaker's two tensors."""
-    is_pickle = files.model.suffix != ".safetensors"
-    jobs = [
-        Conversion(files.model, partial / "model", _model_routes(files.dvae is None))
-    ] * is_pickle
-    if files.dvae:
-        jobs.append(Conversion(files.dvae, partial / "dvae", {"": ("dvae", "")}))
-    if files.mel_stats:
-        jobs.append(Conversion(files.mel_stats, partial / "stats", {"": ("stats", MEL_STATS)}))
-    if files.speakers:
-        jobs.append(Conversion(files.speakers, partial / "speakers", {"": ("speakers", "")}))
-    if not is_pickle:
+    jobs = []
+    if files.model.suffix == ".safetensors":
         _split_safetensors(files.model, partial)
+    else:
+        jobs.append(Conversion(files.model, partial, _model_routes(files.dvae is None)))
+    if files.dvae:
+        jobs.append(Conversion(files.dvae, partial, {"": ("dvae", "")}))
+    if files.mel_stats:
+        jobs.append(Conversion(files.mel_stats, partial, {"": ("stats", MEL_STATS)}))
+    if files.speakers:
+        jobs.append(Conversion(files.speakers, partial, {"": ("speakers", "")}))
     # All in one child, because each takes seconds to start. The speakers stay the last job:
     # their values are taken from the end below.
     values = convert_pickles(jobs) if jobs else []
-    for job in jobs:
-        for path in job.target.glob("*.safetensors"):
-            path.rename(partial / path.name)
-        shutil.rmtree(job.target)
     return _name_speakers(files.speakers, values[-1]) if files.speakers else {}
 
 
@@ -350,15 +326,19 @@ def _model_routes(with_dvae: bool) -> Routes:
 
 
 def _split_safetensors(path: Path, partial: Path) -> None:
+    routes = _model_routes(False)
+    files: dict[str, State] = {}
     try:
-        state = load_file(path)
-        # A limit for hostile files; twice the size of the file is generous.
-        split(state, partial, _model_routes(False), max_bytes=2 * path.stat().st_size)
-    except (SafetensorError, ValueError, Refused) as error:
+        for name, tensor in load_file(path).items():
+            if found := find_route(name, routes):
+                files.setdefault(found[0], {})[found[1]] = tensor
+    except (SafetensorError, ValueError) as error:
         raise CheckpointError(
             f"{path} cannot be read: {error}. Copy the file again, or remove it to use the "
             "model.pth beside it."
         ) from None
+    for name, state in files.items():
+        save_tensors(partial / f"{name}.safetensors", state)
 
 
 def _name_speakers(path: Path, values: Any) -> dict[str, list[str]]:
@@ -385,10 +365,8 @@ def _add_mel_stats(files: _Files, partial: Path) -> None:
                 f"{files.model} has no mel_stats, and there is no mel_stats.pth beside it. Copy "
                 "the mel_stats.pth that was published with XTTS v2 there."
             )
-        whole = voice | load_file(separate)
-        # A second file, because `voice` may be mapped from the first, which is then replaced.
-        write_tensors(partial / "whole.safetensors", whole)
-        os.replace(partial / "whole.safetensors", partial / VOICE_FILE)
+        # `voice` may be mapped from this file; safetensors replaces files, it never rewrites them.
+        save_tensors(partial / VOICE_FILE, voice | load_file(separate))
     separate.unlink(missing_ok=True)
 
 
@@ -413,15 +391,3 @@ def _read_config(path: Path) -> dict[str, Any]:
             "Choose an XTTS v2 folder."
         )
     return config
-
-
-def _read_licence(files: _Files) -> str:
-    if files.licence is None:
-        return PUBLISHED_LICENCE
-    return files.licence.read_text(encoding="utf-8", errors="replace")[:_LONGEST_LICENCE].strip()
-
-
-def _write_json(path: Path, about: dict[str, Any]) -> None:
-    """Write the facts about a base, with the sizes of its files to detect truncated ones."""
-    sizes = [[file.name, file.stat().st_size] for file in sorted(path.parent.glob("*.safetensors"))]
-    path.write_text(json.dumps(about | {"files": sizes}, ensure_ascii=False), encoding="utf-8")

@@ -1,21 +1,18 @@
 """Write a folder that XTTS tools can load, and the same weights as safetensors."""
 
 import json
-import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trainer.core.errors import CheckpointError
 from trainer.core.run_config import WRITTEN_BY
 from trainer.core.version import __version__
-from trainer.models.xtts.checkpoint.base_folder import LICENCE_FILE, MEL_STATS, Base
+from trainer.models._conversion_cache import LICENCE_FILE
+from trainer.models._weights import publishing, save_tensors
+from trainer.models.xtts.checkpoint.base_folder import MEL_STATS, Base
 from trainer.models.xtts.checkpoint.shapes import languages_of, token_ids
-from trainer.safe_unpickle import write_tensors
 
 State = dict[str, Tensor]
 
@@ -59,25 +56,11 @@ def publish_folder(
         "vocab.json": vocab_json,
         LICENCE_FILE: licence + "\n",
     }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # In the same folder, because a rename is atomic only within a file system.
-        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder))
-        try:
-            write_tensors(partial / "model.safetensors", state, {WRITTEN_BY: __version__})
-            write_published(partial, state, base.dvae_state() if base.has_dvae else {}, voices)
-            for name, text in texts.items():
-                (partial / name).write_text(text, encoding="utf-8")
-            # All files are complete by now, so a full disk leaves the old model usable.
-            for path in sorted(partial.iterdir()):
-                os.replace(path, folder / path.name)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    except (OSError, RuntimeError) as error:
-        raise CheckpointError(
-            f"The model could not be written to {folder}: {error}. Free disk space there, or "
-            "export to another folder."
-        ) from None
+    with publishing(folder) as partial:
+        save_tensors(partial / "model.safetensors", state, {WRITTEN_BY: __version__})
+        write_published(partial, state, base.dvae_state() if base.has_dvae else {}, voices)
+        for name, text in texts.items():
+            (partial / name).write_text(text, encoding="utf-8")
 
 
 def write_published(
@@ -89,29 +72,20 @@ def write_published(
 ) -> None:
     """Write the pickles of the published folder: model, voices, and the DVAE for training.
 
+    They are tensors in plain containers, so that `torch.load` can read them with weights_only.
     `beside` is stored in model.pth, before the weights.
     """
-    save_pickle(folder / "model.pth", (beside or {}) | {"model": _own_memory(state)})
-    save_pickle(folder / "mel_stats.pth", _own_memory({MEL_STATS: state[MEL_STATS]})[MEL_STATS])
-    save_pickle(
-        folder / "speakers_xtts.pth",
-        {
-            # Upstream reads the two values by their order, not by their names.
-            name: _own_memory({"gpt_cond_latent": latents, "speaker_embedding": embedding})
-            for name, (latents, embedding) in voices.items()
-        },
-    )
+    torch.save((beside or {}) | {"model": _own_memory(state)}, folder / "model.pth")
+    mel_stats = _own_memory({MEL_STATS: state[MEL_STATS]})[MEL_STATS]
+    torch.save(mel_stats, folder / "mel_stats.pth")
+    speakers = {
+        # Upstream reads the two values by their order, not by their names.
+        name: _own_memory({"gpt_cond_latent": latents, "speaker_embedding": embedding})
+        for name, (latents, embedding) in voices.items()
+    }
+    torch.save(speakers, folder / "speakers_xtts.pth")
     if dvae:
-        save_pickle(folder / "dvae.pth", _own_memory(dvae))
-
-
-def save_pickle(path: Path, content: Any) -> None:
-    """Save tensors in plain containers, so that `torch.load` can read them with weights_only."""
-    with open(path, "wb") as file:
-        # Into an open file, to sync it before the rename makes it the model.
-        torch.save(content, file)
-        file.flush()
-        os.fsync(file.fileno())
+        torch.save(_own_memory(dvae), folder / "dvae.pth")
 
 
 def _own_memory(state: State) -> State:

@@ -26,11 +26,6 @@ LANGUAGES = (
 )  # fmt: skip
 """The languages of the published model, in its order."""
 
-RANDOM_LICENCE = (
-    "These weights are random numbers. They were made by Timbre and may be used without "
-    "restriction."
-)
-
 _NUM_LETTERS = 256  # with the special tokens before them, [en] then gets its published id, 259
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from trainer.core.errors import DataError
 from trainer.data.audio.audio_io import load_audio
+from trainer.models._weights import save_tensors
 from trainer.models.xtts.checkpoint.base_folder import Base
 from trainer.models.xtts.inference.generation import Sampling
 from trainer.models.xtts.inference.streaming import decode_pieces
@@ -117,9 +118,7 @@ class Voice:
             tensors[f"{number}.wave"] = reference.wave.half()  # half the size, and precise enough
             tensors[f"{number}.embedding"] = reference.embedding
         # Tensors are numbered, because the name of a speaker may be any text.
-        save_file(tensors, path, {str(number): name for number, name in enumerate(names)})
-        # safetensors creates files that only their owner can read, but exports are shared.
-        path.chmod(0o644)
+        save_tensors(path, tensors, {str(number): name for number, name in enumerate(names)})
 
     @torch.no_grad()
     def _read_reference(self, paths: Sequence[str]) -> Reference:
