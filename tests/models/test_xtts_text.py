@@ -3,6 +3,7 @@
 import json
 import sys
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,14 @@ from trainer.models.xtts.text.cleaning import (
 )
 from trainer.models.xtts.text.cleaning.chinese import to_pinyin
 from trainer.models.xtts.text.cleaning.korean import romanize_hangul
-from trainer.models.xtts.text.tokenizer import XttsTokenizer, toy_vocab
+from trainer.models.xtts.text.tokenizer import (
+    SPACE,
+    START,
+    STOP,
+    UNKNOWN,
+    XttsTokenizer,
+    language_token,
+)
 from trainer.models.xtts.text.vocabulary import extend_vocabulary, map_rows
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "xtts_text.json").read_text("utf-8"))
@@ -34,7 +42,7 @@ def golden(language: str) -> list[dict[str, Any]]:
 
 
 def toy(*texts: str, languages: tuple[str, ...] = ("en", "de")) -> str:
-    return toy_vocab([*texts, "abcdefghijklmnopqrstuvwxyz .,!?"], languages)
+    return _toy_vocab([*texts, "abcdefghijklmnopqrstuvwxyz .,!?"], languages)
 
 
 def tokens_of(vocab_json: str) -> dict[int, str]:
@@ -338,7 +346,7 @@ def test_rows_follow_their_tokens_and_new_rows_start_from_means() -> None:
 
 
 def test_rows_move_when_the_other_vocabulary_orders_its_tokens_otherwise() -> None:
-    before, after = toy_vocab(["ab"], ["en"]), toy_vocab(["Aab"], ["en"])
+    before, after = _toy_vocab(["ab"], ["en"]), _toy_vocab(["Aab"], ["en"])
     bias = torch.arange(float(XttsTokenizer(before).size))
 
     rows = map_rows(bias, before, after, {})
@@ -376,3 +384,51 @@ def test_amharic_by_sounds_needs_few_new_tokens() -> None:
     tokenizer = XttsTokenizer(by_sounds.vocab_json, amharic_g2p=True)
     assert tokenizer.clean(SELAM, "am") == "s\u00e4lam l\u00e4al\u00e4m."
     assert 1 not in tokenizer.encode(SELAM, "am")
+
+
+def _toy_vocab(texts: Sequence[str], languages: Sequence[str]) -> str:
+    """Return a small vocabulary in the published format: the letters of the texts, a few merges.
+
+    The special tokens have their published ids, such as 261 for `[START]`.
+    """
+    letters = sorted({letter for text in texts for letter in text if not letter.isspace()})
+    ids: dict[str, int] = {STOP: 0, UNKNOWN: 1, SPACE: 2}
+    merges = []
+    for letter in letters:
+        ids[letter] = _free_id(ids)
+    for left, right in (("t", "h"), ("e", "r"), ("i", "n"), ("th", "e")):
+        if left in ids and right in ids:
+            merges.append(f"{left} {right}")
+            ids[left + right] = _free_id(ids)
+    names = [STOP, UNKNOWN, SPACE, START]
+    ids[START] = 261
+    for language in dict.fromkeys(map(plain_language, languages)):
+        name = language_token(language)
+        ids[name] = _free_id(ids, 259)
+        names.append(name)
+    return _vocab_json(ids, merges, names)
+
+
+def _free_id(ids: dict[str, int], first: int = 3) -> int:
+    taken = set(ids.values()) | {261}  # reserved for [START]
+    return next(number for number in range(first, first + len(taken) + 1) if number not in taken)
+
+
+def _vocab_json(ids: dict[str, int], merges: list[str], names: list[str]) -> str:
+    added = [
+        {
+            "id": ids[name], "special": True, "content": name, "single_word": False,
+            "lstrip": False, "rstrip": False, "normalized": False,
+        }
+        for name in names
+    ]  # fmt: skip
+    model = {
+        "type": "BPE", "dropout": None, "unk_token": UNKNOWN, "continuing_subword_prefix": None,
+        "end_of_word_suffix": None, "fuse_unk": False, "vocab": ids, "merges": merges,
+    }  # fmt: skip
+    table = {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
+        "normalizer": None, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None,
+        "decoder": None, "model": model,
+    }  # fmt: skip
+    return json.dumps(table, ensure_ascii=False)

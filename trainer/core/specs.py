@@ -41,7 +41,7 @@ class Export(Protocol):
     def __call__(
         self,
         model: "nn.Module",
-        facts: dict[str, Any],
+        facts: Any,
         folder: Path,
         # Positional only, so that every family may name its parameters as it likes.
         weights: "dict[str, Tensor] | None" = None,
@@ -124,7 +124,7 @@ class SyntheticSpec:
     sizes: tuple[str, ...]
     longest_s: float
     make_synthetic: Callable[[Path | None, Any, Sequence[Clip], str], Corpus]
-    network: "Callable[[Any, dict[str, Any]], nn.Module]"
+    network: "Callable[[Any, Any], nn.Module]"
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class ModelFamily:
     summary: str
     options: type
     licence: str
-    load: "Callable[[Path | None, Any, dict[str, Any]], nn.Module]"
+    load: "Callable[[Path | None, Any, Any], nn.Module]"
     featurizer: Callable[[Path | None, Any], Featurizer]
     survey: "Callable[[dict[str, Features], Sequence[Clip], Any, Path | None, Progress], Corpus]"
     counts: Callable[[Features], dict[str, float]]
@@ -177,16 +177,16 @@ class ModelFamily:
     losses: "Callable[[nn.Module, Batch], dict[str, Tensor]]"
     validate: "Callable[[nn.Module, Batch], tuple[dict[str, Tensor], dict[str, Tensor]]]"
     blocks: "Callable[[nn.Module], list[nn.Module]]"
-    synthesize: "Callable[[nn.Module, dict[str, Any], str, str], Speech]"
+    synthesize: "Callable[[nn.Module, Any, str, str], Speech]"
     export: Export  # a Protocol, because a Callable cannot express the optional last argument
     learning_rates: dict[str, float] = field(default_factory=dict)  # by the optimizer's name
     draws: Callable[[Mapping[str, Features]], Draw] | None = None
     # Once is enough, because every rank has the same model and the same corpus.
-    checks: "Callable[[nn.Module, dict[str, Any]], dict[str, float]] | None" = None
+    checks: "Callable[[nn.Module, Any], dict[str, float]] | None" = None
     # Apart from `export`, which must stay readable by `load` whatever other tools expect.
-    publish: "Callable[[nn.Module, dict[str, Any], Path, bool], None] | None" = None
+    publish: "Callable[[nn.Module, Any, Path, bool], None] | None" = None
     terms: "Callable[[Path | None, Any], str] | None" = None
-    stream: "Callable[[nn.Module, dict[str, Any], str, str], Iterator[Speech]] | None" = None
+    stream: "Callable[[nn.Module, Any, str, str], Iterator[Speech]] | None" = None
     # Asked of the model and not of the family: its files and options decide whether it speaks.
     silent: "Callable[[nn.Module], str] | None" = None
     illustrate: "Callable[[nn.Module, Iterable[Batch]], Picture] | None" = None

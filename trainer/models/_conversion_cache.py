@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from filelock import FileLock
 
 from trainer.core.atomic_io import replacing, write_atomic
 from trainer.core.errors import CheckpointError
 from trainer.data.features.cache import content_hash, default_cache_folder
+from trainer.models._json import Json
 
 ABOUT_FILE = "base.json"
 LICENCE_FILE = "LICENSE-WEIGHTS.txt"
@@ -79,7 +80,7 @@ def write_about(folder: Path, about: Mapping[str, object]) -> None:
     (folder / ABOUT_FILE).write_text(text, encoding="utf-8")
 
 
-def read_about(folder: Path) -> dict[str, Any] | None:
+def read_about(folder: Path) -> Json | None:
     """Return what `write_about` wrote, or None if it or one of the files is not whole."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         about = json.loads((folder / ABOUT_FILE).read_text(encoding="utf-8"))

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
@@ -17,11 +16,12 @@ from trainer.core.atomic_io import sync
 from trainer.core.errors import CheckpointError
 from trainer.core.run_config import WRITTEN_BY
 from trainer.core.version import __version__
+from trainer.models._json import Json
 
 WEIGHTS_FILE, FACTS_FILE = "model.safetensors", "config.json"
 
 
-def write_own(folder: Path, weights: Mapping[str, Tensor], facts: dict[str, Any]) -> None:
+def write_own(folder: Path, weights: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
     """Write weights as safetensors and facts as JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     save_tensors(folder / WEIGHTS_FILE, weights, {WRITTEN_BY: __version__})
@@ -67,7 +67,7 @@ def publishing(folder: Path) -> Iterator[Path]:
         ) from None
 
 
-def read_own_facts(base: Path, family: str, format_: int, also: str) -> dict[str, Any] | None:
+def read_own_facts(base: Path, family: str, format_: int, also: str) -> Json | None:
     """Return the facts of a checkpoint that Timbre wrote, or None if it is something else.
 
     `also` completes the error message: it says what else the family accepts.
@@ -92,7 +92,7 @@ def read_own_facts(base: Path, family: str, format_: int, also: str) -> dict[str
     return facts
 
 
-def require_format(facts: dict[str, Any], base: Path, newest: int) -> None:
+def require_format(facts: Json, base: Path, newest: int) -> None:
     """Reject a checkpoint that a newer version of Timbre wrote.
 
     Raises:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from safetensors.torch import load_file
 from torch import Tensor
@@ -42,7 +42,16 @@ class Conversion:
     routes: Routes
 
 
-def convert_pickles(jobs: Sequence[Conversion], *, timeout_s: float | None = None) -> list[Any]:
+class _Outcome(TypedDict, total=False):
+    """A line that the child prints for a file."""
+
+    values: object
+    dropped: list[str]
+    refused: str
+    disk: str
+
+
+def convert_pickles(jobs: Sequence[Conversion], *, timeout_s: float | None = None) -> list[object]:
     """Convert files in one child process and return each file's plain values; log what is dropped.
 
     A tensor's name is the keys that lead to it, joined by dots. The values are the file's
@@ -62,11 +71,11 @@ def convert_pickles(jobs: Sequence[Conversion], *, timeout_s: float | None = Non
     seconds = 180 + 120 * largest // GIB if timeout_s is None else timeout_s
     outcomes = _run_child(jobs, seconds)
     for job, outcome in zip(jobs, outcomes, strict=True):
-        _report(job.source, outcome["dropped"])
-    return [outcome["values"] for outcome in outcomes]
+        _report(job.source, outcome.get("dropped", ()))
+    return [outcome.get("values") for outcome in outcomes]
 
 
-def read_pickle(source: Path) -> Any:
+def read_pickle(source: Path) -> object:
     """Convert one file and return its containers with their tensors, of any shape.
 
     Raises:
@@ -89,7 +98,7 @@ def _with_tensors(values: object, tensors: Mapping[str, Tensor]) -> object:
     return {key: _with_tensors(value, tensors) for key, value in values.items()}
 
 
-def _run_child(jobs: Sequence[Conversion], timeout_s: float) -> list[dict[str, Any]]:
+def _run_child(jobs: Sequence[Conversion], timeout_s: float) -> list[_Outcome]:
     """Run the child until it ends, and return what it printed for each file.
 
     Raises:
@@ -110,7 +119,7 @@ def _run_child(jobs: Sequence[Conversion], timeout_s: float) -> list[dict[str, A
         output, ending = b"", f"reading it took more than {timeout_s:.0f} s"
     # A child that is killed may leave a line incomplete.
     lines = [line for line in output.splitlines(keepends=True) if line.endswith(b"\n")]
-    outcomes: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    outcomes: list[_Outcome] = [json.loads(line) for line in lines]
     finished = [outcome for outcome in outcomes if "values" in outcome]
     if len(finished) == len(jobs):
         return finished

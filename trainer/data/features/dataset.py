@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from trainer.core.atomic_io import write_atomic
 from trainer.core.device import MIB
@@ -43,7 +42,7 @@ class Dataset:
 
 
 def prepare_dataset(
-    folder: Path, config: RunConfig, family: ModelFamily, options: Any, emit: Emit
+    folder: Path, config: RunConfig, family: ModelFamily, options: object, emit: Emit
 ) -> Dataset:
     """Choose the clips (once per run), compute or load their features, and survey the corpus.
 
@@ -70,7 +69,7 @@ def _survey_clips(
     folder: Path,
     config: RunConfig,
     family: ModelFamily,
-    options: Any,
+    options: object,
     clips: list[Clip],
     emit: Emit,
 ) -> tuple[list[Clip], dict[str, str], Corpus, str]:
@@ -189,7 +188,7 @@ def loader_workers(wanted: int | None) -> int:
 
 def _survey_key(
     family: ModelFamily,
-    options: Any,
+    options: object,
     base: Path | None,
     clips: list[Clip],
     names: dict[str, str],
@@ -213,7 +212,7 @@ def _small_files(base: Path | None) -> list[Path]:
     return [path for path in files if path.is_file() and path.stat().st_size < _SMALL_FILE]
 
 
-def _named_files(options: Any) -> list[Path]:
+def _named_files(options: object) -> list[Path]:
     """Return the files that options name, and the .json descriptions beside them."""
     named = [Path(getattr(options, i.name)) for i in describe(type(options)) if i.is_path]
     found = [path for path in named if path.is_file()]

@@ -12,7 +12,6 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -145,7 +144,9 @@ def _read_row(number: int, line: str, place: _Place) -> Entry | Problem:
     )  # fmt: skip
 
 
-def _find_arrays(row: dict[str, Any], finder: AudioFinder) -> tuple[dict[str, str], Missing | None]:
+def _find_arrays(
+    row: dict[str, object], finder: AudioFinder
+) -> tuple[dict[str, str], Missing | None]:
     """Return the paths of a row's arrays by name, or the first one that is missing."""
     arrays = {}
     for field, value in row.items():
@@ -174,15 +175,16 @@ def _find_array(value: str, finder: AudioFinder) -> str | Missing:
     return first
 
 
-def _lengths(row: dict[str, Any], arrays: dict[str, str]) -> dict[str, int]:
+def _lengths(row: dict[str, object], arrays: dict[str, str]) -> dict[str, int]:
     lengths = {}
     for name in arrays:
         short = name
         for long, brief in _SHORT.items():
             short = short.replace(long, brief)
         for field in (f"{name}_len", f"{short}_len"):
-            if isinstance(row.get(field), int) and row[field] > 0:
-                lengths[name] = row[field]
+            length = row.get(field)
+            if isinstance(length, int) and length > 0:
+                lengths[name] = length
     return lengths
 
 
@@ -204,15 +206,16 @@ def _shape_of(name: str, path: str) -> tuple[int, ...]:
     return array.shape
 
 
-def _string(row: dict[str, Any], *names: str) -> str:
+def _string(row: dict[str, object], *names: str) -> str:
     for name in names:
         for field in (f"target_{name}", name):
-            if isinstance(row.get(field), str) and row[field]:
-                return row[field]
+            value = row.get(field)
+            if isinstance(value, str) and value:
+                return value
     return ""
 
 
-def _number(row: dict[str, Any], name: str) -> float | None:
+def _number(row: dict[str, object], name: str) -> float | None:
     for field in (f"target_{name}", name):
         value = row.get(field)
         if isinstance(value, int | float) and math.isfinite(value) and value > 0:

@@ -31,10 +31,11 @@ def clips_table(
     import pandas
 
     folders = [os.path.dirname(os.path.abspath(source.path)) for source in sources]
-    rows = [_clip_row(clip, folders) for clip in clips]
-    rows += [_problem_row(problem) for problem in problems]
     order = {source.name: rank for rank, source in enumerate(sources)}
-    rows.sort(key=lambda row: (order[row["source"]], row["line"]))
+    found = sorted([*clips, *problems], key=lambda row: (order[row.source], row.line))
+    rows = [
+        _clip_row(row, folders) if isinstance(row, Clip) else _problem_row(row) for row in found
+    ]
     table = pandas.DataFrame(rows, columns=list(COLUMNS), dtype=object)
     table["line"] = table["line"].astype(int)
     table["duration_s"] = table["duration_s"].astype(float)
@@ -102,7 +103,7 @@ def mark_unusable(path: Path, reasons: Mapping[str, str]) -> None:
     write_table(table, path)
 
 
-def escape_formula(cell: Any) -> Any:
+def escape_formula(cell: object) -> object:
     """Return a cell that is safe in a spreadsheet: text that looks like a formula gets a quote."""
     if not isinstance(cell, str):
         return cell
@@ -111,7 +112,7 @@ def escape_formula(cell: Any) -> Any:
     return "'" + cell if cell.startswith(_FORMULA_STARTS) else cell
 
 
-def _clip_row(clip: Clip, folders: Sequence[str]) -> dict[str, Any]:
+def _clip_row(clip: Clip, folders: Sequence[str]) -> dict[str, object]:
     path = clip.audio_path or clip.arrays.get("target_codes") or clip.content_paths[0]
     for folder in folders:
         if path.startswith(folder.rstrip("/") + "/"):
@@ -125,7 +126,7 @@ def _clip_row(clip: Clip, folders: Sequence[str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _problem_row(problem: Problem) -> dict[str, Any]:
+def _problem_row(problem: Problem) -> dict[str, object]:
     duration_s = float("nan") if problem.duration_s is None else problem.duration_s
     return {
         "source": problem.source, "line": problem.line, "audio_file": problem.audio_file,

@@ -302,7 +302,7 @@ def _hash_of(path: str, text: str) -> str:
     return hashlib.blake2b(f"{path}\n{text}".encode(errors="replace"), digest_size=8).hexdigest()
 
 
-def _speaker_notes(listings: Sequence[Any]) -> list[str]:
+def _speaker_notes(listings: Sequence[Listing]) -> list[str]:
     notes = []
     unnamed = [entry for listing in listings for entry in listing.entries
                if entry.speaker == DEFAULT_SPEAKER]  # fmt: skip

@@ -16,7 +16,7 @@ _LETTERS = 200
 
 
 def describe_charset_coverage(
-    family: ModelFamily, base: Path | None, options: Any, clips: Sequence[Clip]
+    family: ModelFamily, base: Path | None, options: object, clips: Sequence[Clip]
 ) -> dict[str, Any]:
     """Return unknown characters with the clips and minutes that contain them, and example texts.
 

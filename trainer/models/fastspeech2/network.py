@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainer.models._json import Json
 from trainer.models._layers.attention import SelfAttention
 from trainer.models._layers.dropout import Dropout
 
@@ -46,7 +47,7 @@ class Sizes:
     dropout: float = 0.2
     predictor_dropout: float = 0.5
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the sizes as plain JSON values."""
         return asdict(self)
 

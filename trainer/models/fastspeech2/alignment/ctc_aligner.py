@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -254,7 +253,7 @@ def _read_labels(path: Path) -> tuple[tuple[str, ...], int, int]:
     about = path.with_suffix(".json")
     form = 'Expected {"labels": ["-", "|", "a", ...], "sample_rate": 16000, "blank": 0}.'
     try:
-        values: Any = json.loads(about.read_text(encoding="utf-8"))
+        values: object = json.loads(about.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(
             f"{about} is missing; it must list the labels of {path.name}. {form}"

@@ -1,9 +1,8 @@
 """Facts that the published state_dicts do not contain: symbols, sizes, aliases of letters."""
 
-from typing import Any
-
 from torch import Tensor
 
+from trainer.models.fastspeech2.facts import BaseFacts, Voice
 from trainer.models.fastspeech2.network import Sizes
 from trainer.models.fastspeech2.tokens import BEGIN, END, PAD
 
@@ -32,7 +31,7 @@ PUBLISHED_ALIASES = {symbol: f"@{sound}" for symbol, sound in _SOUNDS.items()}
 were trained on phonemes, so that their rows for plain letters are random."""
 
 
-def describe_published(state: dict[str, Tensor]) -> dict[str, Any]:
+def describe_published(state: dict[str, Tensor]) -> BaseFacts:
     """Return the facts of a published state_dict, derived from its shapes."""
     embedding = state["encoder.src_word_emb.weight"]
     speakers = state.get("speaker_emb.weight")
@@ -42,7 +41,7 @@ def describe_published(state: dict[str, Tensor]) -> dict[str, Any]:
         "size": "standard",
         "sizes": _read_sizes(state).to_json(),
         "symbols": published_symbols(len(embedding)),
-        "speakers": [_unmeasured_voice(f"speaker-{number}") for number in range(num_speakers)],
+        "speakers": [unmeasured_voice(f"speaker-{number}") for number in range(num_speakers)],
         "has_untrained_letters": True,
     }
 
@@ -94,7 +93,7 @@ def _count_blocks(state: dict[str, Tensor], part: str) -> int:
     return len({name.split(".")[2] for name in state if name.startswith(prefix)})
 
 
-def _unmeasured_voice(name: str) -> dict[str, Any]:
+def unmeasured_voice(name: str) -> Voice:
     """Return a published speaker; its statistics are not published, so these are typical ones."""
     # Chosen by hand; exp(5.2) is 181 Hz. Speakers that have clips are measured instead.
     return {

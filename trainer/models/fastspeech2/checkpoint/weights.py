@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import torch
 from safetensors import SafetensorError
@@ -25,6 +25,7 @@ from trainer.models._weights import (
     write_own,
 )
 from trainer.models.fastspeech2.checkpoint.published import PUBLISHED_ALIASES, describe_published
+from trainer.models.fastspeech2.facts import BaseFacts, Facts
 from trainer.models.fastspeech2.network import FastSpeech2, Sizes
 from trainer.models.fastspeech2.options import Options, loss_weights
 from trainer.safe_unpickle import read_pickle
@@ -33,7 +34,7 @@ FORMAT = 1
 State = dict[str, Tensor]
 
 
-def load(base: Path | None, options: Options, facts: dict[str, Any]) -> FastSpeech2:
+def load(base: Path | None, options: Options, facts: Facts) -> FastSpeech2:
     """Build the network that `facts` describe, with the weights of the base or new ones.
 
     Raises:
@@ -59,7 +60,7 @@ def load(base: Path | None, options: Options, facts: dict[str, Any]) -> FastSpee
 
 def export(
     model: nn.Module,
-    facts: dict[str, Any],
+    facts: Facts,
     folder: Path,
     weights: dict[str, Tensor] | None = None,
 ) -> None:
@@ -69,7 +70,7 @@ def export(
     write_own(folder, weights or model.state_dict(), facts)
 
 
-def read_base(base: Path) -> tuple[dict[str, Any], State]:
+def read_base(base: Path) -> tuple[BaseFacts, State]:
     """Read the facts and weights of a folder with model.safetensors, or of a .pth.tar file.
 
     Raises:
@@ -90,7 +91,7 @@ def read_base(base: Path) -> tuple[dict[str, Any], State]:
     return _read_published(base)
 
 
-def require_same_shape(facts: dict[str, Any], sizes: Sizes, base: Path) -> None:
+def require_same_shape(facts: BaseFacts, sizes: Sizes, base: Path) -> None:
     """Reject a base whose network has other sizes.
 
     Raises:
@@ -110,7 +111,7 @@ def require_same_shape(facts: dict[str, Any], sizes: Sizes, base: Path) -> None:
         )
 
 
-def _read_folder(base: Path) -> tuple[dict[str, Any], State]:
+def _read_folder(base: Path) -> tuple[BaseFacts, State]:
     try:
         facts = json.loads((base / FACTS_FILE).read_text(encoding="utf-8"))
         state = load_file(base / WEIGHTS_FILE)
@@ -124,10 +125,10 @@ def _read_folder(base: Path) -> tuple[dict[str, Any], State]:
             "Choose the family that the checkpoint was made with."
         )
     require_format(facts, base, FORMAT)
-    return facts, state
+    return cast(BaseFacts, facts), state
 
 
-def read_tensors(path: Path) -> Any:
+def read_tensors(path: Path) -> object:
     """Read a file written by torch.save in a child process that accepts only tensors.
 
     Raises:
@@ -144,12 +145,12 @@ def read_tensors(path: Path) -> Any:
 
 # Two files at most: the base and the HiFi-GAN generator.
 @lru_cache(maxsize=2)
-def _read_once(path: Path, changed_ns: int, size: int) -> Any:
+def _read_once(path: Path, changed_ns: int, size: int) -> object:
     """Cache the tensors: a run reads its base several times, and a child takes seconds to start."""
     return read_pickle(path)
 
 
-def _read_published(path: Path) -> tuple[dict[str, Any], State]:
+def _read_published(path: Path) -> tuple[BaseFacts, State]:
     content = read_tensors(path)
     state = content.get("model", content) if isinstance(content, dict) else None
     if not isinstance(state, dict) or "encoder.src_word_emb.weight" not in state:
@@ -160,19 +161,19 @@ def _read_published(path: Path) -> tuple[dict[str, Any], State]:
     return describe_published(state), dict(state)
 
 
-def _set_bins(model: FastSpeech2, facts: dict[str, Any]) -> None:
+def _set_bins(model: FastSpeech2, facts: Facts) -> None:
     """Spread the bins of a new quantized network evenly over the range in the corpus."""
     adaptor = model.variance_adaptor
     if adaptor.is_quantised:
-        for name in ("pitch", "energy"):
+        ranges = {"pitch": facts.get("pitch_range"), "energy": facts.get("energy_range")}
+        for name, found in ranges.items():
             bins = adaptor.get_buffer(f"{name}_bins")
-            low, high = facts[f"{name}_range"]
+            assert found is not None  # every survey writes them
+            low, high = found
             bins.copy_(torch.linspace(low, high, len(bins)))
 
 
-def _map_rows(
-    state: State, model: FastSpeech2, base_facts: dict[str, Any], facts: dict[str, Any]
-) -> State:
+def _map_rows(state: State, model: FastSpeech2, base_facts: BaseFacts, facts: Facts) -> State:
     """Give each symbol and speaker its row of the base; new ones get the mean of all rows."""
     state = dict(state)
     key = "encoder.src_word_emb.weight"

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from trainer.data.text.sentences import split_sentences
 from trainer.models._layers.hifigan import Hifigan, HifiganSettings, fold_weight_norm
 from trainer.models._layers.mel import MelSettings
 from trainer.models.fastspeech2.checkpoint.weights import read_tensors
+from trainer.models.fastspeech2.facts import Facts
 from trainer.models.fastspeech2.inference import vocoder
 from trainer.models.fastspeech2.network import FastSpeech2, Prediction
 from trainer.models.fastspeech2.tokens import encode_symbols, split_symbols
@@ -22,7 +22,7 @@ from trainer.models.fastspeech2.tokens import encode_symbols, split_symbols
 _PAUSE_S = 0.12  # between sentences, in addition to the pauses that the network predicts
 
 
-def synthesize(model: nn.Module, facts: dict[str, Any], text: str, speaker: str) -> Speech:
+def synthesize(model: nn.Module, facts: Facts, text: str, speaker: str) -> Speech:
     """Speak a text in the voice of a speaker; an empty name selects the first speaker.
 
     Symbols that the network has not learned are left out.
@@ -35,7 +35,7 @@ def synthesize(model: nn.Module, facts: dict[str, Any], text: str, speaker: str)
     return Speech(np.concatenate([piece.wave for piece in spoken]), spoken[0].sample_rate)
 
 
-def stream(model: nn.Module, facts: dict[str, Any], text: str, speaker: str) -> Iterator[Speech]:
+def stream(model: nn.Module, facts: Facts, text: str, speaker: str) -> Iterator[Speech]:
     """Yield the same audio as `synthesize`, one sentence at a time.
 
     Raises:
@@ -63,7 +63,7 @@ def stream(model: nn.Module, facts: dict[str, Any], text: str, speaker: str) -> 
         yield Speech(np.concatenate([pause, wave]) if index else wave, settings.sample_rate)
 
 
-def predict_pitch(prediction: Prediction, facts: dict[str, Any], speaker: int) -> np.ndarray:
+def predict_pitch(prediction: Prediction, facts: Facts, speaker: int) -> np.ndarray:
     """Return the F0 (T_mel,) in Hz of the first clip in a prediction, 0 where unvoiced."""
     mel = prediction.mel_refined[0].float().cpu().numpy()
     voice = facts["speakers"][speaker]
@@ -85,7 +85,7 @@ def predict_pitch(prediction: Prediction, facts: dict[str, Any], speaker: int) -
 
 def _speak(
     model: FastSpeech2,
-    facts: dict[str, Any],
+    facts: Facts,
     tokens: np.ndarray,
     speaker: int,
     settings: MelSettings,
@@ -112,7 +112,7 @@ def _speak(
     return wave
 
 
-def _find_speaker(facts: dict[str, Any], speaker: str) -> int:
+def _find_speaker(facts: Facts, speaker: str) -> int:
     names = [voice["name"] for voice in facts["speakers"]]
     if not speaker:
         return 0
@@ -139,6 +139,8 @@ def load_hifigan(path: str) -> Hifigan:
     content = read_tensors(Path(path))
     generator = Hifigan(HifiganSettings())
     try:
+        if not isinstance(content, dict):
+            raise KeyError("no weights")
         # The authors' checkpoints have the weights under `generator`.
         generator.load_state_dict(fold_weight_norm(content.get("generator", content)))
     except (AttributeError, KeyError, RuntimeError) as error:

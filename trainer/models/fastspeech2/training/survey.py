@@ -1,9 +1,8 @@
 """Survey all clips at once: symbols, speakers, durations and the statistics of each speaker."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,22 +13,11 @@ from trainer.models._layers.mel import MelSettings
 from trainer.models.fastspeech2 import tokens
 from trainer.models.fastspeech2.alignment import ctc_aligner, hmm_aligner, neural_aligner
 from trainer.models.fastspeech2.checkpoint.weights import FORMAT, read_base, require_same_shape
+from trainer.models.fastspeech2.facts import BaseFacts, Facts, Voice
 from trainer.models.fastspeech2.network import Sizes, sizes_of
 from trainer.models.fastspeech2.options import Options
 
 _REGRESSION_FRAMES = 20_000  # plenty for 81 weights
-
-
-@dataclass(frozen=True)
-class _Voice:
-    """Statistics of a speaker: log F0 (of Hz) over voiced frames, energy over all frames."""
-
-    name: str
-    language: str
-    pitch_mean: float
-    pitch_std: float
-    energy_mean: float
-    energy_std: float
 
 
 def survey(
@@ -58,10 +46,11 @@ def survey(
     train = [index for index, clip in enumerate(clips) if clip.split != "val"]
     # Symbols that occur only in validation could not be learned, so they get no row.
     found = {symbol for index in train for symbol in spelled[index]}
-    symbols = facts.get("symbols", list(tokens.SPECIALS))
+    symbols = facts["symbols"] if facts else list(tokens.SPECIALS)
     # Sorted, because the order of a set of strings differs from process to process.
     symbols = symbols + sorted((found | set(tokens.SPECIALS)) - set(symbols))
-    voices = _extend_voices(facts.get("speakers", []), [clips[index] for index in train], features)
+    known = facts["speakers"] if facts else []
+    voices = _extend_voices(known, [clips[index] for index in train], features)
     encoded = {
         clip.id: tokens.encode_symbols(spelling, symbols)
         for clip, spelling in zip(clips, spelled, strict=True)
@@ -72,35 +61,39 @@ def survey(
     unusable |= failed
     # A second time, because alignment may have failed for the last train clip.
     kept = _usable(fitting, unusable)
-    numbered = {voice.name: (voice, number) for number, voice in enumerate(voices)}
+    numbered = {voice["name"]: (voice, number) for number, voice in enumerate(voices)}
     ready = {
         clip.id: _prepare(
             features[clip.id], encoded[clip.id], durations[clip.id], *numbered[clip.speaker]
         )
         for clip in kept
     }
-    new_facts = _write_facts(options, sizes, symbols, voices)
-    new_facts |= _statistics([ready[clip.id] for clip in kept], facts)
+    new_facts = write_facts(options, sizes, symbols, voices)
+    clips_ready = [ready[clip.id] for clip in kept]
+    # The embeddings of a base were trained with its bins, so other bins would change its voice.
+    base_facts = facts or new_facts
+    new_facts["pitch_range"] = base_facts.get("pitch_range") or _range(clips_ready, "pitch")
+    new_facts["energy_range"] = base_facts.get("energy_range") or _range(clips_ready, "energy")
     new_facts["voicing"] = _fit_voicing([features[clip.id] for clip in kept])
-    return Corpus(new_facts, ready, unusable)
+    return Corpus(dict(new_facts), ready, unusable)
 
 
-def _known_facts(base: Path | None, sizes: Sizes) -> dict[str, Any]:
+def _known_facts(base: Path | None, sizes: Sizes) -> BaseFacts | None:
     if base is None:
-        return {}
+        return None
     facts, _ = read_base(base)
     require_same_shape(facts, sizes, base)
     return facts
 
 
 def _extend_voices(
-    known: Sequence[dict[str, Any]], clips: Sequence[Clip], features: dict[str, Features]
-) -> list[_Voice]:
+    known: Sequence[Voice], clips: Sequence[Clip], features: dict[str, Features]
+) -> list[Voice]:
     """Measure the speakers of the train clips; other speakers of the base keep their statistics."""
     spoken: dict[str, list[Clip]] = {}
     for clip in clips:
         spoken.setdefault(clip.speaker, []).append(clip)
-    voices = {voice["name"]: _Voice(**voice) for voice in known}
+    voices = {voice["name"]: voice for voice in known}
     for name, own in sorted(spoken.items()):
         f0 = np.concatenate([features[clip.id]["f0"] for clip in own])
         energy = np.concatenate([features[clip.id]["energy"] for clip in own])
@@ -110,9 +103,10 @@ def _extend_voices(
         pitch_mean = float(log_f0.mean()) if len(log_f0) else 5.0
         pitch_std = max(float(log_f0.std()), 0.05) if len(log_f0) else 0.2
         energy_std = max(float(energy.std()), 1e-3)
-        voices[name] = _Voice(
-            name, own[0].language, pitch_mean, pitch_std, float(energy.mean()), energy_std
-        )
+        voices[name] = {
+            "name": name, "language": own[0].language, "pitch_mean": pitch_mean,
+            "pitch_std": pitch_std, "energy_mean": float(energy.mean()), "energy_std": energy_std,
+        }  # fmt: skip
     return list(voices.values())
 
 
@@ -121,10 +115,10 @@ def _find_unusable(
     encoded: dict[str, np.ndarray],
     features: dict[str, Features],
     states_of: np.ndarray,
-    voices: Sequence[_Voice],
+    voices: Sequence[Voice],
 ) -> dict[str, str]:
     """Return by clip id why a clip has to be left out."""
-    speakers = {voice.name for voice in voices}
+    speakers = {voice["name"] for voice in voices}
     reasons = {}
     for clip in clips:
         token = encoded[clip.id]
@@ -195,11 +189,12 @@ def _align(
 
 
 def _prepare(
-    raw: Features, token: np.ndarray, durations: np.ndarray, voice: _Voice, number: int
+    raw: Features, token: np.ndarray, durations: np.ndarray, voice: Voice, number: int
 ) -> Features:
     """Average pitch and energy over each token, in units of the speaker's standard deviation."""
-    pitch = (interpolate_log_f0(raw["f0"], voice.pitch_mean) - voice.pitch_mean) / voice.pitch_std
-    energy = (raw["energy"] - voice.energy_mean) / voice.energy_std
+    log_f0 = interpolate_log_f0(raw["f0"], voice["pitch_mean"])
+    pitch = (log_f0 - voice["pitch_mean"]) / voice["pitch_std"]
+    energy = (raw["energy"] - voice["energy_mean"]) / voice["energy_std"]
     starts = np.cumsum(durations) - durations
     return {
         "mel": raw["mel"],
@@ -226,9 +221,10 @@ def _average(values: np.ndarray, starts: np.ndarray, durations: np.ndarray) -> n
     return (np.add.reduceat(values, starts) / durations).astype(np.float32)
 
 
-def _write_facts(
-    options: Options, sizes: Sizes, symbols: list[str], voices: Sequence[_Voice]
-) -> dict[str, Any]:
+def write_facts(
+    options: Options, sizes: Sizes, symbols: list[str], voices: Sequence[Voice]
+) -> Facts:
+    """Return the facts that do not depend on statistics of the clips."""
     return {
         "format": FORMAT,
         "family": "fastspeech2",
@@ -236,7 +232,7 @@ def _write_facts(
         "sizes": sizes.to_json(),
         "tokens": options.tokens,
         "symbols": symbols,
-        "speakers": [asdict(voice) for voice in voices],
+        "speakers": list(voices),
         "mel": asdict(MelSettings()),
         "sample_rate": MelSettings().sample_rate,
         "vocoder": options.vocoder,
@@ -244,17 +240,11 @@ def _write_facts(
     }
 
 
-def _statistics(ready: Sequence[Features], base_facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the ranges that quantized embeddings cover; those of a base are kept."""
-    # The embeddings of a base were trained with its bins, so other bins would change its voice.
-    found = {}
-    for name in ("pitch", "energy"):
-        values = np.concatenate([clip[name] for clip in ready])
-        # 0.01 keeps the range from being empty where all values are equal.
-        found[f"{name}_range"] = base_facts.get(
-            f"{name}_range", [round(float(values.min()), 4), round(float(values.max()) + 0.01, 4)]
-        )
-    return found
+def _range(ready: Sequence[Features], name: str) -> list[float]:
+    """Return the range that a quantized embedding covers."""
+    values = np.concatenate([clip[name] for clip in ready])
+    # 0.01 keeps the range from being empty where all values are equal.
+    return [round(float(values.min()), 4), round(float(values.max()) + 0.01, 4)]
 
 
 def _fit_voicing(clips: Sequence[Features]) -> list[float]:

@@ -6,7 +6,6 @@ Memory and speed can be measured with them before there is any data.
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import nn
@@ -15,9 +14,12 @@ from trainer.core.specs import Corpus, SyntheticSpec
 from trainer.core.types import Clip, Features
 from trainer.models._layers.mel import MelSettings
 from trainer.models.fastspeech2 import tokens
+from trainer.models.fastspeech2.checkpoint.published import unmeasured_voice
 from trainer.models.fastspeech2.checkpoint.weights import load, read_base
+from trainer.models.fastspeech2.facts import Facts
 from trainer.models.fastspeech2.network import sizes_of
 from trainer.models.fastspeech2.options import Options
+from trainer.models.fastspeech2.training.survey import write_facts
 
 _SYMBOLS_A_SECOND = 14.0  # letters of fluent English; chosen by hand
 _NUM_SYMBOLS = 60  # about what a language with an alphabet needs; chosen by hand
@@ -29,21 +31,20 @@ def make_synthetic(base: Path | None, options: Options, clips: Sequence[Clip], s
     A text counts one token per letter; an empty one counts as fluent speech.
     """
     options = replace(options, size=size) if size else options
-    facts: dict[str, Any] = {
-        "sizes": sizes_of(options.size, options.blocks, options.dropout).to_json(),
-        "symbols": [*tokens.SPECIALS, *(f"{number}" for number in range(_NUM_SYMBOLS))],
-        "speakers": [{"name": "nobody", "language": "en"}],
-        "pitch_range": [-4.0, 4.0],
-        "energy_range": [-4.0, 6.0],
-    }
+    sizes = sizes_of(options.size, options.blocks, options.dropout)
+    symbols = [*tokens.SPECIALS, *(f"{number}" for number in range(_NUM_SYMBOLS))]
+    voices = [unmeasured_voice("nobody")]
     if base is not None:
-        facts |= {name: read_base(base)[0][name] for name in ("symbols", "speakers")}
+        known = read_base(base)[0]
+        symbols, voices = known["symbols"], known["speakers"]
+    facts = write_facts(options, sizes, symbols, voices)
+    facts |= {"pitch_range": [-4.0, 4.0], "energy_range": [-4.0, 6.0]}
     rng = np.random.default_rng(0)
-    features = {clip.id: _draw(clip, len(facts["symbols"]), rng) for clip in clips}
-    return Corpus(facts, features)
+    features = {clip.id: _draw(clip, len(symbols), rng) for clip in clips}
+    return Corpus(dict(facts), features)
 
 
-def network(options: Options, facts: dict[str, Any]) -> nn.Module:
+def network(options: Options, facts: Facts) -> nn.Module:
     """Return the network that `load` would return, with weights that are not loaded."""
     return load(None, options, facts)
 

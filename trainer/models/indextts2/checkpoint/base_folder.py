@@ -7,7 +7,6 @@ precomputed voices need not read the encoders.
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -26,6 +25,7 @@ from trainer.models._conversion_cache import (
     remembered_hash,
     write_about,
 )
+from trainer.models._json import Json
 from trainer.models._weights import save_tensors
 from trainer.models.indextts2.checkpoint.export import LICENCE
 from trainer.models.indextts2.checkpoint.shapes import (
@@ -36,7 +36,7 @@ from trainer.models.indextts2.checkpoint.shapes import (
 )
 from trainer.models.indextts2.network.codec import CodecEncoder, CodecSizes
 from trainer.models.indextts2.network.gpt import CONDITIONING, UnifiedVoice
-from trainer.models.indextts2.network.sizes import TINY, Sizes
+from trainer.models.indextts2.network.sizes import TINY, ConformerSizes, Sizes
 from trainer.models.indextts2.text.tokenizer import ByteTokenizer
 from trainer.safe_unpickle import Conversion, Routes, convert_pickles
 
@@ -55,7 +55,7 @@ class Base:
     folder: Path
     source: Path = field(compare=False)
     sizes: Sizes = field(compare=False)
-    config: dict[str, Any] = field(compare=False)
+    config: Json = field(compare=False)
     bpe_model: bytes = field(compare=False)  # empty: the base reads bytes
     licence: str = field(compare=False)
     is_random: bool = field(compare=False)
@@ -103,7 +103,7 @@ def open_base(base: Path | None, *, sizes: Sizes = TINY, seed: int = 0) -> Base:
         return replace(made, source=gpt)
 
 
-def read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> Json:
     """Read a config.yaml.
 
     Raises:
@@ -220,7 +220,7 @@ def write_random(partial: Path, sizes: Sizes, seed: int) -> None:
     _write_about(partial, sizes, {"gpt": config_of(sizes), "version": 2.0}, RANDOM_LICENCE, None)
 
 
-def config_of(sizes: Sizes) -> dict[str, Any]:
+def config_of(sizes: Sizes) -> Json:
     """Return the section `gpt` of a config.yaml for these sizes."""
     return {
         "model_dim": sizes.width, "max_mel_tokens": sizes.max_audio_tokens,
@@ -236,7 +236,7 @@ def config_of(sizes: Sizes) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _module(part: Any, sizes: Sizes) -> dict[str, Any]:
+def _module(part: ConformerSizes, sizes: Sizes) -> Json:
     return {
         "output_size": part.width, "linear_units": part.inner, "attention_heads": part.heads,
         "num_blocks": part.blocks, "input_layer": "conv2d2", "perceiver_mult": sizes.perceiver_mult,
@@ -248,7 +248,7 @@ def _state_of(module: nn.Module) -> State:
 
 
 def _write_about(
-    folder: Path, sizes: Sizes, config: dict[str, Any], licence: str, source: Path | None
+    folder: Path, sizes: Sizes, config: Json, licence: str, source: Path | None
 ) -> None:
     about = {"sizes": sizes.to_json(), "config": config, "licence": licence}
     about |= {"source": str(source or "the random base"), "is_random": source is None}

@@ -1,7 +1,6 @@
 """Write gpt.pth, config.yaml and bpe.model in the form that the original package loads."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,6 +8,7 @@ from torch import Tensor
 from trainer.core.run_config import WRITTEN_BY
 from trainer.core.version import __version__
 from trainer.models._conversion_cache import LICENCE_FILE
+from trainer.models._json import Json
 from trainer.models._weights import publishing
 
 LICENCE = (
@@ -30,7 +30,7 @@ DISCLAIMER = (
 def write_published(
     folder: Path,
     state: dict[str, Tensor],
-    config: dict[str, Any],
+    config: Json,
     *,
     bpe_model: bytes,
     licence: str,

@@ -1,11 +1,12 @@
 """Derive the sizes of a base from its weights, and reject weights of other models."""
 
-from typing import Any
+from collections.abc import Set as AbstractSet
 
 import torch
 from torch import Tensor
 
 from trainer.core.errors import CheckpointError
+from trainer.models._json import Json
 from trainer.models._weights import describe_mismatch, shapes_of
 from trainer.models.indextts2.network.gpt import CONDITIONING, UnifiedVoice
 from trainer.models.indextts2.network.sizes import ConformerSizes, Sizes
@@ -21,7 +22,7 @@ def is_conditioning(name: str) -> bool:
     return name.split(".")[0] in CONDITIONING
 
 
-def refuse_other_versions(names: "set[str] | dict[str, Any]", config: dict[str, Any]) -> None:
+def refuse_other_versions(names: AbstractSet[str], config: Json) -> None:
     """Reject weights of IndexTTS-2.5 and 1.5.
 
     Raises:
@@ -41,7 +42,7 @@ def refuse_other_versions(names: "set[str] | dict[str, Any]", config: dict[str, 
         )
 
 
-def sizes_of(state: State, config: dict[str, Any]) -> Sizes:
+def sizes_of(state: State, config: Json) -> Sizes:
     """Derive the sizes from the shapes; `config` is the section `gpt` of config.yaml.
 
     Raises:

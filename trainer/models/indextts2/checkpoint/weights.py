@@ -2,7 +2,6 @@
 
 import base64
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +11,7 @@ from trainer.models._weights import describe_mismatch, link, on_host, shapes_of,
 from trainer.models.indextts2.checkpoint.base_folder import Base
 from trainer.models.indextts2.checkpoint.base_model import LINKED_FILES, open_base_model
 from trainer.models.indextts2.checkpoint.export import DISCLAIMER, write_published
+from trainer.models.indextts2.facts import Facts
 from trainer.models.indextts2.network.codec import CODEC_LICENCE
 from trainer.models.indextts2.network.gpt import UnifiedVoice
 from trainer.models.indextts2.network.sizes import Sizes
@@ -35,7 +35,7 @@ class FineTunedVoice(UnifiedVoice):
     original: Original
 
 
-def load(base: Path | None, options: Options, facts: dict[str, Any]) -> FineTunedVoice:
+def load(base: Path | None, options: Options, facts: Facts) -> FineTunedVoice:
     """Build the GPT that `facts` describe with the weights of the base, in fp32.
 
     Raises:
@@ -62,7 +62,7 @@ def load(base: Path | None, options: Options, facts: dict[str, Any]) -> FineTune
     return model
 
 
-def network(options: Options, facts: dict[str, Any]) -> FineTunedVoice:
+def network(options: Options, facts: Facts) -> FineTunedVoice:
     """Return the network that `load` fills; its initial weights depend on the current device."""
     sizes = Sizes.from_json(facts["sizes"])
     is_trained = options.conditioning == "trained"
@@ -80,7 +80,7 @@ def network(options: Options, facts: dict[str, Any]) -> FineTunedVoice:
 
 def export(
     model: nn.Module,
-    facts: dict[str, Any],
+    facts: Facts,
     folder: Path,
     weights: dict[str, Tensor] | None = None,
 ) -> None:
@@ -92,7 +92,7 @@ def export(
             link(own.start.folder / name, folder / name)
 
 
-def publish(model: nn.Module, facts: dict[str, Any], folder: Path, bf16: bool) -> None:
+def publish(model: nn.Module, facts: Facts, folder: Path, bf16: bool) -> None:
     """Write gpt.pth, config.yaml and bpe.model; tensors that were not trained are unchanged."""
     own = own_model(model)
     trained = on_host(own.state_dict())

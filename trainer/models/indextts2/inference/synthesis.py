@@ -1,7 +1,6 @@
 """Speak with IndexTTS-2 through the original package, or say why that is not possible."""
 
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
@@ -9,6 +8,7 @@ from trainer.core.errors import DataError
 from trainer.core.specs import Speech
 from trainer.models.indextts2.checkpoint.base_folder import read_config
 from trainer.models.indextts2.checkpoint.weights import own_model, publish
+from trainer.models.indextts2.facts import Facts
 from trainer.models.indextts2.upstream.package import Original
 
 SILENT = (
@@ -32,7 +32,7 @@ def silence(model: nn.Module) -> str:
     return f"IndexTTS-2 cannot make audio: {lacks}" if lacks else ""
 
 
-def synthesize(model: nn.Module, facts: dict[str, Any], text: str, speaker: str) -> Speech:
+def synthesize(model: nn.Module, facts: Facts, text: str, speaker: str) -> Speech:
     """Speak through the original package, in the voice of the reference set in the options.
 
     Raises:
@@ -53,7 +53,7 @@ def synthesize(model: nn.Module, facts: dict[str, Any], text: str, speaker: str)
     return original.speak(text, put_weights, most_codes=most_codes)
 
 
-def whole_facts(facts: dict[str, Any], original: Original) -> dict[str, Any]:
+def whole_facts(facts: Facts, original: Original) -> Facts:
     """Return facts with the complete config.yaml of the package, but the model's section `gpt`.
 
     Training needs only that section, so the config.yaml of a base may have no other.
@@ -62,4 +62,4 @@ def whole_facts(facts: dict[str, Any], original: Original) -> dict[str, Any]:
     config |= {"gpt": facts["config"]["gpt"], "gpt_checkpoint": "gpt.pth"}
     # The names of the files that `publish` writes, whatever the package's config calls them.
     config["dataset"] = dict(config.get("dataset") or {}) | {"bpe_model": "bpe.model"}
-    return facts | {"config": config}
+    return {**facts, "config": config}

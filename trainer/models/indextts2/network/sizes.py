@@ -1,7 +1,8 @@
 """Sizes of the GPT of IndexTTS-2; the defaults are those of the published config.yaml."""
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+
+from trainer.models._json import Json
 
 CODES_A_SECOND = 50
 """Codes, and frames of semantic features, per second of audio."""
@@ -63,12 +64,12 @@ class Sizes:
         """Positions before the text: the speaker latents and the two speed embeddings."""
         return self.num_latents + 2
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the sizes as plain JSON values, for `from_json`."""
         return asdict(self)
 
     @staticmethod
-    def from_json(values: dict[str, Any]) -> "Sizes":
+    def from_json(values: Json) -> "Sizes":
         """Build the sizes from JSON values."""
         parts = dict(values)
         for name in ("speaker", "emotion"):

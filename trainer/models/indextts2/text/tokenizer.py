@@ -2,9 +2,12 @@
 
 import re
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from trainer.core.errors import CheckpointError, MissingDependency
+
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
 
 UNKNOWN = 2
 """The token for text that a model has no token for."""
@@ -124,7 +127,7 @@ def related_rows(old: bytes, new: bytes) -> list[list[int]]:
     return [*rows, [before.size]]
 
 
-def _open(model: bytes) -> Any:
+def _open(model: bytes) -> "SentencePieceProcessor":
     try:
         from sentencepiece import SentencePieceProcessor
     except ImportError:

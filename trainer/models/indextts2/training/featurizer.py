@@ -4,7 +4,6 @@ import hashlib
 import json
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -42,7 +41,12 @@ class IndexFeaturizer:
         self.options = options
         # Everything that changes the features. w2v-bert-2.0 counts by its path, because
         # hashing 2.3 GB would take seconds.
-        parts: list[Any] = [_VERSION, base.sizes.to_json(), options.conditioning, options.emotion]
+        parts: list[object] = [
+            _VERSION,
+            base.sizes.to_json(),
+            options.conditioning,
+            options.emotion,
+        ]
         parts += [str(base.folder), options.w2v_bert]
         parts.append(content_hash(options.codec) if options.codec else "")
         self.fingerprint = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -1,10 +1,8 @@
 """Semantic features: a hidden layer of w2v-bert-2.0, normalized as the codec expects."""
 
-from typing import Any
-
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainer.core.errors import CheckpointError, MissingDependency
 from trainer.models.indextts2.checkpoint.base_folder import Base
@@ -35,7 +33,7 @@ class SemanticFeatures:
         return (features - self.mean) / self.std
 
 
-def _load_network(folder: str, width: int) -> Any:
+def _load_network(folder: str, width: int) -> nn.Module:
     try:
         from transformers import Wav2Vec2BertModel  # type: ignore[import-not-found]
     except ImportError:

@@ -13,6 +13,7 @@ from trainer.core.types import Clip, Features
 from trainer.models._survey import number_speakers, read_clips
 from trainer.models.indextts2.checkpoint.base_folder import Base
 from trainer.models.indextts2.checkpoint.base_model import FORMAT, open_base_model
+from trainer.models.indextts2.facts import Facts
 from trainer.models.indextts2.network.codec import CODEC_LICENCE
 from trainer.models.indextts2.network.sizes import OUTPUT_RATE, Sizes
 from trainer.models.indextts2.options import Options
@@ -50,7 +51,7 @@ def survey(
     has_audio = not start.is_random and any(not clip.arrays for clip in used)
     # Reversed, so that the first clip of a speaker decides.
     languages = {clip.speaker: clip.language for clip in reversed(used)}
-    facts = {
+    facts: Facts = {
         "format": FORMAT,
         "family": "indextts2",
         "sizes": sizes.to_json(),
@@ -62,7 +63,7 @@ def survey(
         "licence": f"{start.licence} {CODEC_LICENCE}" if has_audio else start.licence,
         "is_random": start.is_random,
     }
-    return Corpus(facts, ready, unusable)
+    return Corpus(dict(facts), ready, unusable)
 
 
 class _Reader:

@@ -16,6 +16,7 @@ from trainer.models._conversion_cache import RANDOM_LICENCE
 from trainer.models.indextts2.checkpoint.base_folder import config_of
 from trainer.models.indextts2.checkpoint.base_model import FORMAT, open_base_model
 from trainer.models.indextts2.checkpoint.weights import network
+from trainer.models.indextts2.facts import Facts
 from trainer.models.indextts2.network.sizes import (
     CODES_A_SECOND,
     MAX_REFERENCE_S,
@@ -60,7 +61,7 @@ def make_synthetic(base: Path | None, options: Options, clips: Sequence[Clip], s
         | {"layout": layout}
         for clip in clips
     }
-    facts = {
+    facts: Facts = {
         "format": FORMAT,
         "family": "indextts2",
         "sizes": sizes.to_json(),
@@ -72,7 +73,7 @@ def make_synthetic(base: Path | None, options: Options, clips: Sequence[Clip], s
         "licence": RANDOM_LICENCE if start is None else start.licence,
         "is_random": start is None or start.is_random,
     }
-    return Corpus(facts, features)
+    return Corpus(dict(facts), features)
 
 
 def _draw(

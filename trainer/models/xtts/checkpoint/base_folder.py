@@ -9,7 +9,6 @@ import json
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
@@ -27,6 +26,7 @@ from trainer.models._conversion_cache import (
     remembered_hash,
     write_about,
 )
+from trainer.models._json import Json
 from trainer.models._weights import save_tensors
 from trainer.models.xtts.checkpoint.random_base import (
     blank_vocab,
@@ -65,7 +65,7 @@ class Base:
     folder: Path
     source: Path = field(compare=False)
     sizes: Sizes = field(compare=False)
-    config: dict[str, Any] = field(compare=False)
+    config: Json = field(compare=False)
     vocab_json: str = field(compare=False)
     licence: str = field(compare=False)
     speakers: dict[str, list[str]] = field(compare=False)
@@ -341,13 +341,15 @@ def _split_safetensors(path: Path, partial: Path) -> None:
         save_tensors(partial / f"{name}.safetensors", state)
 
 
-def _name_speakers(path: Path, values: Any) -> dict[str, list[str]]:
+def _name_speakers(path: Path, values: object) -> dict[str, list[str]]:
     try:
+        if not isinstance(values, dict):
+            raise TypeError("not a dict")
         return {
             name: [voice["gpt_cond_latent"][TENSOR], voice["speaker_embedding"][TENSOR]]
             for name, voice in values.items()
         }
-    except (AttributeError, KeyError, TypeError):
+    except (KeyError, TypeError):
         raise CheckpointError(
             f"{path} is not a file of XTTS voices; expected gpt_cond_latent and speaker_embedding "
             "for every name. Copy the published file again, or remove it; training does not need "
@@ -378,7 +380,7 @@ def _require(path: Path, source: Path, what: str) -> None:
         )
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def _read_config(path: Path) -> Json:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:

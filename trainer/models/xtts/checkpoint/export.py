@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +9,7 @@ from torch import Tensor
 from trainer.core.run_config import WRITTEN_BY
 from trainer.core.version import __version__
 from trainer.models._conversion_cache import LICENCE_FILE
+from trainer.models._json import Json
 from trainer.models._weights import publishing, save_tensors
 from trainer.models.xtts.checkpoint.base_folder import MEL_STATS, Base
 from trainer.models.xtts.checkpoint.shapes import languages_of, token_ids
@@ -30,7 +30,7 @@ def publish_folder(
     *,
     gpt_state: State,
     base: Base,
-    config: dict[str, Any],
+    config: Json,
     vocab_json: str,
     voices: dict[str, tuple[Tensor, Tensor]],
     licence: str,
@@ -68,7 +68,7 @@ def write_published(
     state: State,
     dvae: State,
     voices: dict[str, tuple[Tensor, Tensor]],
-    beside: dict[str, Any] | None = None,
+    beside: Json | None = None,
 ) -> None:
     """Write the pickles of the published folder: model, voices, and the DVAE for training.
 
@@ -98,7 +98,7 @@ def _own_memory(state: State) -> State:
     return own
 
 
-def _finish(config: dict[str, Any], ids: dict[str, int], rows: int) -> dict[str, Any]:
+def _finish(config: Json, ids: dict[str, int], rows: int) -> Json:
     """Return the config.json of a finished model that has `rows` text tokens."""
     arguments = {
         name: value

@@ -7,11 +7,11 @@ import json
 from dataclasses import replace
 from itertools import islice, product
 from string import ascii_lowercase, digits
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from trainer.models._json import Json
 from trainer.models.xtts.network.dvae import random_dvae_state
 from trainer.models.xtts.network.gpt import XttsGpt
 from trainer.models.xtts.network.sizes import OUTPUT_RATE, SAMPLE_RATE, Sizes
@@ -108,7 +108,7 @@ def random_voices(sizes: Sizes, seed: int) -> dict[str, tuple[Tensor, Tensor]]:
     return voices
 
 
-def config_of(sizes: Sizes) -> dict[str, Any]:
+def config_of(sizes: Sizes) -> Json:
     """Return the config.json for these sizes, with the published defaults for inference."""
     gpt = sizes.gpt
     arguments = {

@@ -3,12 +3,12 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from trainer.core.errors import CheckpointError
+from trainer.models._json import Json
 from trainer.models._layers.perceiver import HEAD_WIDTH
 from trainer.models._weights import describe_mismatch, shapes_of
 from trainer.models.xtts.network.dvae import dvae_sizes, load_dvae
@@ -50,7 +50,7 @@ def languages_of(ids: dict[str, int]) -> list[str]:
     return [match.group(1) for _, match in sorted(found, key=lambda pair: pair[0]) if match]
 
 
-def gpt_sizes(state: State, ids: dict[str, int], config: dict[str, Any]) -> GptSizes:
+def gpt_sizes(state: State, ids: dict[str, int], config: Json) -> GptSizes:
     """Derive the sizes of a GPT from its shapes; the number of heads comes from the config.
 
     Raises:
@@ -131,7 +131,7 @@ def check_vocabulary(ids: dict[str, int], sizes: GptSizes, path: Path) -> None:
 
 
 def read_sizes(
-    gpt: State, voice: State, dvae: State, *, ids: dict[str, int], config: dict[str, Any]
+    gpt: State, voice: State, dvae: State, *, ids: dict[str, int], config: Json
 ) -> Sizes:
     """Derive all sizes from the weights of a base, and check that the weights match.
 

@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from trainer.core.errors import DataError
 from trainer.core.specs import Speech
 from trainer.data.text.sentences import split_sentences
+from trainer.models.xtts.facts import Facts, Speaker
 from trainer.models.xtts.inference.generation import Generated, draw, generate
 from trainer.models.xtts.inference.voice import SpeakingGpt, own_model
 from trainer.models.xtts.network.sizes import OUTPUT_RATE
@@ -24,7 +24,7 @@ _LONGEST_LETTERS = 200  # per sentence; longer ones are split
 _OVERRUN = 2.0  # times the codes of the recording
 
 
-def synthesize(model: nn.Module, facts: dict[str, Any], text: str, speaker: str) -> Speech:
+def synthesize(model: nn.Module, facts: Facts, text: str, speaker: str) -> Speech:
     """Speak a text in the voice of a speaker; an empty name selects the first speaker.
 
     Raises:
@@ -34,7 +34,7 @@ def synthesize(model: nn.Module, facts: dict[str, Any], text: str, speaker: str)
     return Speech(np.concatenate(waves), OUTPUT_RATE)
 
 
-def stream(model: nn.Module, facts: dict[str, Any], text: str, speaker: str) -> Iterator[Speech]:
+def stream(model: nn.Module, facts: Facts, text: str, speaker: str) -> Iterator[Speech]:
     """Yield the same audio as `synthesize` in pieces, while codes are still being sampled.
 
     Raises:
@@ -47,7 +47,7 @@ def stream(model: nn.Module, facts: dict[str, Any], text: str, speaker: str) -> 
 @torch.no_grad()
 def _speak(
     model: nn.Module,
-    facts: dict[str, Any],
+    facts: Facts,
     text: str,
     speaker: str,
     decode: Callable[[SpeakingGpt, Tensor, Tensor, str], Iterator[np.ndarray]],
@@ -84,7 +84,7 @@ def _decode_pieces(
 
 
 @torch.no_grad()
-def checks(model: nn.Module, facts: dict[str, Any]) -> dict[str, float]:
+def checks(model: nn.Module, facts: Facts) -> dict[str, float]:
     """Return how often the speech of the corpus's shortest texts does not end in time.
 
     `overrun_rate` is the share of texts with more than twice the codes of the recording (and half a
@@ -92,7 +92,8 @@ def checks(model: nn.Module, facts: dict[str, Any]) -> dict[str, float]:
     are missing are skipped.
     """
     gpt = own_model(model)
-    texts = [about for about in facts["short_texts"] if gpt.voice.can_speak(about["speaker"])]
+    short = facts.get("short_texts", ())
+    texts = [about for about in short if gpt.voice.can_speak(about["speaker"])]
     if not texts:
         return {}
     overruns = 0
@@ -114,7 +115,7 @@ def _generate(
     return generate(gpt, latents, tokens, gpt.sampling, _SEED, limit)
 
 
-def _encode(facts: dict[str, Any], text: str, voice: dict[str, Any]) -> list[Tensor]:
+def _encode(facts: Facts, text: str, voice: Speaker) -> list[Tensor]:
     """Return the tokens (T_text,) of each sentence, without unknown ones.
 
     Raises:
@@ -139,7 +140,7 @@ def _encode(facts: dict[str, Any], text: str, voice: dict[str, Any]) -> list[Ten
     return found
 
 
-def _find_language(tokenizer: XttsTokenizer, text: str, voice: dict[str, Any]) -> tuple[str, str]:
+def _find_language(tokenizer: XttsTokenizer, text: str, voice: Speaker) -> tuple[str, str]:
     """Return the language of a text, and the text without a language token such as `[de]`.
 
     Without a token, it is the first of the voice's languages in which every letter is known, or
@@ -148,7 +149,7 @@ def _find_language(tokenizer: XttsTokenizer, text: str, voice: dict[str, Any]) -
     opening = re.match(r"\s*\[([A-Za-z-]+)\]", text)
     if opening and tokenizer.knows(opening[1]):
         return opening[1], text[opening.end() :]
-    languages = voice.get("languages") or [voice["language"]]
+    languages = voice.get("languages") or [voice.get("language", "")]
     fewest = len(text) + 1
     best = languages[0]
     for language in languages if len(languages) > 1 else ():
@@ -160,11 +161,11 @@ def _find_language(tokenizer: XttsTokenizer, text: str, voice: dict[str, Any]) -
     return best, text
 
 
-def _tokenizer(facts: dict[str, Any]) -> XttsTokenizer:
+def _tokenizer(facts: Facts) -> XttsTokenizer:
     return XttsTokenizer(facts["vocab"], amharic_g2p=facts["amharic_g2p"])
 
 
-def _find_speaker(facts: dict[str, Any], speaker: str) -> dict[str, Any]:
+def _find_speaker(facts: Facts, speaker: str) -> Speaker:
     voices = {voice["name"]: voice for voice in facts["speakers"]}
     if not speaker:
         return facts["speakers"][0]

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from trainer.core.errors import DataError
 from trainer.data.audio.audio_io import load_audio
 from trainer.models._weights import save_tensors
 from trainer.models.xtts.checkpoint.base_folder import Base
+from trainer.models.xtts.facts import Speaker
 from trainer.models.xtts.inference.generation import Sampling
 from trainer.models.xtts.inference.streaming import decode_pieces
 from trainer.models.xtts.network.gpt import XttsGpt
@@ -37,7 +37,7 @@ class Reference:
 class Voice:
     """The networks that are not trained and the speakers' references, loaded on first use."""
 
-    def __init__(self, base: Base, speakers: Sequence[dict[str, Any]], kept: Path | None) -> None:
+    def __init__(self, base: Base, speakers: Sequence[Speaker], kept: Path | None) -> None:
         self.base = base
         self.speakers = {speaker["name"]: speaker for speaker in speakers}
         # A checkpoint speaks without the recordings (docs/decisions/0052).

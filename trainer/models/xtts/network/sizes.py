@@ -1,7 +1,8 @@
 """Sizes of the networks of XTTS v2; the defaults are those of the published config.json."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+
+from trainer.models._json import Json
 
 SAMPLE_RATE = 22050
 """Hz, of the audio for the GPT and the DVAE."""
@@ -94,12 +95,12 @@ class Sizes:
     vocoder: VocoderSizes = VocoderSizes()
     speaker: SpeakerSizes = SpeakerSizes()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the sizes as plain JSON values, for `from_json`."""
         return {part: _lists(values) for part, values in asdict(self).items()}
 
     @staticmethod
-    def from_json(values: dict[str, Any]) -> "Sizes":
+    def from_json(values: Json) -> "Sizes":
         """Build the sizes from JSON values."""
         return Sizes(
             GptSizes(**values["gpt"]),
@@ -109,14 +110,14 @@ class Sizes:
         )
 
 
-def _lists(values: dict[str, Any]) -> dict[str, Any]:
+def _lists(values: Json) -> Json:
     # JSON has no tuples; with lists, facts equal what is read back.
     return {
         name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
     }
 
 
-def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+def _tuples(values: Json) -> Json:
     # Frozen sizes are hashable only with tuples.
     return {
         name: tuple(value) if isinstance(value, list) else value for name, value in values.items()

@@ -2,11 +2,13 @@
 
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from trainer.core.errors import CheckpointError, DataError, MissingDependency
 from trainer.models.xtts.text.cleaning import clean, plain_language
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding, Tokenizer
 
 STOP, UNKNOWN, SPACE, START = "[STOP]", "[UNK]", "[SPACE]", "[START]"
 _LANGUAGE_TOKEN = re.compile(r"\[([a-z]{2,3}(?:-[a-z]{2,4})?)\]")
@@ -87,7 +89,7 @@ class XttsTokenizer:
         places = zip(encoding.ids, encoding.offsets, strict=True)
         return [marked[start:end] for number, (start, end) in places if number == self._unknown]
 
-    def _encode(self, text: str) -> Any:
+    def _encode(self, text: str) -> "Encoding":
         # The published vocabulary has a token for spaces, which its pre-tokenizer would drop.
         return self._bpe.encode(text.replace(" ", SPACE))
 
@@ -108,55 +110,7 @@ def language_tokens(ids: dict[str, int]) -> dict[str, int]:
     return found
 
 
-def toy_vocab(texts: Sequence[str], languages: Sequence[str]) -> str:
-    """Return a small vocabulary in the published format: the letters of the texts, a few merges.
-
-    The special tokens have their published ids, such as 261 for `[START]`.
-    """
-    letters = sorted({letter for text in texts for letter in text if not letter.isspace()})
-    ids: dict[str, int] = {STOP: 0, UNKNOWN: 1, SPACE: 2}
-    merges = []
-    for letter in letters:
-        ids[letter] = _free_id(ids)
-    for left, right in (("t", "h"), ("e", "r"), ("i", "n"), ("th", "e")):
-        if left in ids and right in ids:
-            merges.append(f"{left} {right}")
-            ids[left + right] = _free_id(ids)
-    names = [STOP, UNKNOWN, SPACE, START]
-    ids[START] = 261
-    for language in dict.fromkeys(map(plain_language, languages)):
-        name = language_token(language)
-        ids[name] = _free_id(ids, 259)
-        names.append(name)
-    return _vocab_json(ids, merges, names)
-
-
-def _free_id(ids: dict[str, int], first: int = 3) -> int:
-    taken = set(ids.values()) | {261}  # reserved for [START]
-    return next(number for number in range(first, first + len(taken) + 1) if number not in taken)
-
-
-def _vocab_json(ids: dict[str, int], merges: list[str], names: list[str]) -> str:
-    added = [
-        {
-            "id": ids[name], "special": True, "content": name, "single_word": False,
-            "lstrip": False, "rstrip": False, "normalized": False,
-        }
-        for name in names
-    ]  # fmt: skip
-    model = {
-        "type": "BPE", "dropout": None, "unk_token": UNKNOWN, "continuing_subword_prefix": None,
-        "end_of_word_suffix": None, "fuse_unk": False, "vocab": ids, "merges": merges,
-    }  # fmt: skip
-    table = {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
-        "normalizer": None, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None,
-        "decoder": None, "model": model,
-    }  # fmt: skip
-    return json.dumps(table, ensure_ascii=False)
-
-
-def _load_bpe(vocab_json: str) -> Any:
+def _load_bpe(vocab_json: str) -> "Tokenizer":
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -171,7 +125,7 @@ def _load_bpe(vocab_json: str) -> Any:
     return Tokenizer.from_str(vocab_json)
 
 
-def _problem_of(table: Any) -> str | None:
+def _problem_of(table: object) -> str | None:
     """Return why the JSON is not a vocabulary, because the package's own errors are unclear."""
     model = table.get("model") if isinstance(table, dict) else None
     if not isinstance(model, dict) or model.get("type") != "BPE":

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TypedDict
 
 import torch
 
@@ -133,13 +133,18 @@ def map_rows(
     return rows
 
 
+class _Bpe(TypedDict):
+    vocab: dict[str, int]
+    merges: list[str | list[str]]
+
+
 class _Growth:
     """A vocabulary that tokens are added to."""
 
     def __init__(self, vocab_json: str) -> None:
         self.new: dict[int, list[int]] = {}
         self._table = json.loads(vocab_json)
-        self._model: dict[str, Any] = self._table["model"]
+        self._model: _Bpe = self._table["model"]
         self._old = _ids_of(vocab_json)
         self._ids = dict(self._old)
         self._letters: set[str] = set()

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from trainer.core.types import Clip, Features
 from trainer.models._survey import number_speakers, read_clips
 from trainer.models.xtts.checkpoint.base_folder import Base
 from trainer.models.xtts.checkpoint.base_model import FORMAT, open_base_model
+from trainer.models.xtts.facts import Facts, ShortText, Speaker
 from trainer.models.xtts.network.sizes import CODE_STRIDE, OUTPUT_RATE, SAMPLE_RATE, Sizes
 from trainer.models.xtts.options import LAYERS, Options
 from trainer.models.xtts.text.cleaning import plain_language
@@ -58,7 +58,7 @@ def survey(
     layout = [gpt.start_text, gpt.stop_text, gpt.start_audio, gpt.stop_audio, gpt.num_latents]
     for clip in used:
         ready[clip.id]["layout"] = np.array([*layout, options.upstream_masking], np.int32)
-    facts = {
+    facts: Facts = {
         "format": FORMAT,
         "family": "xtts",
         "sizes": sizes.to_json(),
@@ -72,7 +72,7 @@ def survey(
         "licence": start.licence,
         "short_texts": _pick_short(used, ready),
     }
-    return Corpus(facts, ready, unusable)
+    return Corpus(dict(facts), ready, unusable)
 
 
 class _Reader:
@@ -158,7 +158,7 @@ def _sizes_of(start: Base, tokenizer: XttsTokenizer, options: Options) -> Sizes:
     return replace(start.sizes, gpt=gpt)
 
 
-def _describe_speaker(name: str, own: Sequence[Clip]) -> dict[str, Any]:
+def _describe_speaker(name: str, own: Sequence[Clip]) -> Speaker:
     """Choose the train clips that serve as the reference of a voice: long ones, 12 s in total."""
     # A speaker of validation clips alone still needs a voice for previews.
     pool = [clip for clip in own if clip.split == "train"] or own
@@ -177,11 +177,14 @@ def _describe_speaker(name: str, own: Sequence[Clip]) -> dict[str, Any]:
     }
 
 
-def _pick_short(clips: Sequence[Clip], ready: dict[str, Features]) -> list[dict[str, Any]]:
+def _pick_short(clips: Sequence[Clip], ready: dict[str, Features]) -> list[ShortText]:
     """Return the shortest texts with their number of codes, for `checks` of endless speech."""
-    seen: dict[str, dict[str, Any]] = {}
+    seen: dict[str, ShortText] = {}
     for clip in sorted(clips, key=lambda clip: (len(ready[clip.id]["tokens"]), clip.id)):
         # Each text once, or a frequent word such as "Yes." could take all places.
-        about = {"text": clip.text, "language": clip.language, "speaker": clip.speaker}
-        seen.setdefault(clip.text, about | {"num_codes": len(ready[clip.id]["codes"])})
+        num_codes = len(ready[clip.id]["codes"])
+        about = ShortText(
+            text=clip.text, language=clip.language, speaker=clip.speaker, num_codes=num_codes
+        )
+        seen.setdefault(clip.text, about)
     return list(seen.values())[:_SHORT_TEXTS]

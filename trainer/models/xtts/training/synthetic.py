@@ -6,7 +6,6 @@ Memory and speed can be measured with them before there are data or weights.
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import nn
@@ -14,8 +13,10 @@ from torch import nn
 from trainer.core.errors import DataError
 from trainer.core.specs import Corpus, SyntheticSpec
 from trainer.core.types import Clip, Features
+from trainer.models._conversion_cache import RANDOM_LICENCE
 from trainer.models.xtts.checkpoint.base_model import FORMAT, open_base_model
 from trainer.models.xtts.checkpoint.random_base import blank_vocab, complete_sizes, config_of
+from trainer.models.xtts.facts import Facts
 from trainer.models.xtts.inference.voice import SpeakingGpt
 from trainer.models.xtts.network.sizes import (
     CODE_STRIDE,
@@ -57,7 +58,7 @@ def make_synthetic(base: Path | None, options: Options, clips: Sequence[Clip], s
         | {"layout": np.array([*layout, options.upstream_masking], np.int32)}
         for clip in clips
     }
-    facts = {
+    facts: Facts = {
         "format": FORMAT,
         "family": "xtts",
         "sizes": sizes.to_json(),
@@ -66,11 +67,12 @@ def make_synthetic(base: Path | None, options: Options, clips: Sequence[Clip], s
         "amharic_g2p": options.amharic_g2p,
         "config": config_of(sizes),
         "speakers": [{"name": "nobody", "languages": ["en"], "references": []}],
+        "licence": RANDOM_LICENCE,
     }
-    return Corpus(facts, features)
+    return Corpus(dict(facts), features)
 
 
-def network(options: Options, facts: dict[str, Any]) -> nn.Module:
+def network(options: Options, facts: Facts) -> nn.Module:
     """Return the network that `load` would fill; its weights depend on the current device."""
     model = SpeakingGpt(Sizes.from_json(facts["sizes"]).gpt, options.dropout)
     configure(model, options)

@@ -1,7 +1,6 @@
 """Load the GPT of XTTS from a base or one of our checkpoints; write and publish it."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +10,7 @@ from trainer.data.audio.audio_io import write_wav
 from trainer.models._weights import describe_mismatch, link, on_host, shapes_of, write_own
 from trainer.models.xtts.checkpoint.base_model import FROZEN_FILES, open_base_model
 from trainer.models.xtts.checkpoint.export import publish_folder
+from trainer.models.xtts.facts import Facts
 from trainer.models.xtts.inference.generation import Sampling
 from trainer.models.xtts.inference.voice import VOICES_FILE, SpeakingGpt, Voice, own_model
 from trainer.models.xtts.network.sizes import SAMPLE_RATE, Sizes
@@ -20,7 +20,7 @@ from trainer.models.xtts.text.vocabulary import map_rows
 _TEXT_TABLES = ("text_embedding.weight", "text_head.weight", "text_head.bias")
 
 
-def load(base: Path | None, options: Options, facts: dict[str, Any]) -> SpeakingGpt:
+def load(base: Path | None, options: Options, facts: Facts) -> SpeakingGpt:
     """Build the GPT that `facts` describe, with the weights of the base if it has the same size.
 
     Raises:
@@ -65,7 +65,7 @@ def configure(model: SpeakingGpt, options: Options) -> None:
 
 def export(
     model: nn.Module,
-    facts: dict[str, Any],
+    facts: Facts,
     folder: Path,
     weights: dict[str, Tensor] | None = None,
 ) -> None:
@@ -81,7 +81,7 @@ def export(
 
 
 @torch.no_grad()
-def publish(model: nn.Module, facts: dict[str, Any], folder: Path, bf16: bool) -> None:
+def publish(model: nn.Module, facts: Facts, folder: Path, bf16: bool) -> None:
     """Write a folder that XTTS tools can load: model.pth, config.json, vocab.json, speakers.
 
     Raises:
@@ -117,7 +117,7 @@ def terms(base: Path | None, options: Options) -> str:
     return open_base_model(base).licence
 
 
-def _map_text(state: dict[str, Tensor], old_vocab: str, facts: dict[str, Any]) -> dict[str, Tensor]:
+def _map_text(state: dict[str, Tensor], old_vocab: str, facts: Facts) -> dict[str, Tensor]:
     """Give each token its row of the base; a new token gets the mean of related tokens' rows."""
     if facts["vocab"] == old_vocab:
         return state

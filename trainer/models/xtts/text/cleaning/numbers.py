@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 from trainer.core.errors import MissingDependency
 from trainer.models.xtts.text.cleaning.rules import Rules, rules_of
@@ -90,7 +89,7 @@ def _ordinal(match: re.Match[str], language: str, rules: Rules) -> str:
     if rules.ordinal_endings:
         return _with_ending(_cardinal(match[1], language, rules), rules)
     try:
-        return _num2words(int(match[1]), lang=language, ordinal=True)
+        return _num2words(int(match[1]), lang=language, to="ordinal")
     except _UNSPEAKABLE:
         dot = "." if match[2] == "." else ""
         return _cardinal(match[1], language, rules) + dot
@@ -127,9 +126,11 @@ def _count(number: int, rules: Rules) -> str:
     return f"{words} {_count(rest, rules)}" if rest else words
 
 
-def _num2words(number: float, **settings: Any) -> str:
+def _num2words(number: float, lang: str, to: str = "cardinal", currency: str = "") -> str:
     try:
         from num2words import num2words
     except ImportError:
         raise MissingDependency("num2words", "Reading numbers as words") from None
-    return num2words(number, **settings)
+    if currency:
+        return num2words(number, lang=lang, to=to, currency=currency)
+    return num2words(number, lang=lang, to=to)
