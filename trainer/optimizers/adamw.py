@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
@@ -14,7 +13,6 @@ from trainer.optimizers._core.shared_options import (
     beta1_field,
     cautious_field,
     eps_field,
-    group_defaults,
     lr_field,
     weight_decay_field,
 )
@@ -46,9 +44,9 @@ class Options:
 class CautiousAdamW(TableOptimizer):
     """Cautious AdamW (Liang et al. 2024, arXiv 2411.16085, algorithm 1); keys as in torch."""
 
-    def fresh_state(self, weight: Tensor, group: Group) -> dict[str, Tensor]:
-        """Return zero-initialised moments for a weight of any shape."""
-        return {"exp_avg": torch.zeros_like(weight), "exp_avg_sq": torch.zeros_like(weight)}
+    states = ("exp_avg", "exp_avg_sq")
+    # Chosen by hand, between the 1e-5 and 2e-4 usual for fine-tuning; families set their own.
+    default_lr = 1e-4
 
     def update_table(self, table: ParamTable) -> None:
         """Update the weights and moments of a table once."""
@@ -63,8 +61,7 @@ def build(
 ) -> torch.optim.Optimizer:
     """Return AdamW on the fused kernel, or its cautious variant, which no kernel computes."""
     if options.cautious:
-        defaults = group_defaults(options, SPEC.default_lr)
-        return CautiousAdamW(param_groups, defaults)
+        return CautiousAdamW.build(param_groups, options, device)
     return torch.optim.AdamW(
         param_groups,
         lr=options.lr or SPEC.default_lr,
@@ -83,7 +80,6 @@ SPEC = OptimizerSpec(
     options=Options,
     build=build,
     state_bytes=8.0,  # two moments in float32
-    # Chosen by hand, between the 1e-5 and 2e-4 usual for fine-tuning; families set their own.
-    default_lr=1e-4,
+    default_lr=CautiousAdamW.default_lr,
     in_parts=True,
 )

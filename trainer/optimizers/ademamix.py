@@ -5,7 +5,6 @@ The weight of the slow average and its half-life grow over `ramp_steps` (section
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from trainer.core.options import option
@@ -16,7 +15,6 @@ from trainer.optimizers._core.elementwise import (
     apply_updates,
     mask_disagreement,
 )
-from trainer.optimizers._core.param_groups import Group
 from trainer.optimizers._core.param_table import ParamTable, Pieces, TableOptimizer
 from trainer.optimizers._core.shared_options import (
     beta1_field,
@@ -24,13 +22,10 @@ from trainer.optimizers._core.shared_options import (
     cautious_field,
     compiled_field,
     eps_field,
-    group_defaults,
     lr_field,
     weight_decay_field,
 )
 from trainer.optimizers._core.warmup import warmed_up
-
-MOMENTS = ("exp_avg_fast", "exp_avg_slow", "exp_avg_sq")
 
 
 @dataclass(frozen=True)
@@ -69,14 +64,13 @@ class Options:
 class AdEMAMix(TableOptimizer):
     """AdEMAMix; state keys as in the authors' code."""
 
-    def fresh_state(self, weight: Tensor, group: Group) -> dict[str, Tensor]:
-        """Return zero moments for a weight of any shape."""
-        return {name: torch.zeros_like(weight) for name in MOMENTS}
+    states = ("exp_avg_fast", "exp_avg_slow", "exp_avg_sq")
+    default_lr = 1e-4  # the same as AdamW's, as in the paper (section 4)
 
     def update_table(self, table: ParamTable) -> None:
         """Update the weights and states of a table once."""
         is_cautious = table.group["cautious"]
-        for weights, grads, *moments in table.pieces(*MOMENTS, whole=is_cautious):
+        for weights, grads, *moments in table.pieces(*self.states, whole=is_cautious):
             updates = _updates(grads, moments, table)
             if is_cautious:
                 mask_disagreement(updates, grads)
@@ -99,22 +93,15 @@ def _updates(grads: list[Tensor], moments: Pieces, table: ParamTable) -> list[Te
     return updates
 
 
-def build(
-    param_groups: list[Group], options: Options, device: torch.device
-) -> torch.optim.Optimizer:
-    """Return AdEMAMix."""
-    return AdEMAMix(param_groups, group_defaults(options, SPEC.default_lr))
-
-
 SPEC = OptimizerSpec(
     name="ademamix",
     label="AdEMAMix",
     summary="AdamW with a second, slow average of old gradients; made for long runs.",
     paper="https://arxiv.org/abs/2409.03137",
     options=Options,
-    build=build,
+    build=AdEMAMix.build,
     state_bytes=12.0,  # three moments in float32
-    default_lr=1e-4,  # the same as AdamW's, as in the paper (section 4)
+    default_lr=AdEMAMix.default_lr,
     in_parts=True,
     rate_follows="adamw",
     warning=(

@@ -12,13 +12,11 @@ from torch import Tensor
 
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers._core.elementwise import is_vector
 from trainer.optimizers._core.newton_schulz import as_matrix
-from trainer.optimizers._core.param_groups import Group
+from trainer.optimizers._core.param_groups import Group, is_vector
 from trainer.optimizers._core.param_table import ParamTable, TableOptimizer
 from trainer.optimizers._core.shared_options import (
     beta1_field,
-    group_defaults,
     lr_field,
     weight_decay_field,
 )
@@ -71,6 +69,13 @@ class Options:
 
 class Kron(TableOptimizer):
     """Kron; `momentum_buffer` as in the authors' code, the factors are `left` and `right`."""
+
+    # The authors of the code recommend a third of AdamW's rate.
+    default_lr = 3e-5
+
+    def __init__(self, param_groups: list[Group], defaults: Group) -> None:
+        counts = {"count": 0, "since_refit": 0, "num_refits": 0}
+        super().__init__(param_groups, defaults | counts)
 
     def fresh_state(self, weight: Tensor, group: Group) -> dict[str, Tensor]:
         """Return zero momentum and identity factors for a weight of any shape."""
@@ -219,24 +224,15 @@ def _apply(weight: Tensor, update: Tensor, group: Group) -> None:
     weight.add_(update.reshape(weight.shape), alpha=-group["lr"])
 
 
-def build(
-    param_groups: list[Group], options: Options, device: torch.device
-) -> torch.optim.Optimizer:
-    """Return Kron."""
-    counts = {"count": 0, "since_refit": 0, "num_refits": 0}
-    return Kron(param_groups, group_defaults(options, SPEC.default_lr) | counts)
-
-
 SPEC = OptimizerSpec(
     name="kron",
     label="Kron (PSGD)",
     summary="Fits a preconditioner for every matrix; slow at small batch sizes.",
     paper="https://arxiv.org/abs/2402.11858",
     options=Options,
-    build=build,
+    build=Kron.build,
     state_bytes=12.0,  # momentum and two triangular factors of a square matrix
-    # The authors of the code recommend a third of AdamW's rate.
-    default_lr=3e-5,
+    default_lr=Kron.default_lr,
     rate_follows="adamw",
     experimental=True,
     warning=(

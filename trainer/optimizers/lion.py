@@ -2,20 +2,15 @@
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._core import foreach as lists
 from trainer.optimizers._core.elementwise import apply_updates, mask_disagreement
-from trainer.optimizers._core.param_groups import Group
 from trainer.optimizers._core.param_table import ParamTable, TableOptimizer
 from trainer.optimizers._core.shared_options import (
     beta1_field,
     cautious_field,
     compiled_field,
-    group_defaults,
     lr_field,
     weight_decay_field,
 )
@@ -40,9 +35,8 @@ class Options:
 class Lion(TableOptimizer):
     """Lion; state keys as in the authors' code."""
 
-    def fresh_state(self, weight: Tensor, group: Group) -> dict[str, Tensor]:
-        """Return zero momentum for a weight of any shape."""
-        return {"exp_avg": torch.zeros_like(weight)}
+    states = ("exp_avg",)
+    default_lr = 2e-5  # a fifth of AdamW's: section 5 of the paper says 3 to 10 times less
 
     def update_table(self, table: ParamTable) -> None:
         """Update the weights and states of a table once."""
@@ -57,22 +51,15 @@ class Lion(TableOptimizer):
             table.gate.lerp_(means, grads, 1 - beta2)
 
 
-def build(
-    param_groups: list[Group], options: Options, device: torch.device
-) -> torch.optim.Optimizer:
-    """Return Lion."""
-    return Lion(param_groups, group_defaults(options, SPEC.default_lr))
-
-
 SPEC = OptimizerSpec(
     name="lion",
     label="Lion",
     summary="Half of AdamW's memory. All steps have the same size, which suits large batches.",
     paper="https://arxiv.org/abs/2302.06675",
     options=Options,
-    build=build,
+    build=Lion.build,
     state_bytes=4.0,  # one momentum in float32
-    default_lr=2e-5,  # a fifth of AdamW's: section 5 of the paper says 3 to 10 times less
+    default_lr=Lion.default_lr,
     in_parts=True,
     rate_follows="adamw",
     warning="Small batches make the signs noisy: lower the rate or raise the batch size.",

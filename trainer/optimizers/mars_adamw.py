@@ -2,14 +2,11 @@
 
 from dataclasses import dataclass
 
-import torch
-
 from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._algorithms.mars import Mars, MarsOptions
 from trainer.optimizers._core.elementwise import apply_adamw, apply_cautious_adamw
-from trainer.optimizers._core.param_groups import Group
 from trainer.optimizers._core.param_table import ParamTable
-from trainer.optimizers._core.shared_options import beta2_field, cautious_field, group_defaults
+from trainer.optimizers._core.shared_options import beta2_field, cautious_field
 
 
 @dataclass(frozen=True)
@@ -24,7 +21,9 @@ class Options(MarsOptions):
 class MarsAdamW(Mars):
     """MARS-AdamW; state keys as in the authors' code."""
 
-    corrected_states = ("exp_avg", "exp_avg_sq")
+    default_lr = 1e-4  # AdamW's, because the correction hardly changes step sizes
+
+    states = ("exp_avg", "exp_avg_sq")
 
     def update_corrected(self, table: ParamTable) -> None:
         """Update the weights that are not vectors."""
@@ -41,22 +40,15 @@ class MarsAdamW(Mars):
             apply_cautious_adamw(table)
 
 
-def build(
-    param_groups: list[Group], options: Options, device: torch.device
-) -> torch.optim.Optimizer:
-    """Return MARS-AdamW."""
-    return MarsAdamW(param_groups, group_defaults(options, SPEC.default_lr))
-
-
 SPEC = OptimizerSpec(
     name="mars_adamw",
     label="MARS-AdamW",
     summary="AdamW on variance-reduced gradients; half again as much memory.",
     paper="https://arxiv.org/abs/2411.10438",
     options=Options,
-    build=build,
+    build=MarsAdamW.build,
     state_bytes=12.0,  # two moments and the last gradient in float32
-    default_lr=1e-4,  # AdamW's, because the correction hardly changes step sizes
+    default_lr=MarsAdamW.default_lr,
     in_parts=True,
     rate_follows="adamw",
     warning="Only shown to help in pre-training language models.",

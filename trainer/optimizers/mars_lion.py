@@ -2,15 +2,12 @@
 
 from dataclasses import dataclass
 
-import torch
-
 from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._algorithms.mars import Mars, MarsOptions
 from trainer.optimizers._core import foreach as lists
 from trainer.optimizers._core.elementwise import apply_updates
-from trainer.optimizers._core.param_groups import Group
 from trainer.optimizers._core.param_table import ParamTable
-from trainer.optimizers._core.shared_options import group_defaults, lr_field, weight_decay_field
+from trainer.optimizers._core.shared_options import lr_field, weight_decay_field
 
 
 @dataclass(frozen=True)
@@ -25,7 +22,9 @@ class Options(MarsOptions):
 class MarsLion(Mars):
     """MARS-Lion; state keys as in the authors' code, without the second moment it never reads."""
 
-    corrected_states = ("exp_avg",)
+    default_lr = 2e-5  # Lion's: arXiv 2302.06675, section 5
+
+    states = ("exp_avg",)
 
     def update_corrected(self, table: ParamTable) -> None:
         """Update the weights that are not vectors."""
@@ -35,22 +34,15 @@ class MarsLion(Mars):
             apply_updates(table, weights, list(lists.sign(means)))
 
 
-def build(
-    param_groups: list[Group], options: Options, device: torch.device
-) -> torch.optim.Optimizer:
-    """Return MARS-Lion."""
-    return MarsLion(param_groups, group_defaults(options, SPEC.default_lr))
-
-
 SPEC = OptimizerSpec(
     name="mars_lion",
     label="MARS-Lion",
     summary="Lion on variance-reduced gradients, with AdamW's memory.",
     paper="https://arxiv.org/abs/2411.10438",
     options=Options,
-    build=build,
+    build=MarsLion.build,
     state_bytes=8.0,  # momentum and the last gradient in float32
-    default_lr=2e-5,  # Lion's: arXiv 2302.06675, section 5
+    default_lr=MarsLion.default_lr,
     in_parts=True,
     rate_follows="adamw",
     warning="The authors tuned only MARS-AdamW. Biases and gains get AdamW at this low rate.",

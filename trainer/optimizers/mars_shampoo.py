@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
-
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._algorithms.mars import Mars, MarsOptions
@@ -13,9 +11,7 @@ from trainer.optimizers._core.newton_schulz import (
     match_spectrum,
     orthogonalize,
 )
-from trainer.optimizers._core.param_groups import Group
 from trainer.optimizers._core.param_table import ParamTable
-from trainer.optimizers._core.shared_options import group_defaults
 
 
 @dataclass(frozen=True)
@@ -35,7 +31,9 @@ class Options(MarsOptions):
 class MarsShampoo(Mars):
     """MARS-Shampoo; state keys as in the authors' code."""
 
-    corrected_states = ("exp_avg",)
+    default_lr = 1e-4  # AdamW's, because steps have its size: arXiv 2502.16982, equation 4
+
+    states = ("exp_avg",)
 
     def update_corrected(self, table: ParamTable) -> None:
         """Update the weights that are not vectors."""
@@ -52,22 +50,15 @@ class MarsShampoo(Mars):
             table.gate.move_([weight], [update.view_as(weight)], rate)
 
 
-def build(
-    param_groups: list[Group], options: Options, device: torch.device
-) -> torch.optim.Optimizer:
-    """Return MARS-Shampoo."""
-    return MarsShampoo(param_groups, group_defaults(options, SPEC.default_lr))
-
-
 SPEC = OptimizerSpec(
     name="mars_shampoo",
     label="MARS-Shampoo",
     summary="Orthogonalised steps on variance-reduced gradients; slow at small batch sizes.",
     paper="https://arxiv.org/abs/2411.10438",
     options=Options,
-    build=build,
+    build=MarsShampoo.build,
     state_bytes=8.0,  # momentum and the last gradient in float32
-    default_lr=1e-4,  # AdamW's, because steps have its size: arXiv 2502.16982, equation 4
+    default_lr=MarsShampoo.default_lr,
     rate_follows="adamw",
     experimental=True,
     warning=(

@@ -7,7 +7,6 @@ QKV layers, are split and each projection is orthogonalised on its own.
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from trainer.core.options import option
@@ -26,7 +25,6 @@ from trainer.optimizers._core.shared_options import (
     beta1_field,
     beta2_field,
     eps_field,
-    group_defaults,
     lr_field,
     weight_decay_field,
 )
@@ -66,6 +64,8 @@ class Options:
 class Muon(TableOptimizer):
     """Muon plus AdamW for the rest; state keys as in torch's Muon and AdamW."""
 
+    default_lr = 1e-4  # AdamW's, because steps have its size: arXiv 2502.16982, equation 4
+
     def __init__(self, param_groups: list[Group], defaults: Group) -> None:
         super().__init__(param_groups, defaults)
         heads = [part.strip() for part in defaults["heads"].split(",") if part.strip()]
@@ -76,11 +76,9 @@ class Muon(TableOptimizer):
                 if group.get("are_matrices", True) and is_hidden(name, weight, heads):
                     self._parts[weight] = count_projections(name, weight)
 
-    def fresh_state(self, weight: Tensor, group: Group) -> dict[str, Tensor]:
-        """Return zero-initialised state for a weight of any shape."""
-        is_matrix = weight in self._parts
-        names = ("momentum_buffer",) if is_matrix else ("exp_avg", "exp_avg_sq")
-        return {name: torch.zeros_like(weight) for name in names}
+    def state_names(self, weight: Tensor) -> tuple[str, ...]:
+        """Return the momentum of a matrix, or AdamW's moments of another weight of any shape."""
+        return ("momentum_buffer",) if weight in self._parts else ("exp_avg", "exp_avg_sq")
 
     def update_table(self, table: ParamTable) -> None:
         """Update the weights and states of a table once."""
@@ -131,22 +129,15 @@ def count_projections(name: str, weight: Tensor) -> int:
     return 3 if is_joint and sides[1] == 3 * sides[0] else 1
 
 
-def build(
-    param_groups: list[Group], options: Options, device: torch.device
-) -> torch.optim.Optimizer:
-    """Return Muon."""
-    return Muon(param_groups, group_defaults(options, SPEC.default_lr))
-
-
 SPEC = OptimizerSpec(
     name="muon",
     label="Muon",
     summary="Orthogonalised steps for matrices, AdamW for the rest; slow at small batch sizes.",
     paper="https://kellerjordan.github.io/posts/muon/",
     options=Options,
-    build=build,
+    build=Muon.build,
     state_bytes=4.0,  # one momentum in float32; weights with AdamW need 8
-    default_lr=1e-4,  # AdamW's, because steps have its size: arXiv 2502.16982, equation 4
+    default_lr=Muon.default_lr,
     in_parts=True,
     rate_follows="adamw",
     warning=(

@@ -10,7 +10,7 @@ import torch
 from trainer.core.errors import MissingDependency
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
-from trainer.optimizers._algorithms.prodigy import Prodigy, check_rates, read_estimate
+from trainer.optimizers._algorithms.prodigy import Prodigy, check_rates, effective_lr
 from trainer.optimizers._core.param_groups import Group
 from trainer.optimizers._core.shared_options import (
     beta1_field,
@@ -132,19 +132,14 @@ def build(
         "growth_rate": float("inf") if options.growth_rate is None else options.growth_rate,
         "slice_p": options.slice_p,
     }
-    check_rates(param_groups, defaults["lr"])
     if options.implementation == "timbre":
         return Prodigy(param_groups, defaults)
+    check_rates(param_groups, defaults["lr"])
     try:
         from prodigyopt import Prodigy as PackagedProdigy
     except ImportError:
         raise MissingDependency("prodigyopt", "Prodigy from the package") from None
     return PackagedProdigy(param_groups, **defaults)
-
-
-def effective_lr(optimizer: torch.optim.Optimizer) -> float:
-    """Return d * lr, the equivalent of AdamW's learning rate, without bias correction."""
-    return read_estimate(optimizer) * float(optimizer.param_groups[0]["lr"])
 
 
 SPEC = OptimizerSpec(

@@ -18,9 +18,8 @@ from trainer.optimizers._algorithms.prodigy import (
     Parts,
     Scalars,
     adapt,
-    check_rates,
+    effective_lr,
     estimate,
-    read_estimate,
     scalars_of,
 )
 from trainer.optimizers._algorithms.schedule_free import ScheduleFree, set_mode
@@ -30,7 +29,6 @@ from trainer.optimizers._core.param_table import ParamTable
 from trainer.optimizers._core.shared_options import (
     beta2_field,
     eps_field,
-    group_defaults,
     weight_decay_field,
 )
 
@@ -69,6 +67,8 @@ class Options:
 
 class ProdigyScheduleFree(EstimatingOptimizer, ScheduleFree):
     """Prodigy's step on Schedule-Free's fast point, averaged with squared rates as weights."""
+
+    default_lr = 1.0
 
     estimates = (*ESTIMATES, "weight_sum")
 
@@ -129,33 +129,15 @@ def _average(
     gate.move_(weights, updates, -1.0)
 
 
-def build(
-    param_groups: list[Group], options: Options, device: torch.device
-) -> torch.optim.Optimizer:
-    """Return Prodigy with Schedule-Free averaging, ready to train.
-
-    Raises:
-        ConfigError: the groups have different learning rates.
-    """
-    defaults = group_defaults(options, SPEC.default_lr)
-    check_rates(param_groups, defaults["lr"])
-    return ProdigyScheduleFree(param_groups, defaults)
-
-
-def effective_lr(optimizer: torch.optim.Optimizer) -> float:
-    """Return d * lr, the learning rate of the fast point."""
-    return read_estimate(optimizer) * float(optimizer.param_groups[0]["lr"])
-
-
 SPEC = OptimizerSpec(
     name="prodigy_schedule_free",
     label="Prodigy + Schedule-Free",
     summary="No learning rate and no schedule to choose.",
     paper="https://arxiv.org/abs/2405.15682",
     options=Options,
-    build=build,
+    build=ProdigyScheduleFree.build,
     state_bytes=16.0,  # second moment, z, s and p0 in float32
-    default_lr=1.0,
+    default_lr=ProdigyScheduleFree.default_lr,
     schedules=("constant",),
     set_mode=set_mode,
     effective_lr=effective_lr,

@@ -2,17 +2,17 @@
 
 import math
 
-import torch
 from torch import Tensor
 
 from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._algorithms.soap import Soap, SoapOptions
 from trainer.optimizers._core.param_groups import Group
-from trainer.optimizers._core.shared_options import group_defaults
 
 
 class SoapAdam(Soap):
     """SOAP."""
+
+    default_lr = 1e-4  # AdamW's, because steps have the size of Adam's
 
     def step_in_basis(
         self, grad: Tensor, state: dict[str, Tensor], group: Group, step: int
@@ -26,22 +26,15 @@ class SoapAdam(Soap):
         return mean / square.sqrt().add_(group["eps"]) * correction
 
 
-def build(
-    param_groups: list[Group], options: SoapOptions, device: torch.device
-) -> torch.optim.Optimizer:
-    """Return SOAP."""
-    return SoapAdam(param_groups, group_defaults(options, SPEC.default_lr))
-
-
 SPEC = OptimizerSpec(
     name="soap",
     label="SOAP",
     summary="Adam in a better basis: fewer steps at large batch sizes, but slow at small ones.",
     paper="https://arxiv.org/abs/2409.11321",
     options=SoapOptions,
-    build=build,
+    build=SoapAdam.build,
     state_bytes=24.0,  # two moments, and two averages and two bases of a square matrix
-    default_lr=1e-4,  # AdamW's, because steps have the size of Adam's
+    default_lr=SoapAdam.default_lr,
     rate_follows="adamw",
     warning=(
         "Needs 24 bytes per weight of a square matrix and up to 40 for others. The eigenbases cost "

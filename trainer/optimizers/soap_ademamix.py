@@ -3,14 +3,12 @@
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._algorithms.soap import Soap, SoapOptions
 from trainer.optimizers._core.param_groups import Group
-from trainer.optimizers._core.shared_options import group_defaults
 from trainer.optimizers._core.warmup import warmed_up
 
 
@@ -30,6 +28,8 @@ class Options(SoapOptions):
 class SoapAdEMAMix(Soap):
     """SOAP with a fast and a slow first moment."""
 
+    default_lr = 1e-4  # AdamW's, because steps have the size of Adam's
+
     mean_states = ("exp_avg_fast", "exp_avg_slow")
 
     def step_in_basis(
@@ -46,22 +46,15 @@ class SoapAdEMAMix(Soap):
         return numerator / square.sqrt().add_(group["eps"]) * math.sqrt(1 - beta2**step)
 
 
-def build(
-    param_groups: list[Group], options: Options, device: torch.device
-) -> torch.optim.Optimizer:
-    """Return SOAP with AdEMAMix."""
-    return SoapAdEMAMix(param_groups, group_defaults(options, SPEC.default_lr))
-
-
 SPEC = OptimizerSpec(
     name="soap_ademamix",
     label="SOAP + AdEMAMix",
     summary="SOAP with a second, slow average of old gradients.",
     paper="https://arxiv.org/abs/2409.11321",
     options=Options,
-    build=build,
+    build=SoapAdEMAMix.build,
     state_bytes=28.0,  # SOAP's 24 and a second first moment
-    default_lr=1e-4,  # AdamW's, because steps have the size of Adam's
+    default_lr=SoapAdEMAMix.default_lr,
     rate_follows="adamw",
     experimental=True,
     warning="No paper studies this combination. As slow as SOAP, and needs even more memory.",

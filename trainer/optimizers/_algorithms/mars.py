@@ -14,8 +14,8 @@ from torch import Tensor
 
 from trainer.core.options import option
 from trainer.optimizers._core import foreach as lists
-from trainer.optimizers._core.elementwise import apply_adamw, is_vector
-from trainer.optimizers._core.param_groups import Group
+from trainer.optimizers._core.elementwise import apply_adamw
+from trainer.optimizers._core.param_groups import Group, is_vector
 from trainer.optimizers._core.param_table import ParamTable, Pieces, TableOptimizer, cut_rows
 from trainer.optimizers._core.shared_options import (
     beta1_field,
@@ -49,14 +49,9 @@ class MarsOptions:
 class Mars(TableOptimizer):
     """Base of the MARS variants: the split, the correction, the copy of the last gradient."""
 
-    corrected_states: tuple[str, ...] = ()
-    """State names of a corrected weight besides `last_grad`."""
-
-    def fresh_state(self, weight: Tensor, group: Group) -> dict[str, Tensor]:
-        """Return zero-initialised state for a weight of any shape."""
-        vector_states = ("exp_avg", "exp_avg_sq")
-        names = vector_states if is_vector(weight) else (*self.corrected_states, "last_grad")
-        return {name: torch.zeros_like(weight) for name in names}
+    def state_names(self, weight: Tensor) -> tuple[str, ...]:
+        """Return AdamW's moments of a vector, or the rule's states of another weight."""
+        return ("exp_avg", "exp_avg_sq") if is_vector(weight) else (*self.states, "last_grad")
 
     def update_table(self, table: ParamTable) -> None:
         """Update the weights and states of a table once."""
@@ -80,7 +75,7 @@ class Mars(TableOptimizer):
         # A pass of its own: the norm needs all pieces of a tensor before the first is clipped.
         factors = _clip_factors(table, strength)
         columns = [table.weights, table.grads, table.column("last_grad")]
-        columns += [table.column(name) for name in self.corrected_states]
+        columns += [table.column(name) for name in self.states]
         for rows, (weights, grads, last, *states) in cut_rows(columns):
             corrected = _correct(grads, last, strength)
             lists.mul_(corrected, [factors[row] for row in rows])

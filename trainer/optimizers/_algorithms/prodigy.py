@@ -34,9 +34,6 @@ _START: Group = {
     "safeguard_warmup": False,
     "d_numerator": 0.0,
     "k": 0,
-    # Unused here, but prodigyopt reads them when it loads a checkpoint.
-    "decouple": True,
-    "fsdp_in_use": False,
 }
 """Group options of prodigyopt at their defaults, and the start of its counts."""
 
@@ -61,6 +58,7 @@ class EstimatingOptimizer(TableOptimizer):
         d0 = defaults["d0"]
         super().__init__(param_groups, _START | {"d": d0, "d_max": d0} | defaults)
         self.copied_d: Tensor | None = None
+        self.common_rate()
         self._share_estimates()
 
     def state_dict(self) -> Group:
@@ -89,10 +87,9 @@ class EstimatingOptimizer(TableOptimizer):
         """Move the first group's estimates to the device and share them with all groups."""
         first = self.param_groups[0]
         device = first["params"][0].device
-        # float64, like the Python numbers that prodigyopt keeps; Apple GPUs have no float64.
-        dtype = torch.float32 if device.type == "mps" else torch.float64
         for name in self.estimates:
-            value = torch.as_tensor(first[name], dtype=dtype).to(device, copy=True)
+            # float64, like the Python numbers that prodigyopt keeps.
+            value = torch.as_tensor(first[name], dtype=torch.float64).to(device, copy=True)
             for group in self.param_groups:
                 group[name] = value
         self.copied_d = None
@@ -110,7 +107,7 @@ class EstimatingOptimizer(TableOptimizer):
 
 
 class Prodigy(EstimatingOptimizer):
-    """Prodigy with d on the device; its checkpoints are interchangeable with `prodigyopt`'s."""
+    """Prodigy with d on the device; state keys as in prodigyopt."""
 
     def fresh_state(self, weight: Tensor, group: Group) -> dict[str, Tensor]:
         """Return zero moments and a flat copy of the weight (any shape), as prodigyopt does."""
@@ -122,13 +119,6 @@ class Prodigy(EstimatingOptimizer):
             "exp_avg": torch.zeros_like(weight, memory_format=torch.contiguous_format),
             "exp_avg_sq": torch.zeros_like(weight, memory_format=torch.contiguous_format),
         }
-
-    def load_state_dict(self, state_dict: Group) -> None:
-        """Load a state saved by this class or by prodigyopt."""
-        super().load_state_dict(state_dict)
-        for group in self.param_groups:
-            for weight in group["params"]:
-                _complete(self.state.get(weight), weight)
 
     def update(self, tables: list[ParamTable]) -> None:
         """Update the weights with the current d, then update d."""
@@ -166,10 +156,14 @@ class Prodigy(EstimatingOptimizer):
                 weight.copy_(values.view_as(weight))
 
 
-def read_estimate(optimizer: torch.optim.Optimizer) -> float:
-    """Return d; on a GPU the last copied value, a step or two old, so that the host never waits."""
+def effective_lr(optimizer: torch.optim.Optimizer) -> float:
+    """Return d * lr, the equivalent of AdamW's learning rate, without bias correction.
+
+    On a GPU d is the last copied value, a step or two old, so that the host never waits.
+    """
     copied = optimizer.copied_d if isinstance(optimizer, EstimatingOptimizer) else None
-    return float(optimizer.param_groups[0]["d"] if copied is None else copied)
+    group = optimizer.param_groups[0]
+    return float(group["d"] if copied is None else copied) * float(group["lr"])
 
 
 def scalars_of(group: Group, lr: float) -> Scalars:
@@ -250,21 +244,6 @@ def adapt(group: Group, scalars: Scalars, parts: list[Parts], gate: StepGate) ->
     changed = gate.pick(torch.stack([d, d_max, total]), kept)
     for name, value in zip(ESTIMATES, changed.unbind(), strict=True):
         group[name].copy_(value)
-
-
-def _complete(state: dict[str, Tensor] | None, weight: Tensor) -> None:
-    """Add what prodigyopt omits for a weight (any shape).
-
-    Its p0 is a scalar for a weight of zeros, and it has no exp_avg if beta 1 is 0.
-    """
-    if not state:
-        return
-    if state["p0"].dim() == 0:
-        state["p0"] = torch.zeros_like(state["s"])
-    if "exp_avg" not in state:
-        state["exp_avg"] = torch.zeros_like(weight, memory_format=torch.contiguous_format)
-    for name in ("exp_avg", "exp_avg_sq"):
-        state[name] = state[name].contiguous()
 
 
 def _flatten(tensors: list[Tensor]) -> list[Tensor]:

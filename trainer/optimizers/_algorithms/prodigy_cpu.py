@@ -3,7 +3,7 @@
 On a CPU the scalars of a step are in host memory, so reading them waits for nothing.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from trainer.optimizers._core import foreach as lists
+from trainer.optimizers._core.param_table import pieces_of_row
 
 PIECE = 1 << 18
 """Entries per piece; the power of two that was fastest in benchmarks/measure_optimizers.py."""
@@ -63,7 +64,8 @@ def step_on_host(columns: Sequence[list[Tensor]], numbers: HostNumbers) -> Parts
     add: Any = get_blas_funcs("asum", dtype=scratch.numpy().dtype)
     sizes = 0.0
     large = [row for row in rows if row[0].numel() > _SMALL]
-    for weight, grad, mean, square, total, first in _pieces(large):
+    pieces = (piece for row in large for piece in pieces_of_row(row, PIECE))
+    for weight, grad, mean, square, total, first in pieces:
         # All temporaries share one buffer, so that it stays in the cache.
         buffer = scratch if weight.numel() == PIECE else scratch[: weight.numel()]
         _accumulate([total], [grad], numbers)
@@ -149,13 +151,3 @@ def _move(
         amsgrad=False,
         maximize=False,
     )
-
-
-def _pieces(rows: list[tuple[Tensor, ...]]) -> Iterator[tuple[Tensor, ...]]:
-    """Yield rows of flat tensors, long ones cut into pieces."""
-    for row in rows:
-        if row[0].numel() <= PIECE:
-            yield row
-        else:
-            # unsafe_split skips autograd bookkeeping, which nothing here needs.
-            yield from zip(*(torch.unsafe_split(x, PIECE) for x in row), strict=True)

@@ -68,14 +68,6 @@ class ScheduleFreeAdamW(ScheduleFree):
         """Return the fast point and a zero second moment for a weight of any shape."""
         return {"z": weight.clone(), "exp_avg_sq": torch.zeros_like(weight)}
 
-    def load_state_dict(self, state_dict: Group) -> None:
-        """Load a state saved here or by schedulefree, which counts steps per group only."""
-        super().load_state_dict(state_dict)
-        for group in self.param_groups:
-            for weight in group["params"]:
-                if self.state.get(weight):
-                    self.state[weight].setdefault("step", group["k"])
-
     def update(self, tables: list[ParamTable]) -> None:
         """Update the averaging weights of every group, then its tensors."""
         self.check_mode()

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from trainer.core.options import option
-from trainer.optimizers._core.elementwise import is_vector
 from trainer.optimizers._core.newton_schulz import as_matrix
-from trainer.optimizers._core.param_groups import Group
+from trainer.optimizers._core.param_groups import Group, is_vector
 from trainer.optimizers._core.param_table import ParamTable, TableOptimizer
 from trainer.optimizers._core.shared_options import (
     beta1_field,

@@ -9,12 +9,6 @@ from trainer.optimizers._core import foreach as lists
 from trainer.optimizers._core.param_table import ParamTable, Pieces
 
 
-def is_vector(weight: Tensor) -> bool:
-    """Return whether a weight of any shape holds one number per output, like a bias or a gain."""
-    # Counting dimensions is not enough: weight-norm gains of convolutions have shape (out, 1, 1).
-    return weight.dim() == 0 or weight.numel() == weight.size(0)
-
-
 def apply_adamw(
     table: ParamTable, pieces: Pieces, betas: tuple[float, float] | None = None
 ) -> None:

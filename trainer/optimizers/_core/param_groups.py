@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 Group = dict[str, Any]
 """A parameter group of torch: `params`, and the options of its optimizer by name."""
@@ -34,14 +34,17 @@ def param_groups(model: nn.Module, weight_decay: float) -> list[Group]:
     other_group = _empty_group(0.0, are_matrices=False)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            # One number per output is a bias or a gain, whatever its number of dimensions:
-            # weight-norm gains of convolutions are (out, 1, 1).
-            is_vector = parameter.dim() == 0 or parameter.numel() == parameter.size(0)
-            is_decayed = not is_vector and id(parameter) not in undecayed
+            is_decayed = not is_vector(parameter) and id(parameter) not in undecayed
             group = decayed_group if is_decayed else other_group
             group["params"].append(parameter)
             group["param_names"].append(name)
     return [group for group in (decayed_group, other_group) if group["params"]]
+
+
+def is_vector(weight: Tensor) -> bool:
+    """Return whether a weight of any shape holds one number per output, like a bias or a gain."""
+    # Counting dimensions is not enough: weight-norm gains of convolutions have shape (out, 1, 1).
+    return weight.dim() == 0 or weight.numel() == weight.size(0)
 
 
 def _empty_group(weight_decay: float, *, are_matrices: bool) -> Group:

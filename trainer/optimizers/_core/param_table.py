@@ -8,7 +8,7 @@ a number from the device.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from trainer.optimizers._core import foreach as lists
 from trainer.optimizers._core.deferred_found_inf import DeferredFoundInf
 from trainer.optimizers._core.found_inf import OPEN, StepGate
 from trainer.optimizers._core.param_groups import Group
+from trainer.optimizers._core.shared_options import group_defaults
 
 CPU_PIECE = 1 << 18
 """Entries per piece on a CPU: the fastest of 2**14 to 2**20 in benchmarks/measure_optimizers.py."""
@@ -86,6 +87,11 @@ class TableOptimizer(torch.optim.Optimizer):
     _step_supports_amp_scaling = True
     _late: DeferredFoundInf | None = None
 
+    states: tuple[str, ...] = ()
+    """Names of the states of a weight."""
+    default_lr: float
+    """The learning rate where neither the user nor the model family chooses one."""
+
     def __init__(self, param_groups: list[Group], defaults: Group) -> None:
         super().__init__(param_groups, defaults)
         for group in self.param_groups:
@@ -152,9 +158,18 @@ class TableOptimizer(torch.optim.Optimizer):
         for group, before in zip(self.param_groups, own, strict=True):
             group.update({name: before[name] for name in before.keys() - group.keys()})
 
+    @classmethod
+    def build(cls, param_groups: list[Group], options: object, device: torch.device) -> Self:
+        """Return the optimizer; its options become the defaults of the groups."""
+        return cls(param_groups, group_defaults(options, cls.default_lr))
+
+    def state_names(self, weight: Tensor) -> tuple[str, ...]:
+        """Return the names of the states of a weight of any shape."""
+        return self.states
+
     def fresh_state(self, weight: Tensor, group: Group) -> dict[str, Tensor]:
-        """Return the initial state of a weight of any shape."""
-        raise NotImplementedError
+        """Return the initial state of a weight of any shape: zeros, in most rules."""
+        return {name: torch.zeros_like(weight) for name in self.state_names(weight)}
 
     def update(self, tables: list[ParamTable]) -> None:
         """Update weights and states; most rules handle each table on its own."""
@@ -207,7 +222,7 @@ def cut_rows(columns: Sequence[Sequence[Tensor]]) -> Iterator[tuple[list[int], P
     size = 0
     for number, row in enumerate(zip(*columns, strict=True)):
         if row[0].numel() > limit // 2:
-            for pieces in _pieces_of_row(row, limit):
+            for pieces in pieces_of_row(row, limit):
                 yield [number], [[piece] for piece in pieces]
             continue
         small.append(number)
@@ -219,7 +234,8 @@ def cut_rows(columns: Sequence[Sequence[Tensor]]) -> Iterator[tuple[list[int], P
         yield small, [[column[row] for row in small] for column in columns]
 
 
-def _pieces_of_row(row: Sequence[Tensor], length: int) -> Iterator[Sequence[Tensor]]:
+def pieces_of_row(row: Sequence[Tensor], length: int) -> Iterator[Sequence[Tensor]]:
+    """Cut tensors of one shape into flat pieces of a length, if they are contiguous on a CPU."""
     is_cpu = row[0].device.type == "cpu"
     if not is_cpu or row[0].numel() <= length or not all(x.is_contiguous() for x in row):
         return iter((row,))
