@@ -7,7 +7,7 @@ import gradio as gr
 from trainer.core.device import list_devices
 from webui.api import add_endpoints
 from webui.forms.form_validation import FieldValidator
-from webui.scripts import mount, queued
+from webui.scripts import build_script_tags, mount, queued
 from webui.studio import Studio
 from webui.tabs import data, listen, live, race, runs, start, train
 
@@ -41,11 +41,8 @@ def build_page(studio: Studio) -> gr.Blocks:
 
 
 def build_head() -> str:
-    """Return the HTML head: our style sheet and script, both served by our own routes."""
-    return (
-        '<link rel="stylesheet" href="studio/page/page.css">'
-        '<script src="studio/page/page.js"></script>'
-    )
+    """Return the HTML head: our style sheet and scripts, all served by our own routes."""
+    return '<link rel="stylesheet" href="studio/page/page.css">' + build_script_tags()
 
 
 def _header() -> str:

@@ -17,7 +17,7 @@ from trainer.runs.metric_store import MetricStore
 from webui.jobs import listening_test
 from webui.jobs.listening_test import read_clips
 from webui.jobs.speech_stream import Speeches
-from webui.scripts import STATIC, bundle
+from webui.scripts import SCRIPTS_PATH, STATIC, script_file
 from webui.security.login import is_logged_in
 from webui.status import describe
 from webui.studio import Studio
@@ -55,14 +55,16 @@ def build_routes(studio: Studio) -> list[Route]:
         "/studio/speech": speeches.speech,
     } | JobViews(studio).views()
     routes = [Route(path, _answering(view), methods=["GET"]) for path, view in views.items()]
-    return [*routes, Route("/studio/page/{file}", page_file, methods=["GET"])]
+    return [
+        *routes,
+        Route(SCRIPTS_PATH, script_file, methods=["GET"]),
+        Route("/studio/page/{file}", page_file, methods=["GET"]),
+    ]
 
 
 def page_file(request: Request) -> Response:
-    """Serve the script, the style sheet or a dictionary; public, as the login page needs them."""
+    """Serve the style sheet or a dictionary; public, as the login page needs them."""
     headers = {"Cache-Control": "no-cache"}
-    if request.path_params["file"] == "page.js":
-        return Response(bundle(), media_type="text/javascript", headers=headers)
     if request.path_params["file"] == "page.css":
         return FileResponse(STATIC / "css" / "page.css", media_type="text/css", headers=headers)
     if request.path_params["file"] in DICTIONARIES:

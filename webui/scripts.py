@@ -1,50 +1,59 @@
-"""Bundle our JavaScript into one file and connect its functions to elements of the page.
+"""Serve our JavaScript modules and connect their functions to elements of the page.
 
 Gradio inserts the HTML head while it renders, so the script may load before or after an element.
-Calls are therefore put in a queue that the script works off when it has loaded.
+Calls are therefore put in a list that the script works off when it has loaded.
 """
 
+import functools
+import hashlib
+import json
 import os
+from html import escape
 from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, Response
+
+from trainer.core.metrics import describe_metrics
 
 STATIC = Path(__file__).resolve().parent / "static"
 """Scripts, styles and translations that the page loads."""
-
-_PARTS = (
-    "base/dom.js",
-    "base/translations.js",
-    "base/access.js",
-    "base/login.js",
-    "charts/chart.js",
-    "charts/series.js",
-    "base/poll.js",
-    "tabs/status_bar.js",
-    "charts/breakdown.js",
-    "charts/overlay.js",
-    "charts/history.js",
-    "tabs/tiles.js",
-    "tabs/live.js",
-    "tabs/trash.js",
-    "charts/compare.js",
-    "tabs/runs.js",
-    "tabs/race.js",
-    "tabs/trials.js",
-    "tabs/speech.js",
-    "tabs/data.js",
-    "tabs/segmentation.js",
-    "tabs/fields.js",
-    "tabs/form_fill.js",
-    "charts/spectrogram.js",
-    "tabs/listening_test.js",
-    "base/mount.js",
-)
+SCRIPTS_PATH = "/studio/page/js/{version}/{path:path}"
+"""The route of the modules. They import each other by relative addresses, so that the version in
+the address of the first is in the addresses of all."""
+_FOREVER, _CHECKED = "public, max-age=31536000, immutable", "no-cache"
 
 
-def bundle() -> str:
-    """Return all scripts in loading order, preceded by the polling interval."""
-    poll_ms = int(os.environ.get("TIMBRE_POLL_MS", "1000"))
-    parts = [(STATIC / "js" / name).read_text(encoding="utf-8") for name in _PARTS]
-    return "\n".join([f"window.timbre = {{ pollMs: {poll_ms} }};", *parts])
+def build_script_tags() -> str:
+    """Return the HTML head that starts the scripts; its addresses are relative to the page.
+
+    Modules are preloaded because a browser finds them otherwise import by import, one round trip
+    after the other: `docs/decisions/0103-scripts-are-modules.md`.
+    """
+    base = f"studio/page/js/{_version()}"
+    settings = {
+        "pollMs": int(os.environ.get("TIMBRE_POLL_MS", "1000")),
+        "metrics": describe_metrics(),
+    }
+    preloads = "".join(f'<link rel="modulepreload" href="{base}/{name}">' for name in _modules())
+    return (
+        f'<meta name="timbre" content="{escape(json.dumps(settings))}">{preloads}'
+        f'<script type="module" src="{base}/main.js"></script>'
+    )
+
+
+def script_file(request: Request) -> Response:
+    """Serve one module; public, as the login page needs them.
+
+    An open page may ask for an earlier version after an update: it gets the present one, which must
+    not be stored under that address.
+    """
+    path = _modules().get(request.path_params["path"])
+    if path is None:
+        return PlainTextResponse("File not found.", status_code=404)
+    is_current = request.path_params["version"] == _version()
+    headers = {"Cache-Control": _FOREVER if is_current else _CHECKED}
+    return FileResponse(path, media_type="text/javascript", headers=headers)
 
 
 def mount(function: str) -> str:
@@ -55,4 +64,23 @@ def mount(function: str) -> str:
 def queued(function: str, *given: str) -> str:
     """Return a line of JavaScript that calls a function of our script once it has loaded."""
     call = ", ".join([f'"{function}"', *given])
-    return f"(window.timbreQueue = window.timbreQueue || []).push([{call}]);"
+    return f"(window.timbre = window.timbre || []).push([{call}]);"
+
+
+def _modules() -> dict[str, Path]:
+    """Return the modules by their path in an address."""
+    folder = STATIC / "js"
+    return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.js"))}
+
+
+def _version() -> str:
+    """Return a short hash of all modules; it changes with any of them."""
+    return _hash(tuple((name, path.stat().st_mtime_ns) for name, path in _modules().items()))
+
+
+@functools.lru_cache(maxsize=1)  # every module that is served asks for it
+def _hash(stamps: tuple[tuple[str, int], ...]) -> str:
+    digest = hashlib.sha256()
+    for name, _ in stamps:
+        digest.update(name.encode() + b"\0" + (STATIC / "js" / name).read_bytes() + b"\0")
+    return digest.hexdigest()[:12]

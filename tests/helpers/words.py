@@ -16,6 +16,7 @@ from typing import Any
 from tests.helpers.page import make_studio
 from trainer.config.presets import PRESETS
 from trainer.config.schedules import SCHEDULES
+from trainer.core.metrics import METRICS, metrics_of
 from trainer.core.options import describe
 from trainer.core.registry import discover
 from trainer.core.run_config import DataConfig, TrainingConfig
@@ -49,7 +50,7 @@ NOT_SAID = {
     "Unparsable lines were dropped: {}.", "Not saved yet: {}. Training uses the saved list.",
     "{} shortest clip is {} s.", "{} longest clip is {} s.",
     # For machines, or said before there is a page to translate.
-    "({} to {}),", "ArrowLeft", "ArrowRight", "AudioError", "AudioFacts", "Bearer",
+    "{} % ({} to {}),", "ArrowLeft", "ArrowRight", "AudioError", "AudioFacts", "Bearer",
     "Cache-Control", "Connection", "Content-Disposition", "Content-Security-Policy",
     "Cross-Origin-Opener-Policy", "Cross-Origin-Resource-Policy", "Ctrl + Enter", "TextEdits",
     "Enter",
@@ -57,7 +58,7 @@ NOT_SAID = {
     "Noto Sans Ethiopic", "Noto Sans KR", "Referrer-Policy", "Source", "Speech was interrupted: %s",
     "Timbre runs at {} - runs are stored in {}", "card court-card", "charts two", "chip chip-{}",
     "court live", "in the runs folder.", "live trial", "notice error",
-    "notice undo", "notice warning", "quiet key",
+    "notice undo", "notice warning", "quiet key", "small primary",
     "runs-table differences", "runs-table race-table", "small rescue", "tab-title sr-only",
     "{} The program printed it at startup.",
 }  # fmt: skip
@@ -94,6 +95,7 @@ def all_said(folder: Path) -> dict[str, str]:
     for where, sentences in {
         "components": component_words(folder),
         "options": option_words(),
+        "metrics": metric_words(),
         "scripts": script_words(),
         "python": python_words(),
     }.items():
@@ -166,6 +168,21 @@ def option_words() -> Iterator[str]:
                 yield info.help
     for preset in PRESETS.values():
         yield f"{preset.label}: {preset.summary}"
+
+
+def metric_words() -> Iterator[str]:
+    """Yield the labels, units and titles of metrics that the scripts show: charts/metrics.js."""
+    for metric in METRICS.values():
+        if metric.tile or metric.chart or metric.compared:
+            yield metric.label
+        if metric.tile:
+            yield metric.unit
+        if metric.compared:
+            yield metric.title
+    for chart in {metric.chart for metric in METRICS.values()} - {"", "breakdown"}:
+        drawn = [METRICS[name] for name in metrics_of(chart)]
+        unit = f" ({drawn[0].unit})" if drawn[0].unit else ""
+        yield drawn[0].title if len(drawn) == 1 else f"{chart.capitalize()}{unit}"
 
 
 def _entries() -> list[Any]:

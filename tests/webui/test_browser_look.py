@@ -288,7 +288,7 @@ def test_the_tiles_of_a_run_on_a_gpu_tell_its_memory_work_and_warmth(
     assert tiles["Host memory"] == ["6.2", "GiB"]
     assert tiles["Effective rate"] == ["2.4e-4", "scheduled 1"]
     assert all(drawn[name] for name in ("GPU memory", "GPU utilization", "Host memory"))
-    assert all(word in legend for word in ("memory reserved", "memory peak", "host memory"))
+    assert all(word in legend for word in ("Reserved memory", "Peak memory", "Host memory"))
     assert " of 22.2 GiB." in warning
 
 

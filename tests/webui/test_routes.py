@@ -25,7 +25,6 @@ from trainer.core.events import (
 from trainer.core.run_config import TrainingConfig
 from trainer.runs.run import Run, RunStatus
 from webui.routes import build_routes
-from webui.scripts import bundle, mount
 from webui.security.login import is_logged_in
 from webui.security.origin_check import OriginCheck
 from webui.status import actions, describe, duration_text
@@ -247,18 +246,9 @@ def test_the_settings_and_the_log_of_a_run_are_its_own(client: TestClient, run: 
     assert client.get("/studio/runs/voice/log").text == "hello"
 
 
-def test_the_script_comes_in_one_piece_and_nothing_else_is_served(client: TestClient) -> None:
-    assert client.get("/studio/page/page.js").text == bundle()
+def test_the_style_sheet_is_served_and_nothing_beside_it(client: TestClient) -> None:
     assert "text/css" in client.get("/studio/page/page.css").headers["content-type"]
     assert client.get("/studio/page/..%2fREADME.md").status_code == 404
-
-
-def test_every_function_that_an_element_waits_for_is_in_the_script() -> None:
-    for function in (
-        "mountStatusBar", "mountRecent", "mountLive", "mountPreviews", "mountRuns", "mountSpeech",
-    ):  # fmt: skip
-        assert f"t.{function} = function" in bundle()
-        assert function in mount(function)
 
 
 def test_with_a_password_every_route_asks_for_the_login(studio: Studio, run: Run) -> None:

@@ -4,6 +4,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from webui.scripts import build_script_tags
+
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Timbre</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="stylesheet" href="studio/page/page.css"></head><body class="login-page">
@@ -13,7 +15,7 @@ _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Tim
 <form id="login-form"><label>Name <input name="username" autocomplete="username" required autofocus>
 </label><label>Password <input name="password" type="password" autocomplete="current-password"
 required></label><p class="notice error" role="alert" id="login-refused" hidden></p>
-<button>Log in</button></form></main><script src="studio/page/page.js"></script></body></html>"""
+<button>Log in</button></form></main>{scripts}</body></html>"""
 
 
 class LoginPage:
@@ -28,7 +30,8 @@ class LoginPage:
             request = Request(scope)
             is_person = "text/html" in request.headers.get("accept", "")
             if is_person and not is_logged_in(request):
-                answer = HTMLResponse(_PAGE, 401, {"Cache-Control": "no-store"})
+                page = _PAGE.format(scripts=build_script_tags())
+                answer = HTMLResponse(page, 401, {"Cache-Control": "no-store"})
                 await answer(scope, receive, send)
                 return
         await self._app(scope, receive, send)

@@ -1,126 +1,127 @@
-/* DOM helpers without innerHTML, formatting of numbers and times, JSON requests, tabs and theme. */
-(function () {
-  "use strict";
-  const t = window.timbre;
-  const linkedTab = new URLSearchParams(location.search).get("tab");
-  let wantedTab = "";
+/* Makes elements without innerHTML, and the small ones that several tabs share. */
+import { page } from "./page.js";
+import { setText } from "./translations.js";
 
-  /* Make an element. Strings become text nodes, so untrusted text is never parsed as HTML. */
-  t.h = function (tag, attributes, ...children) {
-    const element = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes || {})) {
-      if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-      else if (value === true) element.setAttribute(name, "");
-      else if (value !== false && value != null) element.setAttribute(name, value);
-    }
-    element.append(...children.flat().filter((child) => child != null));
-    return element;
-  };
-
-  /* Set the text only if it changed, to avoid needless layout. */
-  t.setText = function (element, text) {
-    if (t.originalText(element) !== text) element.textContent = text;
-  };
-
-  t.number = function (value, digits) {
-    if (value == null || !isFinite(value)) return "-";
-    const size = Math.abs(value);
-    if (size !== 0 && (size < 1e-3 || size >= 1e6)) {
-      return t.digits(Number(value.toPrecision(digits || 3)).toExponential().replace("e+", "e"));
-    }
-    return t.digits(String(Number(value.toPrecision(digits || 4))));
-  };
-
-  t.duration = function (seconds) {
-    if (seconds == null || !isFinite(seconds)) return "-";
-    const s = Math.max(0, Math.round(seconds));
-    if (s < 90) return s + " s";
-    const minutes = Math.round(s / 60);
-    if (minutes < 60) return minutes + " min";
-    return Math.floor(minutes / 60) + " h " + String(minutes % 60).padStart(2, "0") + " min";
-  };
-
-  t.clock = function (seconds) {
-    return new Date(seconds * 1000).toLocaleString(t.language, {
-      month: "short", day: "numeric", hour: "2-digit", minute: "2-digit",
-    });
-  };
-
-  t.chip = function (state, symbol) {
-    return t.h("span", { class: "chip chip-" + state }, symbol ? symbol + " " : null, state);
-  };
-
-  /* The element for a preview of a run: an image for SVG files, else an audio player. */
-  t.previewOf = function (run, file, words) {
-    const src = t.runUrl(run, "previews/" + encodeURIComponent(file));
-    return file.endsWith(".svg") ? t.h("img", { src, alt: words || "", loading: "lazy" })
-      : t.h("audio", { controls: true, preload: "none", src });
-  };
-
-  t.runUrl = function (run, rest) {
-    return "studio/runs/" + encodeURIComponent(run) + "/" + rest;
-  };
-
-  t.getJson = async function (url, timeoutMs) {
-    if (t.isLoggedOut) throw Object.assign(new Error("401"), { status: 401 });
-    const control = new AbortController();
-    const timer = setTimeout(() => control.abort(), timeoutMs || 15000);
-    try {
-      const answer = await fetch(url, { cache: "no-store", signal: control.signal });
-      const values = await answer.json();
-      if (!answer.ok) throw Object.assign(new Error(values.error), { status: answer.status });
-      return values;
-    } finally {
-      clearTimeout(timer);
-    }
-  };
-
-  /* Click a tab; on narrow windows Gradio moves its button into a menu, where it has no id. */
-  t.openTab = function (name) {
-    wantedTab = name;
-    pressTab(name, 60);
-  };
-
-  function pressTab(name, tries) {
-    const hidden = [...document.querySelectorAll("#tabs .overflow-dropdown button")]
-      .find((button) => t.originalText(button).trim().toLowerCase() === name);
-    const button = document.getElementById("tab-" + name + "-button") || hidden;
-    if (button) button.click();
-    // The click is lost if the button is just moving between the row and the menu, so check.
-    requestAnimationFrame(() => {
-      const panel = document.getElementById("tab-" + name);
-      // Stop if another tab was wanted meanwhile; two retry loops would fight forever.
-      if (tries && wantedTab === name && panel && !panel.offsetParent) pressTab(name, tries - 1);
-    });
+/**
+ * Make an element. Strings become text nodes, so untrusted text is never parsed as HTML.
+ * @template {keyof HTMLElementTagNameMap} K
+ * @param {K} tag @param {Attributes} [attributes] @param {...(Child | Child[])} children
+ */
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value != null) element.setAttribute(name, String(value));
   }
+  element.append(...children.flat().filter((child) => child != null));
+  return element;
+}
 
-  /* Open the tab named in the address, unless the user has clicked something since. */
-  t.openLinkedTab = function () {
-    if (linkedTab && !wantedTab) t.openTab(linkedTab);
+/** @param {string} label @param {() => void} onclick @param {Attributes} [attributes] */
+export function button(label, onclick, attributes) {
+  return h("button", { type: "button", onclick, ...attributes }, label);
+}
+
+/** @param {string} label @param {() => void} onclick @param {Attributes} [attributes] */
+export function smallButton(label, onclick, attributes) {
+  return button(label, onclick, { class: "small", ...attributes });
+}
+
+/**
+ * A button that shows a question on the first click and acts on the second.
+ * @param {string} label @param {string} question @param {() => void} action @param {Attributes} [attributes]
+ */
+export function confirmButton(label, question, action, attributes) {
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let timer;
+  const rest = () => {
+    clearTimeout(timer);
+    timer = undefined;
+    element.classList.remove("sure");
+    setText(element, label);
   };
-
-  /* Put the open tab into the address, so that a reload returns to it. */
-  document.addEventListener("click", (event) => {
-    const tab = event.target.closest && event.target.closest("#tabs [data-tab-id]");
-    if (event.isTrusted) wantedTab = tab ? tab.dataset.tabId : wantedTab || "-";
-    if (!tab) return;
-    const address = new URL(location.href);
-    address.searchParams.set("tab", tab.dataset.tabId);
-    history.replaceState(null, "", address);
-  });
-
-  t.switchTheme = function () {
-    document.body.classList.toggle("dark");
-    document.dispatchEvent(new Event("timbre-theme"));
-    try {
-      localStorage.setItem("timbre-dark", document.body.classList.contains("dark") ? "1" : "0");
-    } catch (error) { /* private windows may refuse storage; the choice is then not remembered */ }
-  };
-
-  try {
-    const dark = localStorage.getItem("timbre-dark");
-    if (dark != null && !location.search.includes("__theme")) {
-      document.body.classList.toggle("dark", dark === "1");
+  const element = smallButton(label, () => {
+    if (timer) {
+      rest();
+      return action();
     }
-  } catch (error) { /* as above */ }
-})();
+    element.classList.add("sure");
+    setText(element, question);
+    timer = setTimeout(rest, page.confirmMs);
+  }, attributes);
+  return element;
+}
+
+/** @param {string} state @param {string} [symbol] */
+export function chip(state, symbol) {
+  return h("span", { class: "chip chip-" + state }, symbol ? symbol + " " : null, state);
+}
+
+/** @param {string} name @param {unknown} value */
+export function fact(name, value) {
+  return h("span", { class: "fact" }, name.replaceAll("_", " ") + ": ", h("b", {}, String(value)));
+}
+
+export function progressBar() {
+  return h("div", { class: "progress", role: "progressbar", "aria-label": "Progress" }, h("i"));
+}
+
+/** @param {HTMLElement} bar @param {number} percent */
+export function setProgress(bar, percent) {
+  /** @type {HTMLElement} */ (bar.firstChild).style.width = percent + "%";
+  bar.setAttribute("aria-valuenow", String(Math.round(percent)));
+}
+
+/**
+ * Offer other choices in a list, unless they are the same: a list that is open stays open.
+ * @param {HTMLSelectElement} select @param {string[]} values @param {string[]} [labels]
+ */
+export function offerChoices(select, values, labels = values) {
+  const offered = [...select.options].map((option) => option.value);
+  if (offered.join("\n") === values.join("\n")) return;
+  select.replaceChildren(...values.map((value, i) => h("option", { value }, labels[i])));
+}
+
+/** @param {string} kind @param {string[]} heads @param {(Child | Child[])[][]} rows */
+export function table(kind, heads, rows) {
+  return h("div", { class: "scroll" }, h("table", { class: "runs-table " + kind },
+    heads.length ? h("thead", {}, h("tr", {}, heads.map((head) => h("th", {}, head)))) : null,
+    h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell) => h("td", {}, cell)))))));
+}
+
+/**
+ * Call `refresh` now and periodically while the element is visible.
+ * @param {HTMLElement} element @param {number} ms @param {() => Promise<void>} refresh
+ */
+export function whileShown(element, ms, refresh) {
+  const isShown = () => element.isConnected && element.offsetParent !== null && !document.hidden;
+  // A failed refresh is repeated by the next one; the status bar says that the server is away.
+  const run = () => { if (isShown()) refresh().catch(() => {}); };
+  new IntersectionObserver((entries) => {
+    if (entries.some((entry) => entry.isIntersecting)) run();
+  }).observe(element);
+  setInterval(run, ms);
+  run();
+}
+
+/**
+ * Refresh shortly after an action was sent to the server, to show its effect.
+ * @param {() => Promise<void>} refresh @param {...number} delaysMs
+ */
+export function refreshSoon(refresh, ...delaysMs) {
+  for (const ms of delaysMs) setTimeout(() => refresh().catch(() => {}), ms);
+}
+
+/** Whether two values are the same; else the first becomes the known one. */
+export class Changed {
+  facts = "";
+
+  /** @param {...unknown} values */
+  by(...values) {
+    const facts = JSON.stringify(values);
+    const isNew = facts !== this.facts;
+    this.facts = facts;
+    return isNew;
+  }
+}

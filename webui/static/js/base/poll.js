@@ -2,112 +2,114 @@
 
    It pauses while the browser tab is hidden, polls slowly while nothing is training, and backs off
    with a notice while the server is unreachable; its cursor then fetches everything missed. */
-(function () {
-  "use strict";
-  const t = window.timbre;
-  const listeners = { rows: [], active: [], link: [], login: [] };
-  Object.assign(t, {
-    run: null, cursor: "", step: 0, points: 0, state: "", updates: 0, active: [], series: null,
-    answeredAt: 0, isLoggedOut: false,
-  });
-  let timer = null, failures = 0, isAsking = false;
+import { Series } from "../charts/series.js";
+import { setAddress } from "./navigation.js";
+import { page, settings } from "./page.js";
+import { HttpError, getJson, getRows } from "./server.js";
 
-  t.on = (kind, listener) => listeners[kind].push(listener);
+/** @type {{ [K in keyof PollEvents]: ((value: PollEvents[K]) => void)[] }} */
+const listeners = { rows: [], active: [], link: [], login: [] };
+/** @type {ReturnType<typeof setTimeout> | undefined} */
+let timer;
+let failures = 0, isAsking = false, areRowsWanted = () => false;
 
-  /* Show a run on the Live tab, and put its name into the address. */
-  t.show = function (run) {
-    if (!run) return;
-    if (run !== t.run) {
-      t.run = run;
-      t.series = new t.Series(run);
-      Object.assign(t, { cursor: "", step: 0, points: 0, state: "" });
-      for (const listener of listeners.rows) listener();
+/** @template {keyof PollEvents} K @param {K} kind @param {(value: PollEvents[K]) => void} listener */
+export function on(kind, listener) {
+  listeners[kind].push(listener);
+}
+
+/** @template {keyof PollEvents} K @param {K} kind @param {PollEvents[K]} value */
+function tell(kind, value) {
+  for (const listener of listeners[kind]) listener(value);
+}
+
+/** Poll the rows of the displayed run only while a function says so. @param {() => boolean} isShown */
+export function wantRows(isShown) {
+  areRowsWanted = isShown;
+}
+
+/** Show a run on the Live tab, and put its name into the address. @param {string | null} run */
+export function show(run) {
+  if (!run) return;
+  if (run !== page.run) {
+    Object.assign(page, { run, series: new Series(run), cursor: "", step: 0, points: 0, state: "" });
+    tell("rows", "");
+  }
+  setAddress("run", run);
+  wake();
+}
+
+/** Poll now. */
+export function wake() {
+  clearTimeout(timer);
+  timer = setTimeout(tick, 0);
+}
+
+/** Show the run in the address, and poll from now on. */
+export function startPolling() {
+  document.addEventListener("visibilitychange", () => document.hidden || wake());
+  show(new URLSearchParams(location.search).get("run"));
+  wake();
+}
+
+async function tick() {
+  clearTimeout(timer);
+  if (isAsking) return;
+  isAsking = true;
+  const asked = page.series;
+  try {
+    if (!document.hidden) await ask();
+    if (failures) tell("link", true);
+    failures = 0;
+  } catch (error) {
+    const status = error instanceof HttpError ? error.status : 0;
+    if (status === 401) logOut();
+    else if (status === 404 && page.run) {
+      // The user may have chosen another run meanwhile.
+      if (asked === page.series) forget(/** @type {HttpError} */ (error).message);
+    } else {
+      failures += 1;
+      tell("link", false);
     }
-    const address = new URL(location.href);
-    address.searchParams.set("run", run);
-    history.replaceState(null, "", address);
-    t.wake();
-  };
-
-  t.wake = function () {
-    clearTimeout(timer);
-    timer = setTimeout(tick, 0);
-  };
-
-  async function tick() {
-    clearTimeout(timer);
-    if (isAsking) return;
-    isAsking = true;
-    const asked = t.series;
-    try {
-      if (!document.hidden) await ask();
-      if (failures) tell(true);
-      failures = 0;
-    } catch (error) {
-      if (error.status === 401) leave();
-      else if (error.status === 404 && t.run) {
-        // The user may have chosen another run meanwhile.
-        if (asked === t.series) forget(error.message);
-      } else {
-        failures += 1;
-        tell(false);
-      }
-    } finally {
-      isAsking = false;
-      if (!t.isLoggedOut) timer = setTimeout(tick, delay());
-    }
+  } finally {
+    isAsking = false;
+    if (!page.isLoggedOut) timer = setTimeout(tick, delay());
   }
+}
 
-  function delay() {
-    if (failures) return t.pollMs * [2, 5, 10][Math.min(failures, 3) - 1];
-    return t.active.length || (t.series && t.series.status && t.series.status.active)
-      ? t.pollMs : 5 * t.pollMs;
-  }
+function delay() {
+  if (failures) return settings.pollMs * [2, 5, 10][Math.min(failures, 3) - 1];
+  return page.active.length || page.series?.status?.active ? settings.pollMs : 5 * settings.pollMs;
+}
 
-  async function ask() {
-    if (!t.run || !t.isLiveShown || !t.isLiveShown()) {
-      take(await t.getJson("studio/active"));
-      return;
-    }
-    const series = t.series;
-    const query = `rows?cursor=${encodeURIComponent(series.cursor)}&max=1000`;
-    const answer = await t.getJson(t.runUrl(series.run, query));
-    if (series !== t.series) return;
-    series.take(answer);
-    const active = answer.status.active ? [answer.status, ...answer.active] : answer.active;
-    take({ active });
-    t.cursor = series.cursor;
-    t.step = series.status.step;
-    t.points = series.steps.count;
-    t.state = series.status.state;
-    t.updates += 1;
-    for (const listener of listeners.rows) listener();
-  }
+async function ask() {
+  const { series } = page;
+  if (!series || !areRowsWanted()) return take((await getJson("studio/active")).active);
+  const answer = await getRows(series);
+  if (series !== page.series) return;
+  series.take(answer);
+  const { status } = answer;
+  take(status.active ? [status, ...answer.active] : answer.active);
+  Object.assign(page, { cursor: series.cursor, step: status.step, points: series.steps.count,
+    state: status.state, updates: page.updates + 1 });
+  tell("rows", "");
+}
 
-  function take(answer) {
-    t.active = answer.active;
-    t.answeredAt = Date.now();
-    for (const listener of listeners.active) listener();
-  }
+/** @param {RunStatus[]} active */
+function take(active) {
+  page.active = active;
+  page.answeredAt = Date.now();
+  tell("active", active);
+}
 
-  /* The session has expired: stop polling until the user logs in again. */
-  function leave() {
-    t.isLoggedOut = true;
-    for (const listener of listeners.login) listener();
-  }
+/** The session has expired: stop polling until the user logs in again. */
+function logOut() {
+  page.isLoggedOut = true;
+  tell("login", null);
+}
 
-  function tell(isBack) {
-    for (const listener of listeners.link) listener(isBack);
-  }
-
-  function forget(reason) {
-    t.run = t.series = null;
-    t.state = "";
-    for (const listener of listeners.rows) listener(reason);
-  }
-
-  document.addEventListener("visibilitychange", () => document.hidden || t.wake());
-  const run = new URLSearchParams(location.search).get("run");
-  if (run) t.show(run);
-  t.wake();
-})();
+/** @param {string} reason */
+function forget(reason) {
+  Object.assign(page, { run: null, series: null, state: "" });
+  tell("rows", reason);
+}

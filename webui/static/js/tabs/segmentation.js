@@ -1,55 +1,62 @@
 /* The panel of the Data tab that shows the progress of cutting recordings and offers the clips. */
-(function () {
-  "use strict";
-  const t = window.timbre;
-  const PHASES = {
-    "": () => "Starting.",
-    cut: (done, total) => `Cut ${done} of ${total} recordings.`,
-    text: (done, total) => `Transcribed ${done} of ${total} clips.`,
-  };
+import { h, progressBar, refreshSoon, setProgress, smallButton, whileShown } from "../base/dom.js";
+import { settings } from "../base/page.js";
+import { getJson } from "../base/server.js";
+import { setText } from "../base/translations.js";
 
-  t.mountCut = function (element, trigger) {
-    const panel = new CutPanel(element, trigger);
-    t.whileShown(element, () => panel.refresh());
-    t.refreshSegmentation = () => setTimeout(() => panel.refresh().catch(() => {}), 300);
-  };
+/** @type {CutPanel | null} */
+let panel = null;
 
-  class CutPanel {
-    constructor(element, trigger) {
-      const button = (label, id, action, kind) =>
-        t.h("button", { type: "button", class: "small " + (kind || ""), id, onclick: action }, label);
-      this.words = t.h("span", { role: "status", id: "cut-words" });
-      this.stop = button("Stop", "cut-stop", () => trigger("click", { action: "stop" }));
-      this.use = button("Use these clips", "cut-use", () => trigger("apply", {}), "primary");
-      this.bar = t.h("div", { class: "progress", role: "progressbar", "aria-label": "Progress" }, t.h("i", {}));
-      this.faults = t.h("ul", { class: "quiet" });
-      this.main = t.h("div", { class: "live trial" },
-        t.h("div", { class: "toolbar" }, this.words, this.use, this.stop), this.bar, this.faults);
-      this.main.hidden = true;
-      element.replaceChildren(this.main);
-    }
+/** @param {HTMLElement} element @param {Trigger} trigger */
+export function mountCut(element, trigger) {
+  const shown = panel = new CutPanel(element, trigger);
+  whileShown(element, 2 * settings.pollMs, () => shown.refresh());
+}
 
-    async refresh() {
-      const told = await t.getJson("studio/cut");
-      const isRunning = told.state === "running";
-      this.main.hidden = told.state === "none";
-      this.stop.hidden = this.bar.hidden = !isRunning;
-      this.use.hidden = !told.found;
-      this.bar.firstChild.style.width = (told.total ? 100 * told.done / told.total : 0) + "%";
-      t.setText(this.words, isRunning ? PHASES[told.phase](told.done, told.total) : told.found ? describe(told.found)
-        : told.problem || "Cutting was stopped. Cut again to continue.");
-      const faults = told.found ? told.found.faults : [];
-      if (faults.length !== this.faults.children.length) {
-        this.faults.replaceChildren(...faults.map((fault) => t.h("li", {}, fault)));
-      }
-    }
+/** Called after a start: show the progress soon. */
+export function refreshSegmentation() {
+  const shown = panel;
+  if (shown) refreshSoon(() => shown.refresh(), 300);
+}
+
+class CutPanel {
+  /** @param {HTMLElement} element @param {Trigger} trigger */
+  constructor(element, trigger) {
+    this.words = h("span", { role: "status", id: "cut-words" });
+    this.stop = smallButton("Stop", () => trigger("click", { action: "stop" }), { id: "cut-stop" });
+    this.use = smallButton("Use these clips", () => trigger("apply", {}), { id: "cut-use", class: "small primary" });
+    this.bar = progressBar();
+    this.faults = h("ul", { class: "quiet" });
+    this.main = h("div", { class: "live trial", hidden: true },
+      h("div", { class: "toolbar" }, this.words, this.use, this.stop), this.bar, this.faults);
+    element.replaceChildren(this.main);
   }
 
-  function describe(found) {
-    const minutes = (seconds) => (seconds / 60).toFixed(1);
-    const kept = minutes(found.clips_s), all = minutes(found.recordings_s);
-    return found.without_text
-      ? `${found.clips} clips, ${kept} of ${all} minutes; ${found.without_text} have no text yet.`
-      : `${found.clips} clips, ${kept} of ${all} minutes.`;
+  async refresh() {
+    /** @type {Cutting} */
+    const told = await getJson("studio/cut");
+    this.main.hidden = told.state === "none";
+    this.stop.hidden = this.bar.hidden = told.state !== "running";
+    this.use.hidden = !told.found;
+    setProgress(this.bar, told.total ? 100 * told.done / told.total : 0);
+    setText(this.words, cuttingWords(told));
+    const faults = told.found ? told.found.faults : [];
+    if (faults.length !== this.faults.children.length) {
+      this.faults.replaceChildren(...faults.map((fault) => h("li", {}, fault)));
+    }
   }
-})();
+}
+
+/** @param {Cutting} told */
+export function cuttingWords({ state, phase, done, total, found, problem }) {
+  if (state === "running") {
+    return phase === "cut" ? `Cut ${done} of ${total} recordings.`
+      : phase === "text" ? `Transcribed ${done} of ${total} clips.` : "Starting.";
+  }
+  if (!found) return problem || "Cutting was stopped. Cut again to continue.";
+  const minutes = (/** @type {number} */ seconds) => (seconds / 60).toFixed(1);
+  const kept = minutes(found.clips_s), all = minutes(found.recordings_s);
+  return found.without_text
+    ? `${found.clips} clips, ${kept} of ${all} minutes; ${found.without_text} have no text yet.`
+    : `${found.clips} clips, ${kept} of ${all} minutes.`;
+}

@@ -1,62 +1,33 @@
-/* The trash below the run table, and buttons that ask for confirmation. */
-(function () {
-  "use strict";
-  const t = window.timbre;
-  /* How long a button asks for confirmation before it resets. */
-  t.confirmMs = 5000;
+/* The trash below the run table; fetched only when the number of deleted runs changes. */
+import { confirmButton, h, smallButton } from "../base/dom.js";
+import { clock, fileSize } from "../base/format.js";
+import { getJson } from "../base/server.js";
+import { setText } from "../base/translations.js";
 
-  /* A button that shows a question on the first click and acts on the second. */
-  t.confirmButton = function (label, question, action, attributes) {
-    let timer = null;
-    const button = t.h("button", { type: "button", class: "small", ...attributes, onclick: () => {
-      if (timer) {
-        rest();
-        action();
-        return;
-      }
-      button.classList.add("sure");
-      t.setText(button, question);
-      timer = setTimeout(rest, t.confirmMs);
-    } }, label);
-    function rest() {
-      clearTimeout(timer);
-      timer = null;
-      button.classList.remove("sure");
-      t.setText(button, label);
-    }
-    return button;
-  };
+export class TrashBox {
+  /** @type {TrashEntry[]} */
+  entries = [];
+  count = 0;
 
-  /* The list of deleted runs; fetched only when their number changes. */
-  t.TrashBox = class {
-    constructor(press) {
-      this.press = press;
-      this.entries = [];
-      this.count = 0;
-      this.summary = t.h("summary", {});
-      this.list = t.h("div", {});
-      this.element = t.h("details", { class: "trash", id: "trash" }, this.summary, this.list);
-      this.element.hidden = true;
-    }
-
-    async refresh(count) {
-      if (count === this.count) return;
-      const answer = count ? await t.getJson("studio/trash") : { discarded: [] };
-      this.entries = answer.discarded;
-      this.count = count;
-      this.element.hidden = !count;
-      t.setText(this.summary, `Trash (${count})`);
-      this.list.replaceChildren(...this.entries.map((entry) => t.h("div", { class: "recent-run" },
-        t.h("b", {}, entry.name),
-        t.h("span", { class: "quiet" }, `${megabytes(entry.size_bytes)}, deleted ${t.clock(entry.discarded_at)}`),
-        t.h("span", { class: "space" }),
-        t.h("button", { type: "button", class: "small",
-          onclick: () => this.press("give_back", entry.key) }, "Restore"),
-        t.confirmButton("Delete permanently", "Delete permanently?", () => this.press("delete", entry.key)))));
-    }
-  };
-
-  function megabytes(bytes) {
-    return bytes < 2 ** 30 ? `${t.number(bytes / 2 ** 20, 3)} MiB` : `${t.number(bytes / 2 ** 30, 3)} GiB`;
+  /** @param {(action: string, key: string) => void} press */
+  constructor(press) {
+    this.press = press;
+    this.summary = h("summary");
+    this.list = h("div");
+    this.element = h("details", { class: "trash", id: "trash", hidden: true }, this.summary, this.list);
   }
-})();
+
+  /** @param {number} count */
+  async refresh(count) {
+    if (count === this.count) return;
+    this.entries = count ? (await getJson("studio/trash")).discarded : [];
+    this.count = count;
+    this.element.hidden = !count;
+    setText(this.summary, `Trash (${count})`);
+    this.list.replaceChildren(...this.entries.map((entry) => h("div", { class: "recent-run" },
+      h("b", {}, entry.name),
+      h("span", { class: "quiet" }, `${fileSize(entry.size_bytes)}, deleted ${clock(entry.discarded_at)}`),
+      h("span", { class: "space" }), smallButton("Restore", () => this.press("give_back", entry.key)),
+      confirmButton("Delete permanently", "Delete permanently?", () => this.press("delete", entry.key)))));
+  }
+}
