@@ -1,27 +1,24 @@
 """Compile the model's blocks with torch.compile if that saves time overall.
 
 Compiling costs seconds at the start and saves part of every step. Before trying it, the best
-possible saving is compared with the time that compiling took last time on this machine; afterwards
-the measured steps decide. Validation and generation run uncompiled, because their many shapes would
-need compilations of their own.
+possible saving is compared with the usual time of compiling; afterwards the measured steps decide.
+Validation and generation run uncompiled, because their many shapes would need compilations of their
+own.
 """
 
 import functools
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
 import time
 import types
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from trainer.core.atomic_io import write_atomic
 from trainer.core.device import Device
 from trainer.core.events import Emit, Notice, PhaseChanged
 from trainer.core.options import option
@@ -49,7 +46,7 @@ _AT_BEST = 0.5
 """The largest share of a step that compiling may be expected to save; chosen by hand, generously,
 so that only hopeless cases are ruled out unmeasured."""
 
-_USUAL_COMPILE_S = 40.0  # assumed before the first measurement on a machine; chosen by hand
+_USUAL_COMPILE_S = 40.0  # assumed before it is measured; chosen by hand
 _CLEARLY_FASTER = 0.98  # of the uncompiled time; smaller gains are within timing noise
 _GRAPHS = "reduce-overhead"
 
@@ -114,7 +111,7 @@ def _attach_programs(state: TrainState, options: Options) -> None:
     from trainer.optimizations._core.compiled_block import SharedProgram, compile_with_inductor
 
     # The compiler's default is the folder for temporary files, which a reboot may empty.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_cache_folder()))
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(default_cache_folder() / "compiled"))
     programs: dict[type, SharedProgram] = {}
     for block in state.family.blocks(state.model):
         kind = type(block)
@@ -134,7 +131,7 @@ def _attach_programs(state: TrainState, options: Options) -> None:
             block.forward = types.MethodType(_forward, block)
 
 
-def _forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _forward(self: nn.Module, *args: object, **kwargs: object) -> object:
     return compute_block(self, *args, **kwargs)
 
 
@@ -163,17 +160,13 @@ class Gain:
     compile_s: float
     steps: int
 
-    @property
-    def saved_s(self) -> float:
-        """Seconds saved over the remaining steps, not counting the compile time."""
-        return (self.plain_s - self.compiled_s) * self.steps
-
     def describe(self) -> str:
         """Return the numbers in a sentence."""
+        saved_s = (self.plain_s - self.compiled_s) * self.steps
         return (
             f"{self.compile_s:.0f} s of compiling; a step's forward and backward pass takes "
             f"{self.compiled_s:.3f} s instead of {self.plain_s:.3f} s, over {self.steps} steps "
-            f"{abs(self.saved_s):.0f} s {'less' if self.saved_s >= 0 else 'more'}"
+            f"{abs(saved_s):.0f} s {'less' if saved_s >= 0 else 'more'}"
         )
 
 
@@ -195,8 +188,7 @@ def _try_out(
     is_auto = options.when == "auto"
     _disable_all(programs, "being measured")
     plain_s = _time_pass(state, batch) * len(batches)
-    known = _read_seconds().get(_case(state), _USUAL_COMPILE_S)
-    reason = compile_cannot_pay(plain_s, steps, known) if is_auto else ""
+    reason = compile_cannot_pay(plain_s, steps, _USUAL_COMPILE_S) if is_auto else ""
     if reason:
         _disable_all(programs, reason)
         return Notice("info", f"The model is not compiled: {reason}.")
@@ -211,7 +203,6 @@ def _try_out(
     if failure:
         remedy = "The run continues uncompiled. The log has the compiler's error."
         return Notice("warning", f"The model is not compiled: {failure}.", remedy)
-    _remember_seconds(_case(state), compile_s)
     gain = Gain(plain_s, compiled_s * len(batches), compile_s, steps)
     if is_auto and gain.compiled_s > _CLEARLY_FASTER * plain_s:
         _disable_all(programs, f"it is not faster here: {gain.describe()}")
@@ -302,36 +293,6 @@ def status(state: TrainState, probe: Probe) -> OptimizationStatus:
 def _programs(state: TrainState) -> "list[SharedProgram]":
     found = [vars(block).get("program") for block in state.family.blocks(state.model)]
     return list(dict.fromkeys(program for program in found if program is not None))
-
-
-def _cache_folder() -> Path:
-    return default_cache_folder() / "compiled"
-
-
-def _case(state: TrainState) -> str:
-    # A new version of torch compiles differently, so its time is measured again.
-    return f"{state.family.name} on {state.machine.name}, torch {torch.__version__}"
-
-
-def _read_seconds() -> dict[str, float]:
-    """Return the known compile times (s) on this machine by model family."""
-    try:
-        found = json.loads((_cache_folder() / "seconds.json").read_text(encoding="utf-8"))
-        return {str(case): float(seconds) for case, seconds in found.items()}
-    # A damaged file is treated as a missing one: it only holds estimates.
-    except (OSError, ValueError, AttributeError):
-        return {}
-
-
-def _remember_seconds(case: str, seconds: float) -> None:
-    path = _cache_folder() / "seconds.json"
-    known = _read_seconds() | {case: round(seconds, 1)}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, json.dumps(known, indent=1))
-    except OSError:
-        # Only an estimate for next time is lost; a full disk must not stop the run here.
-        return
 
 
 OPTIMIZATION = Optimization(
