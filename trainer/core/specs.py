@@ -247,8 +247,8 @@ class OptimizationStatus:
 class Optimization:
     """One checkbox that saves time or memory.
 
-    unavailable(device) -> reason or None. apply(state, options). status(state, probe) ->
-    OptimizationStatus, measured by one watched forward and backward pass.
+    apply(state, options). status(state, probe) -> OptimizationStatus, measured by one watched
+    forward and backward pass. unavailable(device) -> reason or None; by default always None.
     `stage` fixes the order: backend, model, precision, compile, data. `exact`: the loss curve must
     stay the same within rounding.
 
@@ -265,9 +265,9 @@ class Optimization:
     # Bit for bit would be too strict: other kernels sum in another order.
     exact: bool
     options: type
-    unavailable: Callable[[Device], str | None]
     apply: "Callable[[TrainState, Any], None]"
     status: "Callable[[TrainState, Probe], OptimizationStatus]"
+    unavailable: Callable[[Device], str | None] = lambda device: None
     default_on: bool = False
     refuse: Callable[[Device, Any], str | None] | None = None
     finalize: "Callable[[TrainState, Any, Emit], None] | None" = None

@@ -6,14 +6,14 @@ wider than their input. A compiled block does light and medium inside its graph,
 call per operator.
 """
 
+import functools
 import types
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     SelectiveCheckpointContext,
@@ -21,7 +21,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from trainer.core.device import MIB, Device
+from trainer.core.device import MIB
 from trainer.core.options import option
 from trainer.core.specs import Optimization, OptimizationStatus
 from trainer.core.train_state import Probe, TrainState
@@ -39,11 +39,6 @@ class Options:
         "full: whole blocks, which needs the least memory and is slowest.",
         choices=("light", "medium", "full"),
     )
-
-
-def unavailable(device: Device) -> str | None:
-    """Return None: it works everywhere."""
-    return None
 
 
 def apply(state: TrainState, options: Options) -> None:
@@ -76,23 +71,21 @@ def status(state: TrainState, probe: Probe) -> OptimizationStatus:
     return OptimizationStatus(num_twice == len(blocks), detail)
 
 
-def _checkpointed_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _checkpointed_forward(self: nn.Module, *args: object, **kwargs: object) -> object:
     if not (self.training and torch.is_grad_enabled()) or _is_checkpointed_inside(self):
         return compute_block(self, *args, **kwargs)
     level = getattr(self, "checkpointing", "full")
     keeper = _SavePolicy(wide=level == "light")
 
-    def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+    def contexts() -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
         if level == "full":
             return nullcontext(), _kept_statistics(self)
         first, again = create_selective_checkpoint_contexts(keeper)
         return first, _both(again, _kept_statistics(self))
 
-    def compute(*args: Any, **kwargs: Any) -> Any:
-        return compute_block(self, *args, **kwargs)
-
+    compute = functools.partial(compute_block, self, **kwargs)
     # `checkpoint` restores the random state for the second pass, so dropout masks are the same.
-    found = checkpoint(compute, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+    found = checkpoint(compute, *args, use_reentrant=False, context_fn=contexts)
     vars(self)["kept_bytes"] = keeper.num_bytes
     return found
 
@@ -114,10 +107,10 @@ class _SavePolicy:
         self.num_bytes = 0
 
     def __call__(
-        self, ctx: SelectiveCheckpointContext, op: Any, *args: Any, **kwargs: Any
+        self, ctx: SelectiveCheckpointContext, op: object, *args: object, **kwargs: object
     ) -> CheckpointPolicy:
         """Return whether to keep the result of an operator."""
-        size = _size_of_product(op, args)
+        size = _size_of_product(op, [value for value in args if isinstance(value, Tensor)])
         if size is None or (size.is_wider and not self.wide):
             return CheckpointPolicy.PREFER_RECOMPUTE
         # The policy is asked in both passes; count each result once.
@@ -134,15 +127,15 @@ class _ProductSize:
     is_wider: bool
 
 
-def _size_of_product(op: Any, args: tuple[Any, ...]) -> _ProductSize | None:
-    """Return the size of a product of values and weights; None for any other operator."""
+def _size_of_product(op: object, tensors: list[Tensor]) -> _ProductSize | None:
+    """Return the size of a product of values and weights (any shape); None for other operators."""
     if op == torch.ops.aten.convolution.default:
-        values, weight = args[:2]
+        values, weight = tensors[:2]
         # Assumes that padding preserves the length, as in all convolutions of these models.
         outputs, inputs = weight.shape[0], values.shape[1]
         rows = values.numel() // inputs
     elif op in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
-        values, weight = args[-2:]
+        values, weight = tensors[-2:]
         rows, inputs, outputs = values.shape[0], *weight.shape
     else:
         return None
@@ -151,7 +144,7 @@ def _size_of_product(op: Any, args: tuple[Any, ...]) -> _ProductSize | None:
 
 @contextmanager
 def _both(
-    first: AbstractContextManager[Any], second: AbstractContextManager[Any]
+    first: AbstractContextManager[object], second: AbstractContextManager[object]
 ) -> Iterator[None]:
     with first, second:
         yield
@@ -185,7 +178,6 @@ OPTIMIZATION = Optimization(
     stage="model",
     exact=True,
     options=Options,
-    unavailable=unavailable,
     apply=apply,
     status=status,
 )

@@ -13,7 +13,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainer.core.device import MIB, Device
+from trainer.core.device import MIB
 from trainer.core.errors import ConfigError
 from trainer.core.options import option
 from trainer.core.specs import Optimization, OptimizationStatus
@@ -65,11 +65,6 @@ class Options:
         "Train embeddings too",
         "Needed for new languages and new symbols, whose rows have never been trained.",
     )
-
-
-def unavailable(device: Device) -> str | None:
-    """Return None: it works everywhere."""
-    return None
 
 
 def apply(state: TrainState, options: Options) -> None:
@@ -126,7 +121,7 @@ class _Adapted(nn.Module):
         return change
 
     def _save_to_state_dict(
-        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+        self, destination: dict[str, Tensor], prefix: str, keep_vars: bool
     ) -> None:
         """Save the published keys only."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -134,7 +129,7 @@ class _Adapted(nn.Module):
             destination.pop(prefix + name, None)
 
     def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *rest: Any, **more: Any
+        self, state_dict: dict[str, Tensor], prefix: str, *rest: Any, **more: Any
     ) -> None:
         """Load the published keys, and adapters if `state_dict` has them."""
         # Published checkpoints have no adapters; the current ones fill in for the strict load.
@@ -233,7 +228,6 @@ OPTIMIZATION = Optimization(
     stage="model",
     exact=False,
     options=Options,
-    unavailable=unavailable,
     apply=apply,
     status=status,
 )

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 
-from trainer.core.device import Device
 from trainer.core.options import option
 from trainer.core.specs import Optimization, OptimizationStatus
 from trainer.core.train_state import Probe, TrainState
@@ -37,11 +36,6 @@ class Options:
         "to the log.",
         advanced=True,
     )
-
-
-def unavailable(device: Device) -> str | None:
-    """Return None: it works everywhere."""
-    return None
 
 
 def apply(state: TrainState, options: Options) -> None:
@@ -87,7 +81,6 @@ OPTIMIZATION = Optimization(
     stage="backend",
     exact=True,
     options=Options,
-    unavailable=unavailable,
     apply=apply,
     status=status,
 )

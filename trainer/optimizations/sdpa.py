@@ -2,11 +2,10 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
-from trainer.core.device import Device
 from trainer.core.specs import Optimization, OptimizationStatus
 from trainer.core.train_state import Probe, TrainState
+from trainer.models._layers.attention import SelfAttention
 
 # Keys are the ends of the names of ATen's operators; an unknown one is shown as it is.
 _BACKENDS = {
@@ -20,11 +19,6 @@ _BACKENDS = {
 @dataclass(frozen=True)
 class Options:
     """SDPA has no options."""
-
-
-def unavailable(device: Device) -> str | None:
-    """Return None: every device has a fused kernel."""
-    return None
 
 
 def apply(state: TrainState, options: Options) -> None:
@@ -54,8 +48,8 @@ def status(state: TrainState, probe: Probe) -> OptimizationStatus:
     return OptimizationStatus(True, f"{len(layers)} attention layers, kernel: {', '.join(kernels)}")
 
 
-def _attention_layers(state: TrainState) -> list[Any]:
-    return [module for module in state.model.modules() if hasattr(module, "use_sdpa")]
+def _attention_layers(state: TrainState) -> list[SelfAttention]:
+    return [module for module in state.model.modules() if isinstance(module, SelfAttention)]
 
 
 def _kernels_seen(operators: Counter[str]) -> list[str]:
@@ -78,7 +72,6 @@ OPTIMIZATION = Optimization(
     stage="model",
     exact=True,
     options=Options,
-    unavailable=unavailable,
     apply=apply,
     status=status,
 )

@@ -4,25 +4,18 @@ The class of a block defines what it computes. Compilation stores a `program` on
 computes the same, and gradient checkpointing wraps either, so the two can be applied in any order.
 """
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode as is_watched
 
-
-class Program(Protocol):
-    """A compiled form of a block's forward."""
-
-    disabled_reason: str
-    """The reason, for people, why blocks run uncompiled; empty while they run compiled."""
-
-    def run(self, block: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        """Compute the forward of a block."""
-        ...
+if TYPE_CHECKING:
+    # Loading the compiler takes seconds.
+    from trainer.optimizations._core.compiled_block import SharedProgram
 
 
-def compute_block(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def compute_block(block: nn.Module, *args: object, **kwargs: object) -> object:
     """Compute a block's forward, compiled if possible, without its wrappers."""
     if is_compiled(block):
         return block.program.run(block, *args, **kwargs)  # type: ignore[union-attr, operator]
@@ -35,6 +28,6 @@ def is_compiled(block: nn.Module) -> bool:
     Validation and generation run as written: their many shapes would each need a compilation. So
     does a forward inside a dispatch mode, such as the probe's, which needs to see the operators.
     """
-    program: Program | None = vars(block).get("program")
+    program: SharedProgram | None = vars(block).get("program")
     is_in_use = program is not None and not program.disabled_reason
     return is_in_use and block.training and torch.is_grad_enabled() and not is_watched()

@@ -7,14 +7,14 @@ length are marked as dynamic from the first call, so that a new length needs no 
 
 import logging
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 from torch._dynamo.exc import TorchDynamoException
 
-Graph = Callable[..., Any]
-CompileGraph = Callable[[torch.fx.GraphModule, list[Any]], Graph]
+Graph = Callable[..., object]
+CompileGraph = Callable[[torch.fx.GraphModule, list[object]], Graph]
 
 _LOG = logging.getLogger("timbre")
 
@@ -22,12 +22,12 @@ _LOG = logging.getLogger("timbre")
 class SharedProgram:
     """The compiled form of a forward, shared by all blocks of a class.
 
-    `resting` is the reason why blocks run uncompiled, or empty. `num_graphs` counts compilations;
+    `disabled_reason` says why blocks run uncompiled, or is empty. `num_graphs` counts compilations;
     more than one means recompilation. `records` says whether CUDA graphs are recorded.
     """
 
     def __init__(
-        self, forward: Callable[..., Any], compile_graph: CompileGraph, *, records: bool = False
+        self, forward: Graph, compile_graph: CompileGraph, *, records: bool = False
     ) -> None:
         self.disabled_reason = ""
         self.records = records
@@ -36,11 +36,11 @@ class SharedProgram:
         self._compile_graph = compile_graph
         self._compiled = torch.compile(forward, backend=self._make_graph, fullgraph=True)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
         """Return the program itself: a copied block has its own weights but the same code."""
         return self
 
-    def run(self, block: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def run(self, block: nn.Module, *args: object, **kwargs: object) -> object:
         """Compute a block's forward, and count the call on the block if it ran compiled."""
         before = self._num_runs
         places = [_as_in_any_block(value) for value in args]
@@ -59,11 +59,11 @@ class SharedProgram:
         """Run the blocks uncompiled for a reason that is shown; an empty reason turns this off."""
         self.disabled_reason = reason
 
-    def _make_graph(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Graph:
+    def _make_graph(self, graph: torch.fx.GraphModule, inputs: list[object]) -> Graph:
         compiled = self._compile_graph(graph, inputs)
         self.num_graphs += 1
 
-        def run(*args: Any) -> Any:
+        def run(*args: object) -> object:
             self._num_runs += 1
             return compiled(*args)
 
@@ -72,7 +72,7 @@ class SharedProgram:
 
 def compile_with_inductor(
     graph: torch.fx.GraphModule,
-    inputs: list[Any],
+    inputs: list[object],
     *,
     mode: str,
     same_dropout: bool,
@@ -83,7 +83,7 @@ def compile_with_inductor(
     from torch._functorch import config as functorch_config
     from torch._inductor.compile_fx import compile_fx
 
-    patches: dict[str, Any] = {
+    patches: dict[str, object] = {
         "fallback_random": same_dropout,
         # Trust the CPU's feature flags; testing each instruction set would start processes.
         "cpp.vec_isa_ok": True,
@@ -104,7 +104,7 @@ def explain(error: Exception) -> str:
     return f"the compiler failed: {type(error).__name__}: {said[:200]}"
 
 
-def _as_in_any_block(value: Any) -> Any:
+def _as_in_any_block(value: object) -> object:
     """Make the inputs of all blocks look alike to the compiler.
 
     Batch size and length of a tensor (B, T, ...) are marked as dynamic. The input of the first

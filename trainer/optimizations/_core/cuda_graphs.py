@@ -5,8 +5,6 @@ kernel. A graph's outputs live in its own memory and are valid until the next mi
 Lengths must repeat, or every step would record new graphs.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -72,7 +70,7 @@ def count_graphs(device: torch.device) -> tuple[int, int]:
     return sum(1 + node.num_descendants() for node in roots), skipped
 
 
-def _begin_micro_step(model: nn.Module, inputs: Any) -> None:
+def _begin_micro_step(model: nn.Module, inputs: object) -> None:
     """Tell the compiler that the outputs of earlier graph replays are no longer needed."""
     if model.training:
         torch.compiler.cudagraph_mark_step_begin()
