@@ -17,7 +17,7 @@ class Options:
     lr: float | None = lr_field(
         "Empty: the model family's default. Relative to the size of each weight, unlike AdamW's."
     )
-    # These three defaults are the paper's (algorithm 6).
+    # These three defaults are the paper's (algorithm 6, "Proposed hyperparameters").
     decay_power: float = option(
         -0.8,
         "Decay power",
@@ -65,7 +65,7 @@ SPEC = OptimizerSpec(
     # One float32 mean per row and column of a 256 x 256 matrix: 4 * 512 / 65536 bytes, rounded.
     # Larger matrices need less.
     state_bytes=0.0313,
-    # The constant rate used to fine-tune T5: Raffel et al. 2020, section 3.1.2.
+    # "We use a constant learning rate of 0.001 when fine-tuning": T5, arXiv 1910.10683.
     default_lr=1e-3,
     in_parts=True,
 )

@@ -10,11 +10,7 @@ from torch import Tensor
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._core import foreach as lists
-from trainer.optimizers._core.elementwise import (
-    adam_denominators,
-    apply_updates,
-    mask_disagreement,
-)
+from trainer.optimizers._core.elementwise import adam_denominators, apply_updates, mask_disagreement
 from trainer.optimizers._core.param_table import ParamTable, Pieces, TableOptimizer
 from trainer.optimizers._core.shared_options import (
     beta1_field,

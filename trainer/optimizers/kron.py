@@ -1,7 +1,8 @@
 """Kron, or PSGD with Kronecker factors (Li 2015, arXiv 1512.04202; Li 2024, arXiv 2402.11858).
 
 For each matrix it fits two triangular factors that whiten the preconditioned gradient. The factors
-are refitted at every step at first and less and less often later.
+are refitted at every step at first and less and less often later. What the papers leave open is as
+in the package kron-torch, by one of their authors.
 """
 
 import math
@@ -15,16 +16,12 @@ from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._core.newton_schulz import as_matrix
 from trainer.optimizers._core.param_groups import Group, is_vector
 from trainer.optimizers._core.param_table import ParamTable, TableOptimizer
-from trainer.optimizers._core.shared_options import (
-    beta1_field,
-    lr_field,
-    weight_decay_field,
-)
+from trainer.optimizers._core.shared_options import beta1_field, lr_field, weight_decay_field
 
 _LARGEST_UPDATE = 1.1
-"""Limit on the root mean square of an update, as in the authors' code."""
+"""Limit on the root mean square of an update, as in kron-torch."""
 _BALANCE_EVERY = 100
-"""Refits between two balancings: the mean interval in the authors' code, which draws lots."""
+"""Refits between two balancings: the mean interval of kron-torch, which balances 1 % at random."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class Options:
         "Empty: the model family's default. The authors recommend a third of AdamW's rate."
     )
     beta1: float = beta1_field()
-    # 0.1, 500 and 0.03 are the defaults of the authors' code.
+    # 0.1, 500 and 0.03 are those of kron-torch (500 in its newer schedule, 250 in an older one).
     factor_lr: float = option(
         0.1,
         "Rate of the factors",
@@ -68,9 +65,9 @@ class Options:
 
 
 class Kron(TableOptimizer):
-    """Kron; `momentum_buffer` as in the authors' code, the factors are `left` and `right`."""
+    """Kron; `momentum_buffer` as in kron-torch, the factors are `left` and `right`."""
 
-    # The authors of the code recommend a third of AdamW's rate.
+    # "Start with a learning rate around 3x smaller than adam's" (README of kron-torch).
     default_lr = 3e-5
 
     def __init__(self, param_groups: list[Group], defaults: Group) -> None:
@@ -118,7 +115,7 @@ def _eye(like: Tensor, size: int) -> Tensor:
 def refit_share(count: int, group: Group) -> float:
     """Return the share of steps with a refit: 1 at first, then falling exponentially.
 
-    The rate of 0.001 per step is that of the authors' code.
+    The rate of 0.001 per step is that of kron-torch.
     """
     share = math.exp(-0.001 * max(0, count - group["refit_steps"]))
     return max(share, group["refit_share"])
@@ -153,7 +150,7 @@ def _refit(state: dict[str, Tensor], mean: Tensor, rate: float, seed: int) -> No
     A A^T - B B^T.
     """
     noise = draw_noise(mean, seed)
-    # A little of the noise, as in the authors' code, so that momentum of low rank stays invertible.
+    # A little of the noise, as in kron-torch, so that momentum of low rank stays invertible.
     spread = torch.finfo(torch.float32).eps ** 0.5
     mean = torch.add(mean, noise * mean.abs().mean(), alpha=spread)
     ahead, behind = _times_left(state["left"], mean), _divide_left(state["left"], noise)

@@ -22,11 +22,11 @@ class Options:
 
     lr: float | None = lr_field("Every weight moves by exactly this much. A fifth of AdamW's rate.")
     beta1: float = beta1_field()
-    # 0.9 and 0.99 are the paper's betas.
+    # 0.9 and 0.99 are the authors' defaults.
     beta2: float = option(
         0.99, "Beta 2", "Decay rate of the momentum itself.", min=0.0, max=0.999999, advanced=True
     )
-    # Section 5 of the paper: a rate 3 to 10 times below AdamW's, weight decay that much above.
+    # The authors' README: a rate 3 to 10 times below AdamW's, weight decay that much above.
     weight_decay: float = weight_decay_field(0.05, hint=" Five times AdamW's.")
     cautious: bool = cautious_field()
     compiled: bool = compiled_field()
@@ -36,7 +36,7 @@ class Lion(TableOptimizer):
     """Lion; state keys as in the authors' code."""
 
     states = ("exp_avg",)
-    default_lr = 2e-5  # a fifth of AdamW's: section 5 of the paper says 3 to 10 times less
+    default_lr = 2e-5  # a fifth of AdamW's; the authors' README says 3 to 10 times less
 
     def update_table(self, table: ParamTable) -> None:
         """Update the weights and states of a table once."""

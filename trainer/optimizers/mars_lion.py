@@ -15,14 +15,14 @@ class Options(MarsOptions):
     """The options of MARS-Lion."""
 
     lr: float | None = lr_field("Every weight moves by exactly this much. A fifth of AdamW's rate.")
-    # Lion's: arXiv 2302.06675, section 5.
+    # As in lion.py, for the same reason.
     weight_decay: float = weight_decay_field(0.05, hint=" Five times AdamW's.")
 
 
 class MarsLion(Mars):
     """MARS-Lion; state keys as in the authors' code, without the second moment it never reads."""
 
-    default_lr = 2e-5  # Lion's: arXiv 2302.06675, section 5
+    default_lr = 2e-5  # as in lion.py
 
     states = ("exp_avg",)
 

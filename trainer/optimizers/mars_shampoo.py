@@ -5,12 +5,7 @@ from dataclasses import dataclass
 from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._algorithms.mars import Mars, MarsOptions
-from trainer.optimizers._core.newton_schulz import (
-    as_matrix,
-    match_adamw,
-    match_spectrum,
-    orthogonalize,
-)
+from trainer.optimizers._core.newton_schulz import as_matrix, orthogonalize, step_factor
 from trainer.optimizers._core.param_table import ParamTable
 
 
@@ -40,13 +35,12 @@ class MarsShampoo(Mars):
         group, beta1 = table.group, table.group["betas"][0]
         for (_, _, means), corrected in self.corrected(table):
             table.gate.lerp_(means, corrected, 1 - beta1)
-        measure = match_adamw if group["scale"] == "match_adamw" else match_spectrum
         # Whole matrices, not pieces: orthogonalising needs all entries of one.
         updates = orthogonalize([as_matrix(mean) for mean in table.column("exp_avg")])
         # Decay before the step, as in AdamW.
         table.gate.scale_(table.weights, 1 - group["lr"] * group["weight_decay"])
         for weight, update in zip(table.weights, updates, strict=True):
-            rate = group["lr"] * measure(weight.shape)
+            rate = group["lr"] * step_factor(weight.shape, group["scale"])
             table.gate.move_([weight], [update.view_as(weight)], rate)
 
 

@@ -2,7 +2,8 @@
 
 Steps have the size of AdamW's (Liu et al. 2025, arXiv 2502.16982, equation 4), so one learning rate
 and one weight decay serve both. Matrices that hold several projections side by side, such as fused
-QKV layers, are split and each projection is orthogonalised on its own.
+QKV layers, are split and each projection is orthogonalised on its own. torch.optim.Muon does not
+split them, takes no convolutions, and iterates in bfloat16 on a CPU too.
 """
 
 from dataclasses import dataclass
@@ -13,12 +14,7 @@ from trainer.core.options import option
 from trainer.core.specs import OptimizerSpec
 from trainer.optimizers._core import foreach as lists
 from trainer.optimizers._core.elementwise import apply_adamw
-from trainer.optimizers._core.newton_schulz import (
-    as_matrix,
-    match_adamw,
-    match_spectrum,
-    orthogonalize,
-)
+from trainer.optimizers._core.newton_schulz import as_matrix, orthogonalize, step_factor
 from trainer.optimizers._core.param_groups import Group
 from trainer.optimizers._core.param_table import ParamTable, TableOptimizer
 from trainer.optimizers._core.shared_options import (
@@ -99,11 +95,10 @@ class Muon(TableOptimizer):
         for weight, direction in zip(table.weights, directions, strict=True):
             matrices += self._projections(weight, direction)
         table.gate.scale_(table.weights, 1 - group["lr"] * group["weight_decay"])
-        measure = match_adamw if group["scale"] == "match_adamw" else match_spectrum
         # Views, so that updating a projection updates its weight.
         targets = [part for weight in table.weights for part in self._projections(weight, weight)]
         for target, step in zip(targets, orthogonalize(matrices), strict=True):
-            rate = group["lr"] * measure(target.shape)
+            rate = group["lr"] * step_factor(target.shape, group["scale"])
             table.gate.move_([target], [step], rate)
 
     def _projections(self, weight: Tensor, tensor: Tensor) -> list[Tensor]:

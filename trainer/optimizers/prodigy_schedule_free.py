@@ -26,11 +26,7 @@ from trainer.optimizers._algorithms.schedule_free import ScheduleFree, set_mode
 from trainer.optimizers._core import foreach as lists
 from trainer.optimizers._core.param_groups import Group
 from trainer.optimizers._core.param_table import ParamTable
-from trainer.optimizers._core.shared_options import (
-    beta2_field,
-    eps_field,
-    weight_decay_field,
-)
+from trainer.optimizers._core.shared_options import beta2_field, eps_field, weight_decay_field
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from trainer.optimizers._algorithms.prodigy_cpu import (
 )
 from trainer.optimizers._core import foreach as lists
 from trainer.optimizers._core.found_inf import StepGate
-from trainer.optimizers._core.param_groups import Group
+from trainer.optimizers._core.param_groups import Group, StateDict
 from trainer.optimizers._core.param_table import ParamTable, TableOptimizer, cut
 
 ESTIMATES = ("d", "d_max", "d_numerator")
@@ -61,14 +61,14 @@ class EstimatingOptimizer(TableOptimizer):
         self.common_rate()
         self._share_estimates()
 
-    def state_dict(self) -> Group:
+    def state_dict(self) -> StateDict:
         """Return the state with the estimates as plain numbers, read from the device."""
         packed = super().state_dict()
         for group in packed["param_groups"]:
             group.update({name: float(group[name]) for name in self.estimates})
         return packed
 
-    def load_state_dict(self, state_dict: Group) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a state and move its estimates to the device."""
         super().load_state_dict(state_dict)
         self._share_estimates()

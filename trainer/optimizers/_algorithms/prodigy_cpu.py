@@ -5,8 +5,8 @@ On a CPU the scalars of a step are in host memory, so reading them waits for not
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,7 +61,9 @@ def step_on_host(columns: Sequence[list[Tensor]], numbers: HostNumbers) -> Parts
     scratch = torch.empty(PIECE, dtype=columns[0][0].dtype)
     # Tensors, because torch would wrap a plain number in a tensor at every call.
     d, counter = torch.full((), numbers.d, dtype=scratch.dtype), torch.full((), _LONG_AGO)
-    add: Any = get_blas_funcs("asum", dtype=scratch.numpy().dtype)
+    add: Callable[[np.ndarray], float] = get_blas_funcs(  # type: ignore[assignment]
+        "asum", dtype=scratch.numpy().dtype
+    )
     sizes = 0.0
     large = [row for row in rows if row[0].numel() > _SMALL]
     pieces = (piece for row in large for piece in pieces_of_row(row, PIECE))
@@ -70,10 +72,10 @@ def step_on_host(columns: Sequence[list[Tensor]], numbers: HostNumbers) -> Parts
         buffer = scratch if weight.numel() == PIECE else scratch[: weight.numel()]
         _accumulate([total], [grad], numbers)
         sizes += _sum_of_sizes(total, add)
-        # Before `_move`: the product belongs to the weights that the gradient was computed at.
+        # Before the weights move: the product belongs to those that the gradient was computed at.
         parts[0].append(torch.dot(grad, torch.sub(first, weight, out=buffer)))
         torch.mul(grad, d, out=buffer)
-        _move([weight], [buffer], [mean], [square], numbers, counter)
+        move_on_host([[weight], [buffer], [mean], [square]], numbers, counter)
     parts[1].append(torch.full((), sizes, dtype=torch.float64).to(scratch.dtype))
     return parts
 
@@ -90,7 +92,7 @@ def _step_small(columns: list[list[Tensor]], numbers: HostNumbers) -> Parts:
     return products, [torch.cat(totals).abs_().sum()]
 
 
-def _sum_of_sizes(total: Tensor, add: Callable[[Any], float]) -> float:
+def _sum_of_sizes(total: Tensor, add: Callable[[np.ndarray], float]) -> float:
     """Return sum |s| (flat) by BLAS asum, which only reads; torch would first write |s|."""
     values = total.numpy()
     return sum([add(values[k : k + _ROW]) for k in range(0, total.numel(), _ROW)])
@@ -121,21 +123,15 @@ def _accumulate(totals: list[Tensor], grads: list[Tensor], numbers: HostNumbers)
     )
 
 
-def move_on_host(columns: list[list[Tensor]], numbers: HostNumbers) -> None:
-    """Apply Adam without bias correction to weights, scaled gradients and averages (any shape)."""
-    weights, scaled, means, squares = columns
-    _move(weights, scaled, means, squares, numbers, torch.full((), _LONG_AGO))
-
-
-def _move(
-    weights: list[Tensor],
-    scaled: list[Tensor],
-    means: list[Tensor],
-    squares: list[Tensor],
-    numbers: HostNumbers,
-    counter: Tensor,
+def move_on_host(
+    columns: list[list[Tensor]], numbers: HostNumbers, counter: Tensor | None = None
 ) -> None:
-    """Apply `move_on_host` (any shape) with a given step counter (a scalar)."""
+    """Apply Adam without bias correction to weights, scaled gradients and averages (any shape).
+
+    `counter` is the step count (a scalar), for callers that make it only once.
+    """
+    weights, scaled, means, squares = columns
+    counter = torch.full((), _LONG_AGO) if counter is None else counter
     lists.fused_adamw_(
         weights,
         scaled,

@@ -8,10 +8,11 @@ and the host never waits.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
+
+from trainer.optimizers._core.param_groups import Group
 
 
 class DeferredFoundInf:
@@ -23,13 +24,13 @@ class DeferredFoundInf:
         # A view of the same pinned memory that can be read without dispatching a torch operator.
         self._seen = self._flag.numpy()
         self._copied = torch.cuda.Event() if is_cuda else None
-        self._before: list[dict[str, Any]] = []
+        self._before: list[dict[str, float]] = []
         self.verdict: Tensor | None = None
-        self.counted: list[dict[str, Any]] = []
+        self.counted: list[dict[str, Tensor]] = []
         """States whose `step` was incremented."""
 
     @contextmanager
-    def recording(self, groups: list[dict[str, Any]], found_inf: Tensor) -> Iterator[None]:
+    def recording(self, groups: list[Group], found_inf: Tensor) -> Iterator[None]:
         """Start copying `found_inf` (a scalar) to the host; record the numbers a block changes."""
         if self.verdict is not found_inf:
             self.verdict = found_inf
@@ -43,10 +44,10 @@ class DeferredFoundInf:
             for group, numbers in zip(groups, before, strict=True)
         ]
         # If a step runs in several parts, the values from before the first part are kept.
-        earlier: list[dict[str, Any]] = self._before or [{} for _ in groups]
+        earlier: list[dict[str, float]] = self._before or [{} for _ in groups]
         self._before = [now | first for now, first in zip(changed, earlier, strict=True)]
 
-    def undo_if_skipped(self, groups: list[dict[str, Any]]) -> None:
+    def undo_if_skipped(self, groups: list[Group]) -> None:
         """Undo the counts if the step was skipped; does nothing when called again."""
         before, self._before = self._before, []
         counted, self.counted = self.counted, []
@@ -64,5 +65,5 @@ class DeferredFoundInf:
             state["step"] -= 1
 
 
-def _numbers(group: dict[str, Any]) -> dict[str, Any]:
+def _numbers(group: Group) -> dict[str, float]:
     return {name: value for name, value in group.items() if isinstance(value, int | float)}

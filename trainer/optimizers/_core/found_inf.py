@@ -8,7 +8,6 @@ checks `found_inf` before it touches memory, so skipping costs no extra pass ove
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -86,7 +85,7 @@ class StepGate:
         return grad if self.found_inf is None else self.pick(grad, torch.zeros_like(grad))
 
     @contextmanager
-    def around(self, weight: Tensor, state: dict[str, Any]) -> Iterator[None]:
+    def around(self, weight: Tensor, state: dict[str, Tensor]) -> Iterator[None]:
         """Restore a weight (any shape) and its state after the block if the step is skipped.
 
         This copies both, so it is meant for rules whose matrix work dwarfs a copy (SOAP, Kron).

@@ -33,17 +33,17 @@ def orthogonalize(matrices: list[Tensor], *, eps: float = 1e-7) -> list[Tensor]:
     return [found[number] for number in range(len(matrices))]
 
 
-def match_adamw(shape: torch.Size) -> float:
-    """Return the factor that gives an orthogonal update the RMS of a typical AdamW update.
+def step_factor(shape: torch.Size, scale: str) -> float:
+    """Return what an orthogonal update of a shape is multiplied by.
 
-    0.2 * sqrt(larger side): Liu et al. 2025, arXiv 2502.16982, equation 4.
+    `match_adamw` gives it the RMS of a typical AdamW update: 0.2 * sqrt(larger side), Liu et al.
+    2025, arXiv 2502.16982, equation 4. Otherwise as in Jordan's code: sqrt(outputs / inputs), at
+    least 1.
     """
-    return 0.2 * math.sqrt(max(shape[0], math.prod(shape[1:])))
-
-
-def match_spectrum(shape: torch.Size) -> float:
-    """Return the factor in Jordan's code: sqrt(outputs / inputs), at least 1."""
-    return math.sqrt(max(1.0, shape[0] / math.prod(shape[1:])))
+    outputs, inputs = shape[0], math.prod(shape[1:])
+    if scale == "match_adamw":
+        return 0.2 * math.sqrt(max(outputs, inputs))
+    return math.sqrt(max(1.0, outputs / inputs))
 
 
 def _iterate(stack: Tensor, eps: float) -> Tensor:

@@ -6,6 +6,8 @@ from torch import Tensor, nn
 
 Group = dict[str, Any]
 """A parameter group of torch: `params`, and the options of its optimizer by name."""
+StateDict = dict[str, Any]
+"""What torch saves of an optimizer: `state` by the weight's position, and `param_groups`."""
 
 _UNDECAYED_MODULES = (
     nn.Embedding,

@@ -8,7 +8,7 @@ a number from the device.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from trainer.core.errors import ConfigError
 from trainer.optimizers._core import foreach as lists
 from trainer.optimizers._core.deferred_found_inf import DeferredFoundInf
 from trainer.optimizers._core.found_inf import OPEN, StepGate
-from trainer.optimizers._core.param_groups import Group
+from trainer.optimizers._core.param_groups import Group, StateDict
 from trainer.optimizers._core.shared_options import group_defaults
 
 CPU_PIECE = 1 << 18
@@ -99,7 +99,7 @@ class TableOptimizer(torch.optim.Optimizer):
                 _check_dtype(weight, type(self).__name__)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Update all weights that have a gradient; return what the closure returns."""
         loss = None
         if closure is not None:
@@ -140,16 +140,16 @@ class TableOptimizer(torch.optim.Optimizer):
         if self._late is not None and self._late.verdict is not verdict:
             self._late.undo_if_skipped(self.param_groups)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return the state with exact step counts."""
         self._undo_skipped_step()
         return super().state_dict()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> StateDict:
         self._undo_skipped_step()
         return super().__getstate__()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a state; options that its writer did not save keep their current values."""
         # A pending correction belongs to the state that is being replaced.
         self._late = None
