@@ -43,7 +43,7 @@ class Conversion:
 
 
 class _Outcome(TypedDict, total=False):
-    """A line that the child prints for a file."""
+    """The line that the child writes for a file."""
 
     values: object
     dropped: list[str]
@@ -99,7 +99,7 @@ def _with_tensors(values: object, tensors: Mapping[str, Tensor]) -> object:
 
 
 def _run_child(jobs: Sequence[Conversion], timeout_s: float) -> list[_Outcome]:
-    """Run the child until it ends, and return what it printed for each file.
+    """Run the child until it ends, and return what it wrote for each file.
 
     Raises:
         CheckpointError: it did not finish all files; the message names the first unfinished one.
@@ -115,7 +115,7 @@ def _run_child(jobs: Sequence[Conversion], timeout_s: float) -> list[_Outcome]:
         )
         output, ending = result.stdout, _why_ended(result.returncode, result.stderr)
     except TimeoutError:
-        # What it has printed is lost, so the message names the first file.
+        # What it wrote is lost, so the message names the first file.
         output, ending = b"", f"reading it took more than {timeout_s:.0f} s"
     # A child that is killed may leave a line incomplete.
     lines = [line for line in output.splitlines(keepends=True) if line.endswith(b"\n")]

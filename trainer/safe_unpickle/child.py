@@ -246,7 +246,7 @@ def _mapped_bytes() -> int:
 
 
 def main(task: str) -> None:
-    """Convert the files of a task (JSON); print the outcome of each as a line of JSON."""
+    """Convert the files of a task (JSON); write the outcome of each as a line of JSON."""
     cpu_s, jobs = json.loads(task)
     sources = [Path(source) for source, _, _ in jobs]
     limit_resources(max(path.stat().st_size for path in sources), cpu_s)
@@ -257,7 +257,8 @@ def main(task: str) -> None:
             outcome = {"refused": str(error)}
         except (OSError, SafetensorError) as error:
             outcome = {"disk": getattr(error, "strerror", None) or str(error)}
-        print(json.dumps(outcome), flush=True)
+        sys.stdout.write(json.dumps(outcome) + "\n")
+        sys.stdout.flush()  # the next file may end this process
         if "values" not in outcome:
             return
 
