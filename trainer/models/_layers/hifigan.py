@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-_SLOPE = 0.1  # of the leaky ReLUs, as published
+_SLOPE = 0.1  # of all leaky ReLUs but the last, as in the authors' code
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ def loss_weights(options: Options) -> dict[str, float]:
         "energy": options.energy_weight,
     }
     # The standard size weights all losses by 1, as published. The small one, chosen by hand, puts
-    # the mel first; coqui-tts also weights pitch and energy by 0.1.
+    # the mel first; coqui-tts's FastSpeech 2 weights pitch, energy and duration by 0.1.
     usual = {"mel": 1.0, "duration": 0.3, "pitch": 0.1, "energy": 0.1}
     return {
         name: weight if weight is not None else (usual[name] if is_small else 1.0)

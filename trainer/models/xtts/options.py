@@ -51,7 +51,7 @@ class Options:
         200, "Longest text (tokens)", "The published limit is 200; the model supports 402.",
         min=10, max=400, advanced=True,
     )  # fmt: skip
-    # The defaults of coqui-tts's gpt_loss_text_ce_weight and gpt_loss_mel_ce_weight.
+    # The defaults of gpt_loss_text_ce_weight and gpt_loss_mel_ce_weight (GPTArgs of coqui-tts).
     text_weight: float = option(
         0.01, "Text loss weight", "Weight of the text cross-entropy.", min=0.0, advanced=True
     )

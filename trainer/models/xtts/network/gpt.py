@@ -30,7 +30,7 @@ class XttsGpt(nn.Module):
     def __init__(self, sizes: GptSizes, dropout: float = 0.1) -> None:
         super().__init__()
         self.sizes = sizes
-        self.loss_weights = {"text_ce": 0.01, "mel_ce": 1.0}  # as in coqui-tts
+        self.loss_weights = {"text_ce": 0.01, "mel_ce": 1.0}  # as in GPTArgs of coqui-tts
         self.upstream_masking = False
         width = sizes.width
         self.conditioning_encoder = ConditioningEncoder(sizes)
