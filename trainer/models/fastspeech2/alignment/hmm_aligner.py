@@ -82,13 +82,19 @@ def _observe(mels: Sequence[np.ndarray], groups: Sequence[int]) -> list[np.ndarr
         slope = np.gradient(_smooth(cepstra), axis=0) if len(mel) > 1 else np.zeros_like(cepstra)
         bend = np.gradient(_smooth(slope), axis=0) if len(mel) > 1 else np.zeros_like(cepstra)
         found.append(np.concatenate([cepstra, slope, bend], axis=1).astype(np.float32))
+    return normalize_groups(found, groups)
+
+
+def normalize_groups(values: Sequence[np.ndarray], groups: Sequence[int]) -> list[np.ndarray]:
+    """Normalize each group's channels (T_mel, channels) to mean 0 and deviation 1, in float32."""
+    found = list(values)
     numbers = np.asarray(groups)
     for group in np.unique(numbers):
         members = np.flatnonzero(numbers == group)
         joined = np.concatenate([found[index] for index in members])
         mean, deviation = joined.mean(axis=0), joined.std(axis=0) + 1e-5
         for index in members:
-            found[index] = (found[index] - mean) / deviation
+            found[index] = ((found[index] - mean) / deviation).astype(np.float32)
     return found
 
 

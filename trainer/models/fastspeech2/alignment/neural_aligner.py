@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainer.models.fastspeech2.alignment.hmm_aligner import find_paths
+from trainer.models.fastspeech2.alignment.hmm_aligner import find_paths, normalize_groups
 
 _TEMPERATURE = 0.005  # ten times the usual 0.0005, for a faster start
 _BLANK_LOGIT = -1.0  # as in NVIDIA's code
@@ -128,14 +128,7 @@ def _normalise(mels: Sequence[np.ndarray], groups: Sequence[int]) -> list[np.nda
     """Normalize each speaker's mel bands to mean 0 and deviation 1, (T_mel, M) float32."""
     # 12 is 104 dB: a floor, or digital silence would dominate the statistics.
     found = [np.maximum(mel, mel.max() - 12) for mel in mels]
-    numbers = np.asarray(groups)
-    for group in np.unique(numbers):
-        members = np.flatnonzero(numbers == group)
-        joined = np.concatenate([found[index] for index in members])
-        mean, deviation = joined.mean(axis=0), joined.std(axis=0) + 1e-5
-        for index in members:
-            found[index] = ((found[index] - mean) / deviation).astype(np.float32)
-    return found
+    return normalize_groups(found, groups)
 
 
 def _make_network(num_symbols: int, num_mels: int, seed: int) -> AlignerNetwork:

@@ -3,10 +3,10 @@
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.core.types import Batch
+from trainer.models._layers.token_losses import count_hits, weighted_losses
 from trainer.models.indextts2.network.gpt import UnifiedVoice
 
 _INPUTS = ("text_ids", "audio_ids", "layout", "text_index", "audio_index")
@@ -29,7 +29,7 @@ def losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
     Each is an fp32 scalar, summed over targets and divided by the total of the whole step, so that
     the gradients of micro-batches add up. The device is not synchronized.
     """
-    return _losses(model, batch, *predict(model, batch))
+    return weighted_losses(model, batch, predict(model, batch), batch.totals["audio"])
 
 
 def validate(model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -38,24 +38,14 @@ def validate(model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[st
     `audio_entropy` is a mean in bits. Near 0, the network always predicts the same code or has
     memorized its clips; 13 bits (8192 codes) would be random guessing.
     """
-    text, audio = predict(model, batch)
+    text, audio = logits = predict(model, batch)
     scores = torch.log_softmax(audio.float(), dim=-1)
     entropy = -(scores.exp() * scores).sum() / math.log(2)
-    return _losses(model, batch, text, audio), {
-        "audio_top1": _hits(audio, batch["audio_targets"]) / batch.totals["audio"],
-        "text_top1": _hits(text, batch["text_targets"]) / batch.totals["text"],
+    return weighted_losses(model, batch, logits, batch.totals["audio"]), {
+        "audio_top1": count_hits(audio, batch["audio_targets"]) / batch.totals["audio"],
+        "text_top1": count_hits(text, batch["text_targets"]) / batch.totals["text"],
         "audio_entropy": entropy / batch.totals["audio"],
     }
-
-
-def _losses(
-    model: nn.Module, batch: Batch, text_logits: Tensor, audio_logits: Tensor
-) -> dict[str, Tensor]:
-    """Return the weighted losses of text logits (K, V) and audio logits (K, V)."""
-    weights: dict[str, float] = model.loss_weights  # type: ignore[assignment]
-    text = _cross_entropy(text_logits, batch["text_targets"]) / batch.totals["text"]
-    audio = _cross_entropy(audio_logits, batch["audio_targets"]) / batch.totals["audio"]
-    return {"text_ce": weights["text_ce"] * text, "mel_ce": weights["mel_ce"] * audio}
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
@@ -63,16 +53,3 @@ def blocks(model: nn.Module) -> list[nn.Module]:
     if not isinstance(model, UnifiedVoice):
         raise TypeError(f"expected UnifiedVoice, not {type(model).__name__}")
     return list(model.gpt.h)
-
-
-def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the cross-entropy of logits (K, V), summed over targets (K,) int64."""
-    # A sum over thousands of targets would lose precision in half precision.
-    if logits.dtype in (torch.float16, torch.bfloat16):
-        logits = logits.float()
-    return F.cross_entropy(logits, targets, reduction="sum")
-
-
-def _hits(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return as a scalar how many argmaxes of logits (K, V) equal the targets (K,) int64."""
-    return (logits.argmax(dim=-1) == targets).sum()

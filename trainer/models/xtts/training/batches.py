@@ -20,10 +20,8 @@ from torch import Tensor
 from trainer.core.errors import DataError
 from trainer.core.types import Features
 from trainer.models._layers.packing import SequenceLayout, join_ids, pad_ids
+from trainer.models._layers.token_losses import IGNORED
 from trainer.models.xtts.network.sizes import CODE_STRIDE, HOP_LENGTH, GptSizes
-
-IGNORED = -100
-"""The target of positions without a loss."""
 
 _NUM_STOPS = 4  # as in coqui-tts, which pads codes by three and appends one more
 _NUM_LATENTS = GptSizes().num_latents
