@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from trainer.config.resolve import with_absolute_paths
 from trainer.core.errors import CheckpointError, ConfigError, RunError
 from trainer.core.options import build_options, option
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig, absolute_path
@@ -94,7 +95,7 @@ def run_config(chosen: Arguments) -> RunConfig:
         "amharic_g2p": chosen.use_amharic_g2p,
         "max_audio_s": round(chosen.max_audio_length / _SAMPLE_RATE, 3),
     }
-    return RunConfig(
+    config = RunConfig(
         data=DataConfig(
             train_csv=chosen.train_csv, eval_csv=chosen.eval_csv, language=_language(chosen)
         ),
@@ -106,7 +107,8 @@ def run_config(chosen: Arguments) -> RunConfig:
         # As in coqui-tts' GPT recipe: AdamW with betas 0.9/0.96 and weight decay 0.01.
         optimizer=Choice("adamw", {"beta2": 0.96, "weight_decay": 0.01}),
         optimizations={name: {} for name, wanted in asked.items() if wanted},
-    ).with_absolute_paths()
+    )
+    return with_absolute_paths(config)
 
 
 def _language(chosen: Arguments) -> str:

@@ -2,13 +2,13 @@
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trainer.config.cli_flags import refuse_missing_data
 from trainer.config.presets import apply_preset
-from trainer.config.resolve import resolve, with_absolute_paths
+from trainer.config.resolve import absolute_data, resolve, with_absolute_paths
 from trainer.core.child_process import PROJECT
 from trainer.core.errors import DataError, TimbreError
 from trainer.core.run_config import DataConfig, RunConfig
@@ -94,15 +94,10 @@ class Studio:
         Raises:
             ConfigError: it names no clips, or an unknown family, optimizer or optimization.
         """
-        config = self._with_absolute_paths(config)
+        config = with_absolute_paths(config, self.absolute)
         refuse_missing_data(config)
         resolve(config)
         return config
-
-    def _with_absolute_paths(self, config: RunConfig) -> RunConfig:
-        base = self.absolute(config.base) if config.base.strip() else ""
-        config = config.with_values(data=self.absolute_data(config.data), base=base)
-        return with_absolute_paths(config, self.absolute)
 
     def read_manifest(
         self, data: DataConfig, *, fresh: bool = False, progress: Progress = no_progress
@@ -121,11 +116,7 @@ class Studio:
 
     def absolute_data(self, data: DataConfig) -> DataConfig:
         """Return the data settings with absolute paths."""
-        names = ("train_csv", "eval_csv", "train_data")
-        given = {name: getattr(data, name).strip() for name in names}
-        return replace(
-            data, **{name: self.absolute(path) if path else "" for name, path in given.items()}
-        )
+        return absolute_data(data, self.absolute)
 
 
 def _step_facts(config: RunConfig) -> tuple[Any, ...]:

@@ -157,17 +157,6 @@ def test_options_of_another_entry_are_not_mixed_in() -> None:
     assert merged == {"optimizer": {"name": "prodigy", "options": {}}}
 
 
-def test_paths_hold_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    config = RunConfig(data=DataConfig(train_csv="a.csv"), base="base")
-
-    absolute = config.with_absolute_paths()
-
-    assert absolute.data.train_csv == str(tmp_path / "a.csv")
-    assert absolute.base == str(tmp_path / "base")
-    assert absolute.data.eval_csv == ""
-
-
 def test_a_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text(json.dumps(RunConfig(base="x").to_json()), encoding="utf-8")

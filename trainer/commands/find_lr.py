@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.commands._command import Command, Echo
 from trainer.config.cli_flags import config_from_args, refuse_missing_data
+from trainer.config.resolve import with_absolute_paths
 from trainer.core.errors import MissingDependency, RunExists
 from trainer.core.run_config import RunConfig
 
@@ -28,7 +29,7 @@ def _run(parser: argparse.ArgumentParser, argv: Sequence[str], echo: Echo) -> in
     add("--lines", action="store_true", help="print one JSON line per step, for programs")
     config, args = config_from_args(parser, argv)
     refuse_missing_data(config)
-    config, out = config.with_absolute_paths(), Path(args.out)
+    config, out = with_absolute_paths(config), Path(args.out)
 
     def say(done: int, total: int) -> None:
         if args.lines:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from trainer.commands._command import FINISHED, STOPPED, Command, Echo, on_stop_signals
 from trainer.config.cli_flags import config_from_args, refuse_missing_data
+from trainer.config.resolve import with_absolute_paths
 from trainer.core.errors import ConfigError
 from trainer.core.options import build_options, describe
 from trainer.core.run_config import RunConfig
@@ -32,7 +33,7 @@ def _run(parser: argparse.ArgumentParser, argv: Sequence[str], echo: Echo) -> in
         # Absolute paths below, because the race may be continued from another working folder.
         config, args = config_from_args(parser, argv)
         refuse_missing_data(config)
-        plan = _make_plan(config.with_absolute_paths(), args)
+        plan = _make_plan(with_absolute_paths(config), args)
         race = Race.create(args.race, plan)
         echo(describe_power(len(plan.seeds), len(plan.entrants)))
         return _carry_out(race, echo)

@@ -4,14 +4,15 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from trainer.config.schedules import SCHEDULES
 from trainer.core.errors import ConfigError, FieldProblem, UnknownEntry, within
-from trainer.core.options import OptionInfo, build_options, describe, unknown_name
+from trainer.core.options import OptionInfo, Options, build_options, describe, unknown_name
 from trainer.core.registry import find
-from trainer.core.run_config import Choice, RunConfig, absolute_path, current_optimizer
+from trainer.core.run_config import Choice, DataConfig, RunConfig, absolute_path, current_optimizer
 from trainer.core.specs import STAGES, ModelFamily, Optimization, OptimizerSpec, Schedule
+
+_DATA_PATHS = ("train_csv", "eval_csv", "train_data")
 
 
 @dataclass(frozen=True)
@@ -19,12 +20,12 @@ class Entries:
     """The registry entries that a RunConfig names, each with its options built and checked."""
 
     family: ModelFamily
-    family_options: Any
+    family_options: Options
     optimizer: OptimizerSpec
-    optimizer_options: Any
+    optimizer_options: Options
     schedule: Schedule
-    schedule_options: Any
-    optimizations: list[tuple[Optimization, Any]]
+    schedule_options: Options
+    optimizations: list[tuple[Optimization, Options]]
 
 
 def resolve(config: RunConfig) -> Entries:
@@ -35,7 +36,7 @@ def resolve(config: RunConfig) -> Entries:
     """
     # All problems are collected before raising, so that a form shows them together, not one a try.
     problems: list[str] = []
-    found: dict[str, Any] = {}
+    found: dict[str, Options] = {}
     for key, choice, lookup in (
         ("family", config.family, find_family),
         ("optimizer", config.optimizer, find_optimizer),
@@ -61,17 +62,27 @@ def resolve(config: RunConfig) -> Entries:
 
 
 def with_absolute_paths(
-    config: RunConfig, absolute: Callable[[str], str] | None = None
+    config: RunConfig, absolute: Callable[[str], str] = absolute_path
 ) -> RunConfig:
-    """Return a copy with absolute paths, including those in the family's options.
+    """Return a copy whose paths, including those in the family's options, work from any folder.
 
-    `absolute` converts the family's paths; by default they are relative to the working folder.
+    `absolute` converts a path; by default, paths are relative to the working folder.
     """
     options = dict(config.family.options)
     for info in _path_options(config):
         if path := str(options.get(info.name) or "").strip():
-            options[info.name] = (absolute or absolute_path)(path)
-    return replace(config, family=replace(config.family, options=options)).with_absolute_paths()
+            options[info.name] = absolute(path)
+    return config.with_values(
+        data=absolute_data(config.data, absolute),
+        base=config.base.strip() and absolute(config.base.strip()),
+        family=replace(config.family, options=options),
+    )
+
+
+def absolute_data(data: DataConfig, absolute: Callable[[str], str] = absolute_path) -> DataConfig:
+    """Return the settings of the clips with absolute paths; see `with_absolute_paths`."""
+    typed = {name: getattr(data, name).strip() for name in _DATA_PATHS}
+    return replace(data, **{name: path and absolute(path) for name, path in typed.items()})
 
 
 def missing_files(config: RunConfig) -> list[FieldProblem]:
@@ -169,5 +180,7 @@ def count_steps(config: RunConfig, steps_per_epoch: int) -> int:
     return max(300, 30 * steps_per_epoch)
 
 
-def _options_of(entry: Any, choice: Choice) -> Any:
+def _options_of(
+    entry: ModelFamily | OptimizerSpec | Schedule | Optimization, choice: Choice
+) -> Options:
     return build_options(entry.options, choice.options, entry.name)

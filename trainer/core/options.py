@@ -10,6 +10,11 @@ from typing import Any
 
 from trainer.core.errors import ConfigError, FieldProblem
 
+Options = Any
+"""An instance of an entry's own Options dataclass, whose type only the entry itself knows."""
+Values = dict[str, Any]
+"""Settings by name as JSON holds them; nothing uses one before `parse_value` has checked it."""
+
 _KEY = "timbre"  # dataclass metadata is shared by all libraries, so our part has a key of its own
 
 
@@ -20,7 +25,7 @@ class OptionInfo:
     name: str
     kind: type
     optional: bool
-    default: Any
+    default: object
     label: str
     help: str
     min: float | None
@@ -32,7 +37,7 @@ class OptionInfo:
 
 
 def option(
-    default: Any,
+    default: object,
     label: str,
     help: str,  # noqa: A002 - the field's standard word on every surface that shows it
     *,
@@ -76,7 +81,7 @@ def describe(options_class: type) -> list[OptionInfo]:
     return infos
 
 
-def build_options(options_class: type, values: dict[str, Any], where: str) -> Any:
+def build_options(options_class: type, values: Values, where: str) -> Options:
     """Build an Options dataclass from plain values.
 
     Raises:
@@ -104,12 +109,12 @@ def build_options(options_class: type, values: dict[str, Any], where: str) -> An
     return options_class(**parsed)
 
 
-def to_values(options: Any) -> dict[str, Any]:
+def to_values(options: Options) -> Values:
     """Return an Options instance as plain JSON values."""
     return {info.name: getattr(options, info.name) for info in describe(type(options))}
 
 
-def parse_value(info: OptionInfo, value: Any) -> Any:
+def parse_value(info: OptionInfo, value: object) -> Any:
     """Convert a value (from JSON, a form or a command line) to the field's type and check it.
 
     Raises:

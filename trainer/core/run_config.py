@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.core.errors import ConfigError, FieldProblem, within
-from trainer.core.options import build_options, option, to_values, unknown_name
+from trainer.core.options import Values, build_options, option, to_values, unknown_name
 
 FORMAT = 1  # of run.json; raise it when an older Timbre could not read a newer file
 WRITTEN_BY = "timbre_version"
@@ -30,7 +30,7 @@ class Choice:
     """One registry entry by name, with the options that differ from its defaults."""
 
     name: str
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Values = field(default_factory=dict)
 
 
 _REPLACED_OPTIMIZERS = {
@@ -226,7 +226,7 @@ class RunConfig:
     base: str = ""
     optimizer: Choice = Choice("adamw")
     schedule: Choice = Choice("cosine")
-    optimizations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    optimizations: dict[str, Values] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # `object`, because the dataclass is frozen.
@@ -242,7 +242,7 @@ class RunConfig:
         if problems:
             raise ConfigError(problems)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Values:
         """Return plain JSON values that `from_json` reads back to an equal RunConfig."""
         return {
             "format": FORMAT,
@@ -256,7 +256,7 @@ class RunConfig:
         }
 
     @staticmethod
-    def from_json(values: dict[str, Any]) -> "RunConfig":
+    def from_json(values: Values) -> "RunConfig":
         """Build a RunConfig from JSON values; missing parts take their defaults.
 
         Raises:
@@ -269,7 +269,7 @@ class RunConfig:
             for key in values
             if key not in known
         ]
-        parts: dict[str, Any] = {}
+        parts: Values = {}
         for key, read in _READERS.items():
             if key in values:
                 try:
@@ -279,16 +279,6 @@ class RunConfig:
         if problems:
             raise ConfigError(problems)
         return RunConfig(**parts)
-
-    def with_absolute_paths(self) -> "RunConfig":
-        """Return a copy with absolute paths, which work from any folder."""
-        data = {
-            name: absolute_path(getattr(self.data, name))
-            for name in ("train_csv", "eval_csv", "train_data")
-            if getattr(self.data, name)
-        }
-        base = absolute_path(self.base) if self.base else ""
-        return replace(self, data=replace(self.data, **data), base=base)
 
     def with_values(self, **parts: Any) -> "RunConfig":
         """Return a copy with some parts replaced."""
@@ -304,7 +294,7 @@ def read_config(path: Path) -> RunConfig:
     return RunConfig.from_json(read_values(path))
 
 
-def read_values(path: Path) -> dict[str, Any]:
+def read_values(path: Path) -> Values:
     """Read the values that a JSON file sets of a RunConfig, without filling in defaults.
 
     Raises:
@@ -340,7 +330,7 @@ def absolute_path(path: str) -> str:
     return str(Path(os.path.expanduser(path)).absolute())
 
 
-def merge_values(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def merge_values(base: Values, over: Values) -> Values:
     """Merge JSON values into others, recursively; a Choice with another name replaces the old."""
     merged = dict(base)
     # The options of one optimizer mean nothing to another, so a new name discards the old ones.
@@ -373,7 +363,7 @@ def parse_interval(text: str) -> Interval | None:
     return Interval(float(match[1]), {"s": "steps", "e": "epochs", "m": "minutes"}[unit])
 
 
-def _names_differ(old: dict[str, Any], new: dict[str, Any]) -> bool:
+def _names_differ(old: Values, new: Values) -> bool:
     return "name" in old and "name" in new and old["name"] != new["name"]
 
 
@@ -387,7 +377,7 @@ def _interval_problems(training: TrainingConfig) -> list[str]:
     return problems
 
 
-def _refuse_format(made_by: Any) -> None:
+def _refuse_format(made_by: object) -> None:
     if not isinstance(made_by, int):
         raise ConfigError(
             f"'format' is {made_by!r}; expected the number {FORMAT}. Correct it or leave it out."
@@ -399,27 +389,27 @@ def _refuse_format(made_by: Any) -> None:
         )
 
 
-def _read_data(value: Any, key: str) -> DataConfig:
+def _read_data(value: object, key: str) -> DataConfig:
     return build_options(DataConfig, _read_object(value, key), key)
 
 
-def _read_training(value: Any, key: str) -> TrainingConfig:
+def _read_training(value: object, key: str) -> TrainingConfig:
     return build_options(TrainingConfig, _read_object(value, key), key)
 
 
-def _read_object(value: Any, key: str) -> dict[str, Any]:
+def _read_object(value: object, key: str) -> Values:
     if not isinstance(value, dict):
         raise ConfigError(f"'{key}' is {value!r}; expected a JSON object of names and values.")
     return value
 
 
-def _read_text(value: Any, key: str) -> str:
+def _read_text(value: object, key: str) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"'{key}' is {value!r}; expected text.")
     return value
 
 
-def _read_choice(value: Any, key: str) -> Choice:
+def _read_choice(value: object, key: str) -> Choice:
     # A bare name is the short form for files written by hand.
     if isinstance(value, str):
         return Choice(value)
@@ -430,7 +420,7 @@ def _read_choice(value: Any, key: str) -> Choice:
     raise ConfigError(f"'{key}' is {value!r}; expected a name, or an object with name and options.")
 
 
-def _read_optimizations(value: Any, key: str) -> dict[str, dict[str, Any]]:
+def _read_optimizations(value: object, key: str) -> dict[str, Values]:
     if isinstance(value, list):
         return {str(name): {} for name in value}
     if isinstance(value, dict) and all(isinstance(options, dict) for options in value.values()):
@@ -440,7 +430,7 @@ def _read_optimizations(value: Any, key: str) -> dict[str, dict[str, Any]]:
     )
 
 
-_READERS: dict[str, Callable[[Any, str], Any]] = {
+_READERS: dict[str, Callable[[object, str], object]] = {
     "data": _read_data,
     "training": _read_training,
     "family": _read_choice,

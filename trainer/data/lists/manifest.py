@@ -126,11 +126,11 @@ def read_manifest(
 
 
 def _choose_lists(data: DataConfig) -> list[tuple[Path, str]]:
-    given = data.train_csv or data.train_data
-    if not given:
+    source = data.train_csv or data.train_data
+    if not source:
         raise DataError("No dataset is set. Choose a train CSV or a data folder.")
     # A folder that is entered as the train CSV is treated as a data folder.
-    path = Path(given)
+    path = Path(source)
     lists = find_lists(path) if data.train_data or os.path.isdir(path) else [(path, "")]
     if not data.eval_csv:
         return lists
