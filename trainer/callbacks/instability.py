@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from trainer.config.resolve import find_base_lr, resolve
 from trainer.core.events import CheckpointSaved, Event, Notice, StepDone
@@ -113,7 +112,7 @@ def adamw_restart_config(config: RunConfig, lr: float, checkpoint: Path | None) 
     A run that already uses AdamW keeps it, with a tenth of its learning rate `lr` or the family's
     usual rate, whichever is lower.
     """
-    options: dict[str, Any] = {}
+    options = {}
     if config.optimizer.name == "adamw":
         # A tenth is chosen by hand: far enough from the rate that diverged to be worth a try.
         usual = find_base_lr(resolve(replace(config, optimizer=Choice("adamw"))))

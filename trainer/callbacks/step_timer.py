@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -52,10 +51,10 @@ class OptimizerTimer:
         lap, self._lap = self._lap, None
         return lap
 
-    def _begin(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _begin(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self._began = self._now()
 
-    def _end(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _end(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         if self._began is not None:
             self._lap, self._began = Lap(self._began, self._now()), None
 

@@ -12,7 +12,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -23,6 +22,7 @@ from trainer.checkpoints.staging import Staging
 from trainer.core.atomic_io import discard, is_leftover, replacing
 from trainer.core.errors import CheckpointError
 from trainer.core.events import CheckpointSaved
+from trainer.core.options import Values
 from trainer.core.run_config import WRITTEN_BY
 from trainer.core.train_state import TrainState
 from trainer.core.version import __version__
@@ -40,9 +40,9 @@ class Snapshot:
     step: int
     best: bool
     metrics: dict[str, float]
-    scope: dict[str, Any]
+    scope: Values
     weights: dict[str, Tensor]
-    state: dict[str, Any]
+    state: dict[str, object]
     ready: "torch.cuda.Event | None"
 
     @property
@@ -131,7 +131,7 @@ def quarantine_damaged(parent: Path) -> tuple[Path | None, list[str]]:
     return newest, complaints
 
 
-def verify_checkpoint(folder: Path) -> dict[str, Any]:
+def verify_checkpoint(folder: Path) -> Values:
     """Check every file of a checkpoint against its manifest and return the manifest.
 
     Raises:
@@ -173,7 +173,7 @@ def verify_checkpoint(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def saved_scope(folder: Path) -> dict[str, Any]:
+def saved_scope(folder: Path) -> Values:
     """Return the circumstances in which a checkpoint was saved (see `describe_scope`).
 
     Older checkpoints do not record them and return {}.
@@ -233,7 +233,7 @@ def clean_leftovers(parent: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _resume_state(train_state: TrainState, step: int) -> dict[str, Any]:
+def _resume_state(train_state: TrainState, step: int) -> dict[str, object]:
     # Usually the exported weights are the training weights; storing them twice would double a save.
     differs = has_other_weights(train_state)
     parameters = {name: value.detach() for name, value in train_state.model.named_parameters()}
@@ -265,13 +265,13 @@ def _hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _hash_manifest(manifest: dict[str, Any]) -> str:
+def _hash_manifest(manifest: Values) -> str:
     """Hash a manifest without its own hash."""
     rest = {key: value for key, value in manifest.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
-def _count_bytes(value: Any) -> int:
+def _count_bytes(value: object) -> int:
     if isinstance(value, Tensor):
         return value.numel() * value.element_size()
     if isinstance(value, dict):

@@ -6,14 +6,14 @@ needs a fresh optimizer, or is refused.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
 
 from trainer.core.errors import ConfigError
 from trainer.core.events import Notice
+from trainer.core.options import Values
 from trainer.core.run_config import Choice, RunConfig, current_optimizer, merge_values
 from trainer.core.train_state import TrainState
 
@@ -48,8 +48,8 @@ class Difference:
     """One thing that changed since a checkpoint was saved, and what the change means."""
 
     name: str
-    before: Any
-    now: Any
+    before: object
+    now: object
     kind: str
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class Difference:
         return f"{label} ({_short(self.before)}, now {_short(self.now)})"
 
 
-def describe_scope(state: TrainState) -> dict[str, Any]:
+def describe_scope(state: TrainState) -> Values:
     """Return what determines a run's numbers besides the checkpoint's contents, as plain JSON."""
     return {
         "config": state.config.to_json(),
@@ -73,7 +73,7 @@ def describe_scope(state: TrainState) -> dict[str, Any]:
     }
 
 
-def compare_scopes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
+def compare_scopes(before: Values, now: Values) -> list[Difference]:
     """Return what differs between the conditions of a checkpoint and those of now."""
     if not before:  # checkpoints of early versions recorded nothing
         return []
@@ -86,7 +86,7 @@ def compare_scopes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Di
     return found
 
 
-def compare_configs(before: dict[str, Any], now: dict[str, Any]) -> list[Difference]:
+def compare_configs(before: Values, now: Values) -> list[Difference]:
     """Return what differs between two configurations, given as JSON."""
     if "optimizer" in before:
         # A checkpoint may name an optimizer that has another name by now.
@@ -151,7 +151,7 @@ def needs_fresh_optimizer(differences: Sequence[Difference]) -> bool:
     return any(each.kind == FRESH_OPTIMIZER for each in differences)
 
 
-def read_changes(config: RunConfig, words: Sequence[str]) -> dict[str, Any]:
+def read_changes(config: RunConfig, words: Sequence[str]) -> Values:
     """Parse words such as `training.batch_size=4` into values as in `run.json`.
 
     Values are parsed as JSON, except for options that are text in the current configuration.
@@ -159,7 +159,7 @@ def read_changes(config: RunConfig, words: Sequence[str]) -> dict[str, Any]:
     Raises:
         ConfigError: a word has another form.
     """
-    changes: dict[str, Any] = {}
+    changes: Values = {}
     present = _flat(config.to_json())
     for word in words:
         path, sign, text = word.partition("=")
@@ -169,14 +169,16 @@ def read_changes(config: RunConfig, words: Sequence[str]) -> dict[str, Any]:
                 "training.batch_size=4 or optimizer.name=lion."
             )
         # A preview text such as "1984" must stay text and not become a number.
-        value: Any = text if isinstance(present.get(path), str) else _read_value(text)
-        for part in reversed(path.split(".")):  # from the inside out: a.b=1 is {"a": {"b": 1}}
-            value = {part: value}
-        changes = merge_values(changes, value)
+        value = text if isinstance(present.get(path), str) else _read_value(text)
+        *parents, name = path.split(".")
+        change: Values = {name: value}
+        for part in reversed(parents):  # from the inside out: a.b=1 is {"a": {"b": 1}}
+            change = {part: change}
+        changes = merge_values(changes, change)
     return changes
 
 
-def refuse_processes(changes: Mapping[str, Any]) -> None:
+def refuse_processes(changes: Values) -> None:
     """Refuse to change the number of processes with --set.
 
     Raises:
@@ -190,7 +192,7 @@ def refuse_processes(changes: Mapping[str, Any]) -> None:
         )
 
 
-def changed_config(config: RunConfig, changes: dict[str, Any]) -> RunConfig:
+def changed_config(config: RunConfig, changes: Values) -> RunConfig:
     """Return a configuration with changes merged into it.
 
     Raises:
@@ -199,7 +201,7 @@ def changed_config(config: RunConfig, changes: dict[str, Any]) -> RunConfig:
     return RunConfig.from_json(merge_values(config.to_json(), changes))
 
 
-def _read_value(text: str) -> Any:
+def _read_value(text: str) -> object:
     try:
         # JSON gives numbers, booleans and null their types; any other word is plain text.
         return json.loads(text)
@@ -218,9 +220,9 @@ def _kind_of(name: str) -> str:
     return INEXACT
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flat(values: Values, prefix: str = "") -> Values:
     """Flatten nested values to dotted names; empty `options` and `optimizations` are left out."""
-    flat: dict[str, Any] = {}
+    flat: Values = {}
     for name, value in values.items():
         if isinstance(value, dict) and value:
             flat |= _flat(value, f"{prefix}{name}.")
@@ -230,5 +232,5 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     return "not set" if value is None else str(value)

@@ -15,9 +15,9 @@ class Staging:
 
     def __init__(self, device: torch.device) -> None:
         self._is_cuda = self._is_locked = device.type == "cuda"
-        self._buffers: dict[tuple[Any, ...], Tensor] = {}
+        self._buffers: dict[tuple[object, ...], Tensor] = {}
 
-    def copy(self, value: Any, *path: Any) -> Any:
+    def copy(self, value: Any, *path: object) -> Any:
         """Copy tensors of any shape, in nested containers, to the host.
 
         `path` names the buffer; the next copy with the same path overwrites this one.
@@ -38,7 +38,7 @@ class Staging:
         event.record()
         return event
 
-    def _copy_tensor(self, value: Tensor, path: tuple[Any, ...]) -> Tensor:
+    def _copy_tensor(self, value: Tensor, path: tuple[object, ...]) -> Tensor:
         if type(value) not in (Tensor, nn.Parameter):
             # Tensor subclasses (quantized state) have their own layout and must copy themselves.
             return value.to("cpu", copy=True)

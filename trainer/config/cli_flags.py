@@ -7,13 +7,12 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from trainer.config.presets import PRESETS, apply_preset
 from trainer.config.resolve import find_family, find_optimizer, find_schedule
 from trainer.config.schedules import SCHEDULES
 from trainer.core.errors import ConfigError, FieldProblem
-from trainer.core.options import OptionInfo, build_options, describe, parse_value
+from trainer.core.options import OptionInfo, Values, build_options, describe, parse_value
 from trainer.core.registry import discover
 from trainer.core.run_config import DataConfig, RunConfig, TrainingConfig, merge_values, read_values
 from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
@@ -209,7 +208,7 @@ def _add_flag(parser: "argparse._ArgumentGroup", flag: Flag) -> None:
     parser.add_argument(f"--{flag.flag}", help=text, default=argparse.SUPPRESS, metavar=metavar)
 
 
-def _words_of(flag: Flag, value: Any) -> list[str]:
+def _words_of(flag: Flag, value: object) -> list[str]:
     if flag.info.kind is bool:
         return [f"--{flag.flag}" if value else f"--no-{flag.flag}"]
     return [f"--{flag.flag}", "auto" if value is None else _spell(value)]
@@ -246,7 +245,7 @@ def _option_flags(name: str) -> list[Flag]:
     ]
 
 
-def _read_optimizations(values: dict[str, Any], parsed: argparse.Namespace) -> None:
+def _read_optimizations(values: Values, parsed: argparse.Namespace) -> None:
     """Write the given optimizations and their options into `values`.
 
     Raises:
@@ -271,7 +270,7 @@ def _read_optimizations(values: dict[str, Any], parsed: argparse.Namespace) -> N
         raise ConfigError(problems)
 
 
-def _read_optimization(values: dict[str, Any], name: str, given: bool | str | None) -> None:
+def _read_optimization(values: Values, name: str, given: bool | str | None) -> None:
     if given is None:
         return
     # A copy, because to_json() hands out the dict of a frozen RunConfig.
@@ -282,20 +281,21 @@ def _read_optimization(values: dict[str, Any], name: str, given: bool | str | No
         values["optimizations"][name] = {} if given is True else {"mode": given}
 
 
-def _spell(value: Any) -> str:
+def _spell(value: object) -> str:
     """Return a value as a person would type it: 30, not 30.0."""
     # Up to 1e15 a float holds every integer exactly.
-    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
-    return str(int(value)) if is_whole else str(value)
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return str(value)
 
 
-def _put(values: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+def _put(values: Values, path: tuple[str, ...], value: object) -> None:
     for key in path[:-1]:
         values = values[key]
     values[path[-1]] = value
 
 
-def _get(values: dict[str, Any], path: tuple[str, ...], default: Any) -> Any:
+def _get(values: Values, path: tuple[str, ...], default: object) -> object:
     for key in path:
         if key not in values:
             return default

@@ -4,10 +4,9 @@ Values without a source in a comment or docstring were chosen by hand as startin
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from trainer.core.errors import UnknownEntry
-from trainer.core.options import unknown_name
+from trainer.core.options import Values, unknown_name
 from trainer.core.run_config import RunConfig, merge_values
 
 # `estimate` compares the counted peak of the largest step with this share.
@@ -23,7 +22,7 @@ class Preset:
     name: str
     label: str
     summary: str
-    values: dict[str, Any]
+    values: Values
     families: tuple[str, ...] = ()
 
 
@@ -41,11 +40,11 @@ def apply_preset(config: RunConfig, name: str) -> RunConfig:
     return RunConfig.from_json(merge_values(values, PRESETS[name].values))
 
 
-def _adamw(**options: Any) -> dict[str, Any]:
+def _adamw(**options: object) -> Values:
     return {"name": "adamw", "options": options}
 
 
-def _xtts(epochs: float, batch_size: int, accumulate: int, **training: Any) -> dict[str, Any]:
+def _xtts(epochs: float, batch_size: int, accumulate: int, **training: object) -> Values:
     """Return settings for XTTS v2: the published optimizer plus gradient clipping and a warm-up.
 
     Source: coqui-tts' recipe for the GPT: AdamW, learning rate 5e-6, betas 0.9/0.96, weight decay
@@ -63,7 +62,7 @@ def _xtts(epochs: float, batch_size: int, accumulate: int, **training: Any) -> d
     }
 
 
-def _indextts2_korean() -> dict[str, Any]:
+def _indextts2_korean() -> Values:
     """Return the settings of the IndexTTS-2 Korean study, whose AdamW run took 240,000 steps.
 
     Source: the community's trainer: AdamW, weight decay 0.01, 1,000 warm-up steps, cosine decay,
@@ -79,7 +78,7 @@ def _indextts2_korean() -> dict[str, Any]:
     }
 
 
-def _xtts_on(gib: int, batch_size: int, accumulate: int, **boxes: dict[str, Any]) -> Preset:
+def _xtts_on(gib: int, batch_size: int, accumulate: int, **boxes: Values) -> Preset:
     """Return a preset whose largest step is estimated to fit a GPU with `gib` GiB of memory.
 
     The fit is estimated, not measured: `python -m trainer estimate --preset xtts-12gb --size full
@@ -98,7 +97,7 @@ def _xtts_on(gib: int, batch_size: int, accumulate: int, **boxes: dict[str, Any]
     )
 
 
-def _study(lr: float, warmup_steps: int, weight_decay: float) -> dict[str, Any]:
+def _study(lr: float, warmup_steps: int, weight_decay: float) -> Values:
     """Return the settings of the FastSpeech 2 optimizer study for the standard model size.
 
     Source: the study's tables: rate halved at 200k, 400k and 600k steps, eps 1e-8, betas 0.9/0.98,

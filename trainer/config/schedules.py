@@ -3,10 +3,9 @@
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from trainer.core.errors import ConfigError, FieldProblem
-from trainer.core.options import option
+from trainer.core.options import Options, option
 from trainer.core.specs import Schedule
 
 # Chosen by hand: 5 % suits short runs, and the cap keeps long ones from wasting steps. The
@@ -142,7 +141,7 @@ def noam(step: int, total_steps: int, options: NoamOptions) -> float:
 
 
 def lr_curve(
-    schedule: Schedule, options: Any, lr: float, total_steps: int, points: int = 200
+    schedule: Schedule, options: Options, lr: float, total_steps: int, points: int = 200
 ) -> list[tuple[int, float]]:
     """Return (step, learning rate) pairs for drawing, evenly spaced plus every corner."""
     last = max(1, total_steps)
@@ -157,7 +156,7 @@ def lr_curve(
     return [(step, lr * schedule.factor(step, last, options)) for step in inside]
 
 
-def warnings_for(schedule: Schedule, options: Any, total_steps: int) -> list[str]:
+def warnings_for(schedule: Schedule, options: Options, total_steps: int) -> list[str]:
     """Return a warning for each choice that probably won't do what was intended."""
     warnings = []
     warmup_steps = find_warmup_steps(options, total_steps)
@@ -183,7 +182,7 @@ def warnings_for(schedule: Schedule, options: Any, total_steps: int) -> list[str
     return warnings
 
 
-def find_warmup_steps(options: Any, total_steps: int) -> int:
+def find_warmup_steps(options: Options, total_steps: int) -> int:
     """Return the warm-up steps: as chosen, or 5 % of the run and at most 1000."""
     if options.warmup_steps is not None:
         return options.warmup_steps
@@ -225,7 +224,7 @@ def _annealed(step: int, milestones: str, rate: float) -> float:
     return rate ** sum(step > milestone for milestone in parse_milestones(milestones))
 
 
-def _milestones_of(options: Any) -> tuple[int, ...]:
+def _milestones_of(options: Options) -> tuple[int, ...]:
     return parse_milestones(getattr(options, "milestones", ""))
 
 

@@ -10,7 +10,6 @@ import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -98,7 +97,7 @@ def read_use(device: Device) -> DeviceUse:
     return DeviceUse(*_memory_of(handle), utilisation, temperature)
 
 
-def _handle_of(device: Device) -> Any:
+def _handle_of(device: Device) -> object:
     """Return the driver's handle of a GPU."""
     import pynvml
 
@@ -110,7 +109,7 @@ def _handle_of(device: Device) -> Any:
     return pynvml.nvmlDeviceGetHandleByIndex(device.index)
 
 
-def _memory_of(handle: Any) -> tuple[float, float]:
+def _memory_of(handle: object) -> tuple[float, float]:
     """Return the used and the total memory of a GPU in GiB."""
     import pynvml
 

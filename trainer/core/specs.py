@@ -9,6 +9,7 @@ import numpy as np
 
 from trainer.core.device import Device
 from trainer.core.events import Emit
+from trainer.core.options import Options
 from trainer.core.types import Batch, Clip, Features
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 # and dtypes.
 STAGES = ("backend", "model", "precision", "compile", "data")
 
-Options = Any
-"""An instance of an entry's own Options dataclass, whose type only the entry itself knows."""
+Facts = Any
+"""JSON values that a family saves with every checkpoint; each family has its own TypedDict."""
 
 Progress = Callable[[str, int, int], None]
 """Called as (phase, done, total) during long work before the first step."""
@@ -41,7 +42,7 @@ class Export(Protocol):
     def __call__(
         self,
         model: "nn.Module",
-        facts: Any,
+        facts: Facts,
         folder: Path,
         # Positional only, so that every family may name its parameters as it likes.
         weights: "dict[str, Tensor] | None" = None,
@@ -74,7 +75,7 @@ class Corpus:
     `collate`. `unusable` maps clip ids to the reason why they are left out.
     """
 
-    facts: dict[str, Any]
+    facts: Facts
     features: dict[str, Features]
     unusable: dict[str, str] = field(default_factory=dict)
 
@@ -123,8 +124,8 @@ class SyntheticSpec:
 
     sizes: tuple[str, ...]
     longest_s: float
-    make_synthetic: Callable[[Path | None, Any, Sequence[Clip], str], Corpus]
-    network: "Callable[[Any, Any], nn.Module]"
+    make_synthetic: Callable[[Path | None, Options, Sequence[Clip], str], Corpus]
+    network: "Callable[[Options, Facts], nn.Module]"
 
 
 @dataclass(frozen=True)
@@ -169,29 +170,31 @@ class ModelFamily:
     summary: str
     options: type
     licence: str
-    load: "Callable[[Path | None, Any, Any], nn.Module]"
-    featurizer: Callable[[Path | None, Any], Featurizer]
-    survey: "Callable[[dict[str, Features], Sequence[Clip], Any, Path | None, Progress], Corpus]"
+    load: "Callable[[Path | None, Options, Facts], nn.Module]"
+    featurizer: Callable[[Path | None, Options], Featurizer]
+    survey: (
+        "Callable[[dict[str, Features], Sequence[Clip], Options, Path | None, Progress], Corpus]"
+    )
     counts: Callable[[Features], dict[str, float]]
     collate: "Callable[[Sequence[Features]], dict[str, Tensor]]"
     losses: "Callable[[nn.Module, Batch], dict[str, Tensor]]"
     validate: "Callable[[nn.Module, Batch], tuple[dict[str, Tensor], dict[str, Tensor]]]"
     blocks: "Callable[[nn.Module], list[nn.Module]]"
-    synthesize: "Callable[[nn.Module, Any, str, str], Speech]"
+    synthesize: "Callable[[nn.Module, Facts, str, str], Speech]"
     export: Export  # a Protocol, because a Callable cannot express the optional last argument
     learning_rates: dict[str, float] = field(default_factory=dict)  # by the optimizer's name
     draws: Callable[[Mapping[str, Features]], Draw] | None = None
     # Once is enough, because every rank has the same model and the same corpus.
-    checks: "Callable[[nn.Module, Any], dict[str, float]] | None" = None
+    checks: "Callable[[nn.Module, Facts], dict[str, float]] | None" = None
     # Apart from `export`, which must stay readable by `load` whatever other tools expect.
-    publish: "Callable[[nn.Module, Any, Path, bool], None] | None" = None
-    terms: "Callable[[Path | None, Any], str] | None" = None
-    stream: "Callable[[nn.Module, Any, str, str], Iterator[Speech]] | None" = None
+    publish: "Callable[[nn.Module, Facts, Path, bool], None] | None" = None
+    terms: "Callable[[Path | None, Options], str] | None" = None
+    stream: "Callable[[nn.Module, Facts, str, str], Iterator[Speech]] | None" = None
     # Asked of the model and not of the family: its files and options decide whether it speaks.
     silent: "Callable[[nn.Module], str] | None" = None
     illustrate: "Callable[[nn.Module, Iterable[Batch]], Picture] | None" = None
     preview_texts: (
-        Callable[[Path | None, Any, Sequence[tuple[str, str]]], list[TextPreview]] | None
+        Callable[[Path | None, Options, Sequence[tuple[str, str]]], list[TextPreview]] | None
     ) = None
     synthetic: SyntheticSpec | None = None
 
@@ -218,7 +221,7 @@ class OptimizerSpec:
     summary: str
     paper: str
     options: type
-    build: "Callable[[list[dict[str, Any]], Any, torch.device], torch.optim.Optimizer]"
+    build: "Callable[[list[dict[str, Any]], Options, torch.device], torch.optim.Optimizer]"
     state_bytes: float  # not whole: 8-bit and factored states take 2.06 and 0.03 bytes
     default_lr: float
     rate_follows: str = ""
@@ -265,12 +268,12 @@ class Optimization:
     # Bit for bit would be too strict: other kernels sum in another order.
     exact: bool
     options: type
-    apply: "Callable[[TrainState, Any], None]"
+    apply: "Callable[[TrainState, Options], None]"
     status: "Callable[[TrainState, Probe], OptimizationStatus]"
     unavailable: Callable[[Device], str | None] = lambda device: None
     default_on: bool = False
-    refuse: Callable[[Device, Any], str | None] | None = None
-    finalize: "Callable[[TrainState, Any, Emit], None] | None" = None
+    refuse: Callable[[Device, Options], str | None] | None = None
+    finalize: "Callable[[TrainState, Options, Emit], None] | None" = None
 
 
 @dataclass(frozen=True)
@@ -282,4 +285,4 @@ class Schedule:
     summary: str
     options: type
     # Of the step alone, without memory, so that a resume continues the curve exactly.
-    factor: Callable[[int, int, Any], float]
+    factor: Callable[[int, int, Options], float]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,9 @@ from torch.amp.grad_scaler import GradScaler
 
 from trainer.core.device import Device
 from trainer.core.events import RunAdapted
+from trainer.core.options import Options
 from trainer.core.run_config import RunConfig
-from trainer.core.specs import Corpus, ModelFamily, OptimizerSpec, Options, Schedule
+from trainer.core.specs import Corpus, ModelFamily, OptimizerSpec, Schedule
 from trainer.core.types import Batch
 
 
@@ -81,7 +82,7 @@ class Precision:
     # Only fp16 needs a scaler, because its range is too small for gradients; bf16 has fp32's range.
     scaler: GradScaler = field(default_factory=lambda: GradScaler("cpu", enabled=False))
 
-    def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
+    def autocast(self, device: torch.device) -> AbstractContextManager[object]:
         """Return the context manager for the forward pass."""
         # The weights' own dtype needs no casts; autocast is for lower precisions only.
         if self.autocast_dtype is None:
@@ -154,6 +155,20 @@ class HalfWeights(Protocol):
         ...
 
 
+class Progress(TypedDict, total=False):
+    """Values that survive a resume, as plain JSON; a key is missing until it is first set."""
+
+    trained_s: float
+    best_loss: float
+    since_best: int
+    """Validations since the best one."""
+    validation: dict[str, float]
+    """The metrics of the last validation and its `step`."""
+    skipped: list[int]
+    """Recent steps whose update was skipped because of NaN."""
+    skipped_in_a_row: int
+
+
 @dataclass
 class TrainState:
     """Everything the loop needs; after assembly, training changes little but its tensors."""
@@ -193,8 +208,7 @@ class TrainState:
     """Hash of everything that determines the clips and their features."""
     adapted: RunAdapted = RunAdapted(0, "")
     """What the run changed automatically to recover from NaN and from running out of memory."""
-    progress: dict[str, Any] = field(default_factory=dict)
-    """Values that survive a resume, as plain JSON: best loss, patience, seconds trained."""
+    progress: Progress = field(default_factory=Progress)
 
     @property
     def master_weights(self) -> dict[str, nn.Parameter]:

@@ -202,7 +202,7 @@ class _Parts(list[str]):
         return text
 
 
-def csv_texts(steps: Points, validations: Points, title: Callable[[str], str]) -> Iterator[str]:
+def csv_texts(steps: Points, validations: Points, title: Callable[[str], object]) -> Iterator[str]:
     """Yield one row per step as CSV, piece by piece; `title` turns a metric into a column title."""
     # Steps first, as only some rows have a validation.
     names = list(dict.fromkeys([*steps.columns, *validations.columns]))

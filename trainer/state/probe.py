@@ -8,11 +8,11 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -55,7 +55,7 @@ def probe(state: TrainState, batch: Batch) -> Probe:
 
 
 def forward_backward(
-    state: TrainState, batch: Batch, watched: AbstractContextManager[Any] | None = None
+    state: TrainState, batch: Batch, watched: AbstractContextManager[object] | None = None
 ) -> None:
     """Run one forward and backward pass as a step would and restore all state.
 
@@ -92,15 +92,19 @@ class _Recorder(TorchDispatchMode):
         self.matmul_dtypes: Counter[str] = Counter()
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+        self,
+        func: OpOverload,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         """Count the operator and its operand dtypes, then run it."""
         name = func.name().split(".")[0]  # without the overload, such as `.out`
         self.operators[name] += 1
         places = (0, 1, 2) if "scaled_dot_product" in name else _PRODUCTS.get(name, ())
         for place in places:
-            if isinstance(args[place], Tensor):
-                self.matmul_dtypes[str(args[place].dtype).removeprefix("torch.")] += 1
+            if isinstance(operand := args[place], Tensor):
+                self.matmul_dtypes[str(operand.dtype).removeprefix("torch.")] += 1
         return func(*args, **(kwargs or {}))
 
 
@@ -154,9 +158,9 @@ def _counted_forwards(blocks: list[nn.Module]) -> Iterator[Counter[int]]:
 
 
 def _counting(
-    kind: type[nn.Module], forward: Callable[..., Any], calls: Counter[int]
-) -> Callable[..., Any]:
-    def counted(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    kind: type[nn.Module], forward: Callable[..., object], calls: Counter[int]
+) -> Callable[..., object]:
+    def counted(self: nn.Module, *args: object, **kwargs: object) -> object:
         # If a subclass calls super().forward(), count it only once, in its own class.
         if type(self) is kind:
             calls[id(self)] += 1

@@ -70,7 +70,7 @@ class NanRecovery:
             self._give_up(step, what)
 
     def _give_up(self, step: int, what: str) -> None:
-        state, steps = self._state, self._state.progress["skipped"]
+        state, steps = self._state, self._state.progress.get("skipped", [])
         named = ", ".join(map(str, steps[-MOST_IN_A_ROW - 1 :]))
         what_happened = f"The {what} is NaN or infinite (steps {named})"
         if state.adapted.rollbacks or not state.config.training.roll_back:

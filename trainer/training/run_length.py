@@ -8,7 +8,8 @@ steps continue at the rate where the curve ends.
 from functools import cache
 
 from trainer.core.events import Emit, PlanChanged
-from trainer.core.specs import Options, Schedule
+from trainer.core.options import Options
+from trainer.core.specs import Schedule
 from trainer.core.train_state import TrainState
 from trainer.runs.control import pop_step_request
 from trainer.training.distributed import share_number

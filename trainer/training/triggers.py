@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from trainer.core.events import Emit
 from trainer.core.metrics import VAL_LOSS
@@ -78,7 +77,7 @@ class Triggers:
 
 def record_validation(state: TrainState, step: int, metrics: dict[str, float]) -> bool:
     """Store a validation in the run's progress and return whether it is the best so far."""
-    progress: dict[str, Any] = state.progress
+    progress = state.progress
     progress["validation"] = metrics | {"step": step}
     is_best = metrics[VAL_LOSS] < progress.get("best_loss", float("inf"))
     progress["since_best"] = 0 if is_best else progress.get("since_best", 0) + 1

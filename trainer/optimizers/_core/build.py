@@ -3,7 +3,8 @@
 import torch
 from torch import nn
 
-from trainer.core.specs import OptimizerSpec, Options
+from trainer.core.options import Options
+from trainer.core.specs import OptimizerSpec
 from trainer.core.train_state import TrainState
 from trainer.optimizers._core.param_groups import param_groups
 
