@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 _PARTIAL, _OLD = ".part", ".old"
 
@@ -72,18 +73,17 @@ def _remove(path: Path) -> None:
 
 def append_line(path: Path, text: str) -> None:
     """Append a line to a file; if the last line is torn, start on a new line."""
-    with path.open("ab") as file:
+    with path.open("a+b") as file:
         # One write call, so that two processes that append do not mix their lines.
-        file.write(missing_line_end(path) + text.encode() + b"\n")
+        file.write(missing_line_end(file) + text.encode() + b"\n")
 
 
-def missing_line_end(path: Path) -> bytes:
-    """Return the newline that a file's last line lacks, or nothing if it is complete."""
-    with path.open("rb") as file:
-        if file.seek(0, os.SEEK_END) == 0:
-            return b""
-        file.seek(-1, os.SEEK_END)
-        return b"" if file.read(1) == b"\n" else b"\n"
+def missing_line_end(file: BinaryIO) -> bytes:
+    """Return the newline that an open file's last line lacks, or nothing if it is complete."""
+    if file.seek(0, os.SEEK_END) == 0:
+        return b""
+    file.seek(-1, os.SEEK_END)
+    return b"" if file.read(1) == b"\n" else b"\n"
 
 
 def sync(path: Path) -> None:

@@ -274,9 +274,9 @@ class EventLog:
 
     def _write_waiting(self) -> None:
         # Unbuffered, so that a line is written by one call and a short write is noticed.
-        with self.path.open("ab", buffering=0) as file:
+        with self.path.open("a+b", buffering=0) as file:
             if not self._tail_is_whole:
-                file.write(missing_line_end(self.path))
+                file.write(missing_line_end(file))
                 self._tail_is_whole = True
             while self._waiting:
                 if file.write(self._waiting[0]) != len(self._waiting[0]):
