@@ -6,6 +6,7 @@ from pathlib import Path
 from trainer.callbacks.instability import adamw_restart_config, are_stable
 from trainer.config.resolve import find_base_lr, resolve
 from trainer.core.errors import RunError
+from trainer.core.metrics import TRAIN_LOSS
 from trainer.runs.run import Run
 from webui.studio import Studio
 
@@ -44,10 +45,8 @@ def _warned_at(studio: Studio, name: str) -> int:
 def _good_checkpoint(studio: Studio, run: Run, before: int) -> Path | None:
     """Return the latest best checkpoint saved before the instability, if it still exists."""
     series = studio.library.series(run.name)
-    losses = dict(
-        zip(series.steps.columns.get("step", ()), series.steps.columns.get("train/loss", ()),
-            strict=False)
-    )  # fmt: skip
+    columns = series.steps.columns
+    losses = dict(zip(columns.get("step", ()), columns.get(TRAIN_LOSS, ()), strict=False))
     good = [
         run.folder / mark.values["path"]
         for mark in series.marks

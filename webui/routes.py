@@ -1,19 +1,20 @@
 """Serve what the page polls or plays: read-only GET routes. Changes go through Gradio events."""
 
 import functools
+import json
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
 import orjson
-import pandas
 from starlette.requests import Request
-from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from trainer.core.errors import RunNotFound, TimbreError
+from trainer.core.metrics import METRICS, TRAIN_LOSS
 from trainer.data.lists.ledger import escape_formula
-from trainer.runs.metric_store import MetricStore
+from trainer.runs.points import csv_texts, json_texts
 from webui.jobs import listening_test
 from webui.jobs.listening_test import read_clips
 from webui.jobs.speech_stream import Speeches
@@ -24,12 +25,11 @@ from webui.studio import Studio
 from webui.views.trial_results import JobViews
 
 View = Callable[[Request], Response]
-_NEWEST_ONLY = frozenset({
-    "perf/audio_s_per_s", "perf/backward_s", "perf/cpu_s_per_step", "perf/data_wait_s",
-    "perf/forward_s", "perf/optimizer_s", "perf/power_w", "perf/temperature_c",
-    "perf/utilisation_percent", "train/epoch", "train/lr_scheduled",
-})  # fmt: skip
-"""Metrics of which the page shows only the latest value; a zoom and the downloads have all."""
+_NEWEST_ONLY = frozenset(
+    name for name, metric in METRICS.items() if metric.chart in ("", "breakdown")
+)
+"""Metrics of which the page shows only the latest values; a zoom and the downloads have all."""
+_COMPARED = [name for name, metric in METRICS.items() if metric.compared]
 DICTIONARIES = ("ko.json", "am.json", "fa.json")
 
 
@@ -73,18 +73,6 @@ def page_file(request: Request) -> Response:
     return _json({"error": "File not found."}, 404)
 
 
-def metrics_table(series: MetricStore) -> pandas.DataFrame:
-    """Return one row per step with all metrics; missing values are empty."""
-    steps, validations = (
-        pandas.DataFrame({name: points.array(name) for name in points.columns})
-        for points in (series.steps, series.validations)
-    )
-    if validations.empty or steps.empty:
-        return steps
-    table = steps.merge(validations.drop(columns="time"), on="step", how="outer")
-    return table.astype({"step": int})
-
-
 class _Runs:
     """The views of the runs in one folder."""
 
@@ -114,7 +102,7 @@ class _Runs:
             last = _number(request, "to", 2**53, 0, 2**53)
             return _json({"run": name} | series.between(first, last, most))
         values = series.after(request.query_params.get("cursor", ""), most, brief=_NEWEST_ONLY)
-        status = describe(self._library.get(name).status(series))
+        status = describe(self._library.status(name))
         return _json({"run": name, "status": status, "active": self._others(name)} | values)
 
     def status(self, request: Request) -> Response:
@@ -131,21 +119,14 @@ class _Runs:
 
     def metrics(self, request: Request) -> Response:
         name = request.path_params["name"]
-        table = metrics_table(self._library.series(name)).rename(columns=escape_formula)
-        text = table.to_csv(index=False, lineterminator="\n")
-        return Response(text, media_type="text/csv", headers=_download(f"{name}.csv"))
+        texts = csv_texts(**self._library.series(name).tables(), title=escape_formula)
+        return StreamingResponse(texts, media_type="text/csv", headers=_download(f"{name}.csv"))
 
     def all_metrics(self, request: Request) -> Response:
         name = request.path_params["name"]
-        series = self._library.series(name)
-        tables = {"steps": series.steps, "validations": series.validations}
-        columns = {
-            part: {column: points.array(column).tolist() for column in points.columns}
-            for part, points in tables.items()
-        }
-        answer = _json({"run": name} | columns)
-        answer.headers.update(_download(f"{name}.json"))
-        return answer
+        texts = json_texts(self._library.series(name).tables(), f'"run": {json.dumps(name)}, ')
+        headers = _download(f"{name}.json")
+        return StreamingResponse(texts, media_type="application/json", headers=headers)
 
     def curves(self, request: Request) -> Response:
         from webui.views.charts import draw_curves  # matplotlib is slow to import and rarely needed
@@ -155,14 +136,14 @@ class _Runs:
         return _picture(request, name, lambda kind: draw_curves(name, series, kind))
 
     def comparison(self, request: Request) -> Response:
-        from webui.views.charts import DRAWN, draw_comparison
+        from webui.views.charts import draw_comparison
 
         names = list(dict.fromkeys(request.query_params.getlist("run")))
-        metric = request.query_params.get("metric", "train/loss")
+        metric = request.query_params.get("metric", TRAIN_LOSS)
         if not 2 <= len(names) <= 6:
             raise ValueError(f"Got {len(names)} runs; choose two to six to compare.")
-        if metric not in DRAWN:
-            raise ValueError(f"Unknown metric '{metric}'; choose one of {', '.join(DRAWN)}.")
+        if metric not in _COMPARED:
+            raise ValueError(f"Unknown metric '{metric}'; choose one of {', '.join(_COMPARED)}.")
         runs = {name: self._library.series(name) for name in names}
         draw = functools.partial(draw_comparison, runs, metric)
         return _picture(request, "comparison", draw)

@@ -1,19 +1,28 @@
-"""Build one row per run for the run table; runs that are not training are read once."""
+"""Build one row per run for the run table; what does not change is read once."""
 
 import contextlib
-import math
-import statistics
+import json
 import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from trainer.config.resolve import find_family
+from trainer.core import metrics
+from trainer.core.atomic_io import replace_text
 from trainer.core.errors import RunNotFound, TimbreError
 from trainer.core.run_config import RunConfig
 from trainer.runs.metric_store import MetricStore
-from trainer.runs.run import Run, RunStatus
+from trainer.runs.run import Run
 from trainer.runs.run_store import RunStore
+from trainer.runs.status import RunStatus
 from webui.status import describe
+
+Version = tuple[int, int]
+"""Size and times of the files that change with a run; equal means that nothing happened."""
+Figures = dict[str, float | None]
+"""What the table shows of a run and only a whole log tells."""
 
 
 class RunList:
@@ -21,48 +30,59 @@ class RunList:
 
     def __init__(self, library: RunStore) -> None:
         self._library = library
-        self._rows: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {}
+        self._rows: dict[str, tuple[Version, dict[str, Any]]] = {}
+        self._idle: dict[str, Version] = {}
+        # Kept on disk: a server that starts beside a thousand long runs reads none of their logs.
+        self._path = library.folder / ".page" / "figures.json"
+        self._figures = _read_figures(self._path)
+        self._is_kept = True
         self._lock = threading.Lock()
 
     def rows(self, most: int | None = None) -> list[dict[str, Any]]:
         """Return a row for each run, newest first; an unreadable run gets a row with the reason."""
-        found = []
-        for name in self._library.names()[:most]:
+        found, names = [], self._library.names()
+        for name in names[:most]:
             with contextlib.suppress(RunNotFound):  # moved to the trash since it was listed
                 found.append(self.row(name))
+        self._keep_figures(names)
         return found
 
     def active(self) -> list[dict[str, Any]]:
         """Return the state of every run that is training now.
 
-        The page polls this once a second during training, so the cost must not grow with the
-        number of steps.
+        The page polls this once a second during training: no log is read but the end of one that
+        has grown, and of a run that nobody owns and that did not change only the files' dates.
         """
         found = []
         for name in self._library.names():
-            if self._known(name):
+            run = Run(self._library.folder / name)
+            version = _version(run)
+            if self._idle.get(name) == version and not run.is_owned():
+                continue
+            if not run.may_be_active():
+                self._idle[name] = version
                 continue
             try:
-                status = self._library.get(name).status(self._library.series(name))
+                status = self._library.status(name)
             except TimbreError:
                 continue
             if status.is_active:
                 found.append(describe(status))
-            else:
-                self.row(name)
         return found
 
     def row(self, name: str) -> dict[str, Any]:
         """Return the row of one run."""
-        known = self._known(name)
-        if known is not None:
-            return known
         run = self._library.get(name)
         version = _version(run)
+        with self._lock:
+            known, row = self._rows.get(name, (None, None))
+        if row is not None and known == version and not run.is_owned():
+            return row
         try:
-            series = self._library.series(name)
-            status = run.status(series)
-            row = _row(status, series, run.config)
+            status, store = self._library.look_at(name)
+            if status.is_active:
+                store = self._library.series(name)  # kept, so the next look reads what is new
+            row = _row(status, self._figures_of(run, store, version), run.config)
         except RunNotFound:
             raise
         except TimbreError as error:
@@ -74,12 +94,24 @@ class RunList:
                 self._rows[name] = (version, row)
         return row
 
-    def _known(self, name: str) -> dict[str, Any] | None:
-        """Return the cached row, or None if the run has changed since."""
-        with self._lock:
-            version, row = self._rows.get(name, (None, None))
-        run = Run(self._library.folder / name)
-        return row if row is not None and version == _version(run) and not run.is_owned() else None
+    def _figures_of(self, run: Run, store: MetricStore, version: Version) -> Figures:
+        if store.is_whole:
+            return _figures(store)
+        known, figures = self._figures.get(run.name, (None, None))
+        if figures is None or known != version:
+            figures = _figures(run.series())  # not kept: no page may ever open it
+            self._figures[run.name], self._is_kept = (version, figures), False
+        return figures
+
+    def _keep_figures(self, names: list[str]) -> None:
+        """Store the figures of the runs that exist, if any of them are new."""
+        if self._is_kept:
+            return
+        existing = {name: self._figures[name] for name in names if name in self._figures}
+        with contextlib.suppress(OSError):  # they can be read from the logs again
+            self._path.parent.mkdir(exist_ok=True)
+            replace_text(self._path, json.dumps(existing))
+            self._is_kept = True
 
 
 def dataset_name(config: RunConfig) -> str:
@@ -88,7 +120,7 @@ def dataset_name(config: RunConfig) -> str:
     return f"{path.parent.name}/{path.name}" if path.parent.name else path.name
 
 
-def _version(run: Run) -> tuple[int, int]:
+def _version(run: Run) -> Version:
     try:
         facts = run.events.path.stat()
     except FileNotFoundError:
@@ -100,17 +132,18 @@ def _version(run: Run) -> tuple[int, int]:
     return facts.st_size, facts.st_mtime_ns + spawned_at
 
 
-def _row(status: RunStatus, series: MetricStore, config: RunConfig) -> dict[str, Any]:
-    return describe(status) | {
-        "best_eval": _lowest(series, "val/loss"),
-        "median_s_per_step": _median(series, "perf/s_per_step"),
-        "peak_memory_gib": _highest(series, ("perf/memory_peak_gib", "perf/memory_gib")),
-        "dataset": dataset_name(config),
-        "family": config.family.name,
-        "optimizer": config.optimizer.name,
-        "optimizations": sorted(config.optimizations),
-        "bf16": find_family(config.family.name).publish is not None,
-    }
+def _row(status: RunStatus, figures: Figures, config: RunConfig) -> dict[str, Any]:
+    return (
+        describe(status)
+        | figures
+        | {
+            "dataset": dataset_name(config),
+            "family": config.family.name,
+            "optimizer": config.optimizer.name,
+            "optimizations": sorted(config.optimizations),
+            "bf16": find_family(config.family.name).publish is not None,
+        }
+    )
 
 
 def _unreadable(name: str, reason: str) -> dict[str, Any]:
@@ -118,19 +151,35 @@ def _unreadable(name: str, reason: str) -> dict[str, Any]:
     return state | {"reason": reason, "remedy": "", "step": 0, "total_steps": 0, "percent": 0}
 
 
-def _values(series: MetricStore, name: str) -> list[float]:
-    columns = series.validations.columns if name.startswith("val/") else series.steps.columns
-    return [value for value in columns.get(name, ()) if math.isfinite(value)]
+def _figures(series: MetricStore) -> Figures:
+    """Return what the table shows of a run and only its whole log tells."""
+    losses = series.validations.finite(metrics.VAL_LOSS)
+    seconds = series.steps.finite(metrics.S_PER_STEP)
+    memory = np.concatenate([
+        series.steps.finite(name) for name in (metrics.MEMORY_PEAK_GIB, metrics.MEMORY_GIB)
+    ])  # fmt: skip
+    return {
+        "best_eval": float(losses.min()) if losses.size else None,
+        "median_s_per_step": float(np.median(seconds)) if seconds.size else None,
+        "peak_memory_gib": float(memory.max()) if memory.size else None,
+    }
 
 
-def _lowest(series: MetricStore, name: str) -> float | None:
-    return min(_values(series, name), default=None)
+def _read_figures(path: Path) -> dict[str, tuple[Version, Figures]]:
+    """Return the figures that an earlier server kept; a damaged file counts as none."""
+    with contextlib.suppress(
+        OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError
+    ):
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return {
+            str(name): ((int(size), int(changed)), _checked(figures))
+            for name, ((size, changed), figures) in values.items()
+        }
+    return {}
 
 
-def _highest(series: MetricStore, names: tuple[str, ...]) -> float | None:
-    return max((value for name in names for value in _values(series, name)), default=None)
-
-
-def _median(series: MetricStore, name: str) -> float | None:
-    values = _values(series, name)
-    return statistics.median(values) if values else None
+def _checked(figures: dict[str, Any]) -> Figures:
+    return {
+        name: None if figures[name] is None else float(figures[name])
+        for name in ("best_eval", "median_s_per_step", "peak_memory_gib")
+    }

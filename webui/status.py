@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from trainer.runs.run import RunStatus
+from trainer.core import metrics
+from trainer.runs.status import RunStatus
 
 _ACTIONS = {
     "created": ("resume", "queue", "discard"),
@@ -78,6 +79,6 @@ def describe(status: RunStatus) -> dict[str, Any]:
         "created_at": round(status.created_at, 1),
         "updated_at": round(status.updated_at, 1),
         "steps_per_epoch": status.steps_per_epoch,
-        "loss": status.metrics.get("train/loss"),
-        "s_per_step": status.metrics.get("perf/s_per_step"),
+        "loss": status.metrics.get(metrics.TRAIN_LOSS),
+        "s_per_step": status.metrics.get(metrics.S_PER_STEP),
     }

@@ -32,6 +32,41 @@ def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     return Run.open(folder)
 
 
+_COUNTED_START = """
+import collections, json, os, sys
+from trainer.commands.main import main
+from trainer.core.events import EventLog, RunStarted
+
+opened = collections.Counter()
+
+def count(event, found):
+    if event == "open" and isinstance(found[0], str) and not set(found[1] or "") & set("wax+"):
+        opened[os.path.basename(found[0])] += 1
+
+append = EventLog.append
+
+def append_and_tell(log, event):
+    if isinstance(event, RunStarted):
+        print(json.dumps({name: opened[name] for name in ("run.json", "events.jsonl")}))
+    append(log, event)
+
+EventLog.append = append_and_tell
+sys.addaudithook(count)
+main(["resume", sys.argv[1]])
+"""
+
+
+@pytest.mark.parametrize("run", ["fastspeech2"], indirect=True)
+def test_a_start_reads_the_configuration_and_the_log_once(run: Run) -> None:
+    run.request_steps(7)
+
+    words = [sys.executable, "-c", _COUNTED_START, str(run.folder)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.stdout.splitlines()[:1] == ['{"run.json": 1, "events.jsonl": 1}'], done.stderr
+    assert run.status().step == 7
+
+
 def test_an_old_run_opens_resumes_and_exports(run: Run, tmp_path: Path) -> None:
     before = run.status()
     assert (before.state, before.step, before.total_steps) == ("finished", 6, 6)

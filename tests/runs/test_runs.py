@@ -169,6 +169,54 @@ def test_a_library_lists_the_newest_run_first_and_refuses_odd_names(tmp_path: Pa
             library.get(name)
 
 
+def _long_run(folder: Path, steps: int) -> Run:
+    run = Run.create(folder, RunConfig())
+    run.events.append(RunStarted(1, steps, 5))
+    line = '{"time": 1.0, "type": "StepDone", "step": %d, "metrics": {"train/loss": 1.0}}\n'
+    with run.events.path.open("a", encoding="utf-8") as file:
+        file.writelines(line % step for step in range(1, steps + 1))
+    run.events.append(RunFinished("finished", steps))
+    return run
+
+
+def test_one_run_is_found_without_a_look_at_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = RunStore(tmp_path / "runs")
+    _long_run(library.folder / "voice", 5)
+    monkeypatch.setattr(RunStore, "names", None)
+
+    assert library.get("voice").name == "voice"
+    assert library.status("voice").state == "finished"
+
+
+def test_metrics_stay_in_memory_up_to_a_number_of_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = RunStore(tmp_path / "runs")
+    for name in ("a", "b", "c"):
+        _long_run(library.folder / name, 100)
+    size = library.series("a").num_bytes
+    monkeypatch.setattr("trainer.runs.run_store._KEPT_BYTES", 2 * size)
+
+    kept = {name: library.series(name) for name in ("a", "b", "c")}
+
+    assert library.series("c") is kept["c"]
+    assert library.series("b") is kept["b"]
+    assert library.series("a") is not kept["a"]
+
+
+def test_a_status_keeps_the_metrics_of_no_idle_run(tmp_path: Path) -> None:
+    library = RunStore(tmp_path / "runs")
+    _long_run(library.folder / "voice", 3000)
+
+    status, store = library.look_at("voice")
+
+    assert (status.step, store.is_whole) == (3000, False)
+    assert library.look_at("voice")[1] is not store
+    assert library.series("voice").steps.count == 3000
+
+
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [

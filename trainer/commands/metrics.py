@@ -17,12 +17,11 @@ def _run(parser: argparse.ArgumentParser, argv: Sequence[str], echo: Echo) -> in
     form.add_argument("--json", action="store_true", help="one JSON object of columns")
     form.add_argument("--csv", action="store_true", help="one row per step")
     args = parser.parse_args(argv)
-    series = Run.open(args.run).series()
-    tables = {"steps": series.steps, "validations": series.validations}
+    tables = Run.open(args.run).series().tables()
     if args.json:
         texts = chain(json_texts(tables), "\n")
     else:  # a spreadsheet must not take a name for a formula
-        texts = csv_texts(series.steps, series.validations, escape_formula)
+        texts = csv_texts(**tables, title=escape_formula)
     for text in texts:
         sys.stdout.write(text)
     return 0

@@ -133,7 +133,7 @@ def read_newest_of(log: EventLog, file: BinaryIO) -> tuple[MetricStore, LogIndex
         if offset < begin:
             file.seek(offset)
             store.take([file.readline()])
-    store.offset = begin
+    store.offset, store.is_whole = begin, begin == 0
     store.read(read_blocks(file, begin))
     return store, index
 

@@ -5,8 +5,7 @@ import math
 import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from itertools import groupby
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,8 @@ _MARKS = {
     Notice: "notice",
     RunStarted: "started",
 }
-"""The events that the page draws on the time axis, and the names it knows them by."""
+"""The events on the page's time axis, and the names it knows them by."""
+_BETWEEN_STEPS = (ValidationDone, CheckpointSaved)  # mean the same before or after a step
 
 
 @dataclass
@@ -61,8 +61,9 @@ class MetricStore:
     """The columns, marks and latest facts of one run, shared by all pages; thread-safe."""
 
     def __init__(self, log: EventLog) -> None:
-        self.log = log
-        self.offset = 0
+        self.log, self.offset = log, 0
+        self.is_whole = True
+        """Whether all steps are here, not only the newest ones (see `read_newest`)."""
         self.generation = 0
         self.steps = Points()
         self.validations = Points()
@@ -86,22 +87,26 @@ class MetricStore:
         """Read consecutive lines of the log, at least until the step `until`."""
         with self._lock:
             for begin, block in blocks:
-                for are_steps, lines in groupby(block.split(b"\n")[:-1], is_step):
-                    if are_steps:
-                        self._take_steps(list(lines))
-                    else:
-                        self.take(lines)
+                self.take(block.split(b"\n")[:-1])
                 self.offset = begin + len(block)
                 if self.last_step >= until:
                     return
 
     def take(self, lines: Iterable[bytes]) -> None:
         """Read lines that need not be consecutive; damaged and unknown ones are skipped."""
+        steps = []
         for line in lines:
+            if is_step(line):
+                steps.append(line)
+                continue
             logged = parse_event(line, 0)
             if logged is not None:
+                if not isinstance(logged.event, _BETWEEN_STEPS):
+                    self._take_steps(steps)  # the larger a batch, the faster it is parsed
+                    steps = []
                 self.updated_at = logged.time
                 self._take_event(logged.event, logged.time)
+        self._take_steps(steps)
 
     @property
     def last_step(self) -> int:
@@ -109,22 +114,23 @@ class MetricStore:
         with self._lock:
             if self.steps.count:
                 return int(self.steps.columns["step"][-1])
-            # A start without a step yet continues from steps that this store may not hold.
             return self.started.first_step - 1 if self.started is not None else 0
 
     @property
     def planned_steps(self) -> int:
         """The currently planned last step; 0 before the first start."""
-        if self.plan is not None:
-            return self.plan.last_step
-        return self.started.last_step if self.started is not None else 0
+        return planned.last_step if (planned := self.plan or self.started) else 0
 
     @property
     def num_bytes(self) -> int:
-        """About how much memory the columns and marks take."""
+        """About how much memory the columns and marks take; asked without the lock."""
+        points = self.steps.num_bytes + self.validations.num_bytes
+        return points + _MARK_BYTES * len(self.marks)
+
+    def tables(self) -> dict[str, Points]:
+        """Return the rows of this moment, for a reader that takes its time."""
         with self._lock:
-            points = self.steps.num_bytes + self.validations.num_bytes
-            return points + _MARK_BYTES * len(self.marks)
+            return {"steps": self.steps.view(), "validations": self.validations.view()}
 
     def latest(self) -> dict[str, float]:
         """Return the newest value of every metric, searched in the last 50 rows."""
@@ -137,20 +143,19 @@ class MetricStore:
     ) -> dict[str, Any]:
         """Return everything after a cursor as JSON values, thinned to `most` rows.
 
-        An empty, stale or unreadable cursor returns the whole run with `reset` true. If rows are
-        thinned, the metrics named in `brief` come with the newest rows only.
+        Without a valid cursor that is the whole run, and `reset` is true. If rows are thinned, the
+        metrics named in `brief` come with the newest rows only.
         """
         with self._lock:
-            rows, validations, marks = self._read_cursor(cursor)
-            reset = rows is None
-            first = (rows or 0, validations or 0, marks or 0)
+            known = self._read_cursor(cursor)
+            first = known or (0, 0, 0)
             return {
                 "generation": self.generation,
-                "reset": reset,
+                "reset": known is None,
                 "cursor": self._cursor(),
                 "steps": table_of(self.steps, first[0], self.steps.count, most, brief),
                 "validations": table_of(self.validations, first[1], self.validations.count, most),
-                "marks": [asdict(mark) for mark in self.marks[first[2] :]],
+                "marks": [vars(mark) for mark in self.marks[first[2] :]],
                 "server_time": time.time(),
             }
 
@@ -167,21 +172,21 @@ class MetricStore:
         counts = (self.generation, self.steps.count, self.validations.count, len(self.marks))
         return ".".join(str(count) for count in counts)
 
-    def _read_cursor(self, cursor: str) -> tuple[int | None, int | None, int | None]:
+    def _read_cursor(self, cursor: str) -> tuple[int, int, int] | None:
         parts = cursor.split(".")
         if len(parts) != 4 or not all(part.isdigit() for part in parts):
-            return None, None, None
+            return None
         # A cursor may outlive this store, for example in a page that stays open over a restart.
         generation, rows, validations, marks = (int(part) for part in parts)
         if generation != self.generation or rows > self.steps.count:
-            return None, None, None
+            return None
         return rows, validations, marks
 
     def _take_steps(self, lines: list[bytes]) -> None:
-        newest = _read_steps(lines, self.steps)
+        newest = _read_steps(lines, self.steps) if lines else 0.0
         if newest:
             # A step proves that the phase before it (loading, aligning) is over.
-            self.updated_at, self.phase = newest, None
+            self.updated_at, self.phase = max(self.updated_at, newest), None
 
     def _take_event(self, event: Event, logged_at: float) -> None:
         match event:
@@ -214,13 +219,12 @@ class MetricStore:
             self.validations.cut(event.first_step)
 
     def _mark(self, event: Event, logged_at: float) -> None:
+        step = getattr(event, "step", None) or 0
         if isinstance(event, RunStarted):
             step = event.first_step - 1
-        else:
-            step = getattr(event, "step", None) or 0
-        if isinstance(event, Notice):
+        elif isinstance(event, Notice):
             step = step or self.last_step
-        self.marks.append(Mark(_MARKS[type(event)], step, logged_at, asdict(event)))
+        self.marks.append(Mark(_MARKS[type(event)], step, logged_at, dict(vars(event))))
 
 
 def _read_steps(lines: Sequence[bytes], points: Points) -> float:

@@ -33,7 +33,7 @@ class Points:
     @property
     def num_bytes(self) -> int:
         """The memory of all columns."""
-        return sum(column.itemsize * len(column) for column in self.columns.values())
+        return sum(column.itemsize * len(column) for column in list(self.columns.values()))
 
     def extend(self, steps: Sequence[int], times: Sequence[float], rows: Sequence[Metrics]) -> None:
         """Append one row per step; a metric that a row lacks is NaN there.
@@ -53,6 +53,11 @@ class Points:
         for name, column in self.columns.items():
             column.extend(added.get(name, absent))
         self.count += len(steps)
+
+    def view(self) -> "Points":
+        """Return the rows of this moment, without a copy, for a reader in another thread."""
+        # Columns only grow at their ends; `cut` puts new ones in their place.
+        return Points(dict(self.columns), self.count)
 
     def cut(self, first_step: int) -> None:
         """Drop the rows from `first_step` on, because a resumed run writes them again."""
@@ -175,8 +180,8 @@ def json_texts(tables: Mapping[str, Points], head: str = "") -> Iterator[str]:
         yield f"{', ' if number else ''}{json.dumps(table)}: {{"
         for index, (name, column) in enumerate(points.columns.items()):
             yield f"{', ' if index else ''}{json.dumps(name)}: ["
-            for first in range(0, len(column), _WRITTEN):
-                part = column[first : first + _WRITTEN]
+            for first in range(0, points.count, _WRITTEN):
+                part = column[first : min(first + _WRITTEN, points.count)]
                 values = part if np.isfinite(part).all() else [_or_none(value) for value in part]
                 yield (", " if first else "") + json.dumps(list(values))[1:-1]
             yield "]"
@@ -232,5 +237,6 @@ def _rows(points: Points, names: Sequence[str]) -> Iterator[_Row]:
         return
     empty = array("d", [NAN]) * points.count
     columns = [points.columns.get(name, empty) for name in names[1:]]
-    for row in zip(map(int, points.columns["step"]), *columns, strict=True):
+    rows = zip(map(int, points.columns["step"]), *columns, strict=False)
+    for row in islice(rows, points.count):
         yield ["" if value != value else value for value in row]

@@ -60,6 +60,11 @@ def begun_at(folder: Path) -> float:
     return max(read_record(folder / name).started_at for name in (_SPAWNED, "owner.json"))
 
 
+def was_spawned_lately(folder: Path) -> bool:
+    """Whether a process was started so lately that it may not own the run yet."""
+    return time.time() - read_record(folder / _SPAWNED).started_at < STARTING_GRACE_S
+
+
 def was_just_spawned(folder: Path, updated_at: float) -> bool:
     """Whether a process was started after the run's last event and is still getting ready."""
     spawned = read_record(folder / _SPAWNED)

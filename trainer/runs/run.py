@@ -27,6 +27,11 @@ class Run(RunFolder):
         config = None if series.planned_steps else self.current_config
         return derive_status(self.folder, series, config)
 
+    def may_be_active(self) -> bool:
+        """Return False if nobody trains the run or is about to; tells it without the log."""
+        is_claimed = self.is_owned() or self.is_supervised()
+        return is_claimed or process.was_spawned_lately(self.folder)
+
     def wait(self, poll_s: float = 0.2) -> RunStatus:
         """Wait until the run ends and return its final status."""
         series = self.newest()

@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import time
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +20,9 @@ from trainer.runs.log_index import read_newest, read_newest_of
 from trainer.runs.metric_store import MetricStore
 from trainer.runs.process import STARTING_GRACE_S
 
+# Names that Windows reserves for devices, with any extension; a folder shared with Windows must not
+# have them either.
+_RESERVED = re.compile(r"(?:con|prn|aux|nul|(?:com|lpt)\d)(?:\.|$)", re.I)
 _FOLDERS = ("control", "checkpoints", "previews")
 _LOG_TAIL_BYTES = 64_000  # 200 lines of usual length; the log may have 16 MiB
 FIRST_STEPS = 100
@@ -196,6 +201,20 @@ def _config_in_effect(config: RunConfig, changes: Sequence[OptionsChanged]) -> R
     for change in changes:
         values = merge_values(values, change.values)
     return RunConfig.from_json(values)
+
+
+def free_name(library: Path, wanted: str) -> str:
+    """Return a folder name based on `wanted` that is valid on every system and not in use."""
+    # NFC, because a letter with an accent can be typed as one character or as two.
+    composed = unicodedata.normalize("NFC", wanted)
+    # 60 characters, at most 4 bytes each, stay below the usual limit of 255 bytes per name.
+    name = re.sub(r"[^\w.-]+", "-", composed, flags=re.UNICODE).strip("-. ")[:60] or "run"
+    name = f"run-{name}" if _RESERVED.match(name) else name
+    number, free = 1, name
+    while (library / free).exists():
+        number += 1
+        free = f"{name}-{number}"
+    return free
 
 
 def _is_half_made(folder: Path) -> bool:

@@ -1,12 +1,10 @@
-"""Manage all runs in one folder, and the threads that start, follow and explain them."""
+"""Manage all runs in one folder: find, start, queue, follow and discard them."""
 
 import contextlib
 import logging
-import re
+import os
 import threading
 import time
-import unicodedata
-from collections.abc import Callable
 from pathlib import Path
 
 from trainer.core.errors import RunExists, RunNotFound, RunOwned, TimbreError
@@ -14,67 +12,16 @@ from trainer.core.events import RunFinished
 from trainer.core.run_config import RunConfig
 from trainer.runs.metric_store import MetricStore
 from trainer.runs.queue import QueuedRun, QueueKeeper, RunQueue
-from trainer.runs.restart_policy import explain_exit
-from trainer.runs.run import Run, RunStatus
+from trainer.runs.run import Run
+from trainer.runs.run_folder import free_name
+from trainer.runs.status import RunStatus
+from trainer.runs.trainer_thread import TrainerThread
 from trainer.runs.trash import Trash
 
 _LOG = logging.getLogger("timbre")
-# Seconds after its start in which a process may not have taken its run's lock yet: importing torch
-# takes seconds, and more on a busy machine. Chosen by hand.
-_FRESH_S = 60.0
-
-
-class TrainerThread(threading.Thread):
-    """Starts a run's process or attaches to it, follows its log and explains how it ended.
-
-    Then calls `then` with the run.
-    """
-
-    def __init__(
-        self,
-        run: Run,
-        series: MetricStore,
-        *,
-        start_process: bool,
-        then: Callable[[Run], None] | None = None,
-    ) -> None:
-        super().__init__(name=f"trainer-{run.name}", daemon=True)
-        self.run_folder = run
-        self.series = series
-        self._then = then
-        self._process = run.start() if start_process else None
-
-    def run(self) -> None:
-        """Follow the event log until the process has ended, then log how it ended."""
-        while self._is_alive():
-            self.series.update()
-            time.sleep(0.25)  # chosen by hand: soon enough for a live page, little CPU
-        self.series.update()
-        # Without a last event the process was killed and could not log the reason itself.
-        if self.series.finished is None:
-            self._explain()
-            self.series.update()
-        if self._then is not None:
-            self._then(self.run_folder)
-
-    def _is_alive(self) -> bool:
-        if self._process is not None:
-            return self._process.poll() is None
-        return self.run_folder.is_owned() or self.run_folder.is_supervised()
-
-    def _explain(self) -> None:
-        code = self._process.returncode if self._process is not None else None
-        if code is None or code == RunOwned.exit_code:
-            return
-        reason, remedy = explain_exit(code, self.run_folder.log_tail(40))
-        # Only the owner may write to the log; another process may have taken the run already.
-        try:
-            lock = self.run_folder.take()
-        except RunOwned:
-            return
-        event = RunFinished("failed", self.series.last_step, reason, remedy)
-        self.run_folder.events.append(event)
-        lock.release()
+_FRESH_S = 60.0  # by then a process has taken its run's lock, also on a busy machine (by hand)
+_KEPT_BYTES = 256 * 2**20
+"""Metrics kept in memory: those of one run of a million steps (150 MB) and of many shorter ones."""
 
 
 class RunStore:
@@ -84,6 +31,7 @@ class RunStore:
         self.folder = folder.absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._series: dict[str, MetricStore] = {}
+        self._newest: dict[str, MetricStore] = {}  # of runs whose whole log nobody asked for
         self._threads: dict[str, TrainerThread] = {}
         self.queue = RunQueue(self.folder)
         self.trash = Trash(self.folder)
@@ -92,41 +40,63 @@ class RunStore:
     def names(self) -> list[str]:
         """List the run names, newest first."""
         found: list[tuple[float, str]] = []
-        for path in self.folder.glob("*/run.json"):
-            with contextlib.suppress(FileNotFoundError):  # just moved to the trash
-                found.append((path.stat().st_mtime, path.parent.name))
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):  # no run, or just moved to the trash
+                    found.append((os.stat(f"{entry.path}/run.json").st_mtime, entry.name))
         return [name for _, name in sorted(found, key=lambda each: each[0], reverse=True)]
 
     def get(self, name: str) -> Run:
-        """Open a run by name.
+        """Open a run by name; the time does not depend on the number of runs.
 
         Raises:
             RunNotFound: no run has that name.
         """
-        # By comparing names, so that a name with path separators cannot leave the folder.
-        if name not in self.names():
-            raise RunNotFound(
-                f"There is no run named '{name}' in {self.folder}. Check the name, or look in the "
-                "trash."
-            )
-        return Run.open(self.folder / name)
+        folder = self.folder / name
+        # A name with path separators must not leave the folder.
+        is_name = name == folder.name and name not in ("", "..")
+        with contextlib.suppress(OSError):  # a name longer than the system allows
+            if is_name and (folder / "run.json").is_file():
+                return Run(folder)
+        text = f"There is no run named '{name}' in {self.folder}."
+        raise RunNotFound(f"{text} Check the name, or look in the trash.")
 
     def series(self, name: str) -> MetricStore:
-        """Return the up-to-date metrics of a run; those of the last eight runs stay in memory."""
+        """Return all metrics of a run, up to date; the most recently used ones stay in memory."""
         with self._lock:
             run = self.get(name)
             series = self._series.pop(name, None) or MetricStore(run.events)
             self._series[name] = series  # last in the dict: the most recently used
-            # Eight open runs, chosen by hand; runs with a thread stay in any case.
-            for stale in list(self._series)[:-8]:
-                if stale not in self._threads:
-                    del self._series[stale]
         series.update()
+        with self._lock:
+            left = _KEPT_BYTES
+            for stale, kept in reversed(list(self._series.items())):
+                left -= kept.num_bytes
+                if left < 0 and stale != name and not self._is_followed(stale):
+                    del self._series[stale]
         return series
 
     def status(self, name: str) -> RunStatus:
-        """Return the status of a run."""
-        return self.get(name).status(self.series(name))
+        """Return the status of a run without reading all of its log."""
+        return self.look_at(name)[0]
+
+    def look_at(self, name: str) -> tuple[RunStatus, MetricStore]:
+        """Return the status of a run and what was read for it: its newest rows, or all of them."""
+        run = self.get(name)
+        store = self._known(run)
+        store.update()
+        status = run.status(store)
+        with self._lock:
+            # A run that trains is asked about every second: its newest rows stay in memory.
+            if status.is_active and name not in self._series:
+                self._newest[name] = store
+            elif not self._is_followed(name):
+                self._newest.pop(name, None)
+        return status, store
+
+    def _known(self, run: Run) -> MetricStore:
+        """Return what is in memory of a run, or its newest rows."""
+        return self._series.get(run.name) or self._newest.get(run.name) or run.newest()
 
     def create(self, wanted: str, config: RunConfig) -> Run:
         """Create a run under the wanted name or, if it is in use, the name with a number."""
@@ -189,9 +159,7 @@ class RunStore:
             return True
         run.request("discard")
         run.request("stop")
-        with self._lock:
-            thread = self._threads.get(name)
-        if thread is None or not thread.is_alive():
+        if not self._is_followed(name):
             self._follow(run, start_process=False)
         return False
 
@@ -202,13 +170,16 @@ class RunStore:
 
     def attach(self) -> list[str]:
         """Follow every run that is training right now; called when a server starts."""
-        runs = [self.get(name) for name in self.names()]
-        alive = [run.name for run in runs if run.is_owned() or run.is_supervised()]
-        for name in alive:
-            self._follow(self.get(name), start_process=False)
-        # Runs that ended while no server was running may still have a request to carry out.
-        for name in set(self.names()) - set(alive):
-            self._after(self.get(name))
+        alive = []
+        for name in self.names():
+            with contextlib.suppress(RunNotFound):  # moved to the trash since it was listed
+                run = self.get(name)
+                if run.is_owned() or run.is_supervised():
+                    self._follow(run, start_process=False)
+                    alive.append(name)
+                else:
+                    # It may have ended while no server was there to carry out a request.
+                    self._after(run)
         return alive
 
     def keep_queue(self, poll_s: float = 0.5) -> QueueKeeper:
@@ -231,37 +202,42 @@ class RunStore:
         except (TimbreError, OSError) as error:
             # Logged as a failed run, so that the queue continues with the next one.
             reason = f"The run could not be started from the queue: {error}"
-            run.events.append(RunFinished("failed", run.series().last_step, reason))
+            run.events.append(RunFinished("failed", run.newest().last_step, reason))
         # Removed last: if the server is killed before this line, the run is still in the queue, and
         # the next server sees that it was started.
         self.queue.remove(run.name)
 
     def _needs_no_start(self, entry: QueuedRun) -> bool:
-        if entry.name not in self.names():
+        try:
+            run = self.get(entry.name)
+        except RunNotFound:
             return True
-        run = self.get(entry.name)
         return run.is_owned() or run.begun_at() > entry.queued_at
 
     def _is_busy(self, name: str) -> bool:
         """Whether a process is training the run, is about to, or has not quite ended yet."""
-        with self._lock:
-            thread = self._threads.get(name)
-        if thread is not None and thread.is_alive():
+        if self._is_followed(name):
             return True
         run = Run(self.folder / name)
         if run.is_owned() or run.is_supervised():
             return True
         return time.time() - run.begun_at() < _FRESH_S and run.status().is_active
 
+    def _is_followed(self, name: str) -> bool:
+        thread = self._threads.get(name)
+        return thread is not None and thread.is_alive()
+
     def _follow(self, run: Run, *, start_process: bool) -> None:
+        store = self._known(run)
         with self._lock:
-            series = self.series(run.name)
-            thread = TrainerThread(run, series, start_process=start_process, then=self._after)
+            thread = TrainerThread(run, store, start_process=start_process, then=self._after)
             self._threads[run.name] = thread
+            # A run that starts now has its whole log in memory: pages share it from its first step.
+            (self._series if store.is_whole else self._newest)[run.name] = store
         thread.start()
 
     def _after(self, run: Run) -> None:
-        """Carry out what was requested for after the end of a run: discard it or add steps."""
+        """Carry out what was requested for the end of a run: discard it or add steps."""
         try:
             if "discard" in run.requests() and not run.status().is_active:
                 self._move_to_trash(run)
@@ -274,24 +250,5 @@ class RunStore:
         self.trash.move_in(run)
         with self._lock:
             # A new run may get this name and must not be shown with the old metrics.
-            self._series.pop(run.name, None)
-            self._threads.pop(run.name, None)
-
-
-# Names that Windows reserves for devices, with any extension; a folder shared with Windows must not
-# have them either.
-_RESERVED = re.compile(r"(?:con|prn|aux|nul|(?:com|lpt)\d)(?:\.|$)", re.I)
-
-
-def free_name(library: Path, wanted: str) -> str:
-    """Return a folder name based on `wanted` that is valid on every system and not in use."""
-    # NFC, because a letter with an accent can be typed as one character or as two.
-    composed = unicodedata.normalize("NFC", wanted)
-    # 60 characters, at most 4 bytes each, stay below the usual limit of 255 bytes per name.
-    name = re.sub(r"[^\w.-]+", "-", composed, flags=re.UNICODE).strip("-. ")[:60] or "run"
-    name = f"run-{name}" if _RESERVED.match(name) else name
-    number, free = 1, name
-    while (library / free).exists():
-        number += 1
-        free = f"{name}-{number}"
-    return free
+            for kept in (self._series, self._newest, self._threads):
+                kept.pop(run.name, None)
