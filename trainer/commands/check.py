@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from trainer.commands._command import Command, Echo
 from trainer.commands._event_text import shown_progress
@@ -13,6 +13,18 @@ from trainer.config.cli_flags import data_from_args
 from trainer.core.run_config import absolute_path
 from trainer.core.types import Clip
 from trainer.data.lists.manifest import Manifest, read_manifest
+
+
+class LanguageCost(TypedDict):
+    """What a language costs a family's vocabulary, as the family's survey reports it."""
+
+    language: str
+    unknown_characters: list[str]
+    new_merges: int
+    needs_language_token: bool
+    clips_with_unknown: int
+    clips: int
+    tokens_per_character_after: float
 
 
 def _run(parser: argparse.ArgumentParser, argv: Sequence[str], echo: Echo) -> int:
@@ -44,7 +56,10 @@ def _run(parser: argparse.ArgumentParser, argv: Sequence[str], echo: Echo) -> in
 
 
 def _describe(
-    manifest: Manifest, unusable: dict[str, str], costs: list[dict[str, Any]], alphabet: Any
+    manifest: Manifest,
+    unusable: dict[str, str],
+    costs: list[LanguageCost],
+    alphabet: dict[str, Any],
 ) -> list[str]:
     """Return the lines that describe what was read."""
     # First how each file was read, which explains most problems.
@@ -74,7 +89,7 @@ def _describe(
     return lines
 
 
-def _left_out(clips: Sequence[Clip], unusable: dict[str, str]) -> list[dict[str, Any]]:
+def _left_out(clips: Sequence[Clip], unusable: dict[str, str]) -> list[dict[str, object]]:
     """Return a row for each clip that a family cannot use."""
     return [
         {
@@ -86,7 +101,7 @@ def _left_out(clips: Sequence[Clip], unusable: dict[str, str]) -> list[dict[str,
     ]  # fmt: skip
 
 
-def _describe_cost(cost: dict[str, Any]) -> str:
+def _describe_cost(cost: LanguageCost) -> str:
     """Describe how many tokens a language adds to the vocabulary."""
     letters = cost["unknown_characters"]
     added = len(letters) + cost["new_merges"] + cost["needs_language_token"]
@@ -100,7 +115,7 @@ def _describe_cost(cost: dict[str, Any]) -> str:
 
 def _judge_for(
     family_name: str, base_name: str, clips: Sequence[Clip]
-) -> tuple[dict[str, str], list[dict[str, Any]]]:
+) -> tuple[dict[str, str], list[LanguageCost]]:
     """Return why clips are unusable for a family, by clip id, and the costs of new languages."""
     from trainer.config.resolve import find_family
     from trainer.data.features.cache import FeatureCache, default_cache_folder

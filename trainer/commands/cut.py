@@ -5,10 +5,13 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from trainer.commands._command import Command, Echo
 from trainer.core.errors import DataError
+
+if TYPE_CHECKING:
+    from trainer.inference.recording_cuts import CutPhase, CutSummary
 
 _PHASES = {"cut": "Cutting", "text": "Writing the texts"}
 
@@ -58,7 +61,7 @@ def _run(parser: argparse.ArgumentParser, argv: Sequence[str], echo: Echo) -> in
     return 0
 
 
-def _in_words(line: dict[str, Any]) -> str:
+def _in_words(line: "CutPhase | CutSummary") -> str:
     if "phase" in line:
         return f"{_PHASES[line['phase']]} {line['done']}/{line['total']}"
     words = [f"Not used: {fault}" for fault in line["faults"]]

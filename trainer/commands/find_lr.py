@@ -2,17 +2,17 @@
 
 import argparse
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainer.commands._command import Command, Echo
 from trainer.config.cli_flags import config_from_args, refuse_missing_data
 from trainer.config.resolve import with_absolute_paths
 from trainer.core.errors import MissingDependency, RunExists
 from trainer.core.run_config import RunConfig
+from trainer.core.types import finite
 
 if TYPE_CHECKING:
     from trainer.profiling.lr_finder import RateFinding
@@ -50,20 +50,12 @@ def write_finding(finding: "RateFinding", config: RunConfig, out: Path, echo: Ec
     from trainer.profiling.lr_finder import draw_rates
 
     out.mkdir(parents=True)
-    values = _finite({"config": config.to_json()} | asdict(finding))
+    values = finite({"config": config.to_json()} | asdict(finding))
     (out / "find-lr.json").write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
     try:
         draw_rates(finding, out / "find-lr.png")
     except MissingDependency as error:
         echo(f"No chart was drawn: {error}")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 COMMAND = Command("find-lr", "find a learning rate with one short run", 120, _run)

@@ -1,12 +1,13 @@
-"""Define the types of the data path: Clip, Problem, Features and Batch.
+"""Define the types of the data path, Clip, Problem, Features and Batch, and finite JSON values.
 
 Shape letters, used in every docstring: `B` batch, `T_text` tokens, `T_mel` mel frames, `T_wav`
 audio samples, `M` mel channels, `D` model width, `K` codebooks, `V` vocabulary. Masks are True
 where valid.
 """
 
+import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -87,3 +88,12 @@ class Batch:
         # Copies from pinned memory overlap with computing; from other memory they simply wait.
         moved = {name: value.to(device, non_blocking=True) for name, value in self.tensors.items()}
         return Batch(moved, self.clip_ids, self.totals, self.audio_s)
+
+
+def finite(value: object) -> Any:
+    """Return JSON values with None for NaN and infinity, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

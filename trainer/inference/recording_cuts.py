@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from trainer.core.atomic_io import append_line, write_atomic
 from trainer.core.errors import DataError, RunExists
@@ -21,7 +21,28 @@ from trainer.inference.transcription import Transcriber
 LIST_FILE = "list.csv"
 _NOTES_FILE = "cutting.jsonl"  # the journal; JSON lines, so that a torn last line harms no other
 
-Echo = Callable[[dict[str, Any]], None]
+
+class CutPhase(TypedDict):
+    """Progress: `phase` is `cut` (recordings) or `text` (clips that are transcribed)."""
+
+    phase: str
+    done: int
+    total: int
+
+
+class CutSummary(TypedDict):
+    """What a cut has made: counts, lengths in seconds, and why recordings were not used."""
+
+    list: str
+    clips: int
+    clips_s: float
+    recordings: int
+    recordings_s: float
+    faults: Sequence[str]
+    without_text: int
+
+
+Echo = Callable[[CutPhase | CutSummary], None]
 
 
 @dataclass
@@ -29,11 +50,11 @@ class _CutProgress:
     """The journal of finished work: recordings that were cut completely, their clips and texts."""
 
     path: Path
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, object] = field(default_factory=dict)
     ended: dict[str, dict[str, Any]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
 
-    def add(self, **note: Any) -> None:
+    def add(self, **note: object) -> None:
         """Append a note to the journal and apply it."""
         append_line(self.path, json.dumps(note, ensure_ascii=False))
         self.take(note)
@@ -85,9 +106,9 @@ def cut_recordings(
         if known.get("state") != _state_of(recording.path):
             notes.add(**_cut(recording, out, cutting))
     clips = notes.clips(recordings)
-    told = _sum_up(notes, recordings, out / LIST_FILE)
+    summary = _sum_up(notes, recordings, out / LIST_FILE)
     if not clips:
-        reason = next(iter(told["faults"]), "They contain no speech.")
+        reason = next(iter(summary["faults"]), "They contain no speech.")
         raise DataError(f"The recordings yielded no clips. {reason} Choose recordings of speech.")
     # Written before the texts too: if transcription fails, the list is there to fill in by hand.
     _write_list(out / LIST_FILE, clips, notes.texts, language)
@@ -97,12 +118,12 @@ def cut_recordings(
             echo({"phase": "text", "done": number, "total": len(missing)})
             notes.add(clip=name, text=recognise(out / name))
         _write_list(out / LIST_FILE, clips, notes.texts, language)
-    empty = sum(not notes.texts.get(name) for name, _ in clips)
-    echo(told | {"without_text": empty})
+    summary["without_text"] = sum(not notes.texts.get(name) for name, _ in clips)
+    echo(summary)
     return out / LIST_FILE
 
 
-def _cut(recording: Recording, out: Path, cutting: SegmentationSettings) -> dict[str, Any]:
+def _cut(recording: Recording, out: Path, cutting: SegmentationSettings) -> dict[str, object]:
     """Split one recording and return its note; an unreadable one is noted instead of raised."""
     note: dict[str, Any] = {"recording": str(recording.path), "clips": [], "length_s": 0.0}
     # Read before the audio: if the file changes meanwhile, the next call splits it again.
@@ -169,7 +190,7 @@ def _write_list(
     write_atomic(path, as_table(rows))
 
 
-def _sum_up(notes: _CutProgress, recordings: Sequence[Recording], path: Path) -> dict[str, Any]:
+def _sum_up(notes: _CutProgress, recordings: Sequence[Recording], path: Path) -> CutSummary:
     own = [notes.ended[str(recording.path)] for recording in recordings]
     spans = [span for note in own for span in note["clips"]]
     return {
@@ -179,4 +200,5 @@ def _sum_up(notes: _CutProgress, recordings: Sequence[Recording], path: Path) ->
         "recordings": len(own),
         "recordings_s": sum(note["length_s"] for note in own),
         "faults": [note["fault"] for note in own if "fault" in note],
+        "without_text": 0,
     }

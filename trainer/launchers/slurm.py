@@ -62,7 +62,7 @@ class TrainOnNode:
         ]  # fmt: skip
         return [sys.executable, *torchrun, "-m", "trainer", "resume", self.folder]
 
-    def checkpoint(self) -> Any:
+    def checkpoint(self) -> object:
         """Return the submission that Slurm queues again when the job is preempted."""
         import submitit
 

@@ -1,7 +1,5 @@
 """Imitate on the CPU what operators keep in memory on CUDA, so that memory can be estimated."""
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,6 +7,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from trainer.models._layers.attention import causal_in_rows
+from trainer.profiling.memory_tracker import Arguments, Named, Operator
 
 # Operators that autocast runs in fp32 on CUDA but in the input's type on a CPU: those of PyTorch's
 # "CUDA Ops that can autocast to float32" list that our models use.
@@ -34,8 +33,8 @@ class CudaSemantics(TorchFunctionMode):
         self._is_autocast = is_autocast
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+        self, func: Operator, types: object, args: Arguments = (), kwargs: Named = None
+    ) -> object:
         """Run a torch function with the memory behaviour of CUDA."""
         kwargs = dict(kwargs or {})
         if func is F.scaled_dot_product_attention:
@@ -47,10 +46,11 @@ class CudaSemantics(TorchFunctionMode):
             # Our own attention in rows is for CPUs only; on CUDA the fused kernel is used.
             return F.scaled_dot_product_attention(*args[:3], is_causal=True)
         elif self._is_autocast and func in _IN_FP32 and torch.is_autocast_enabled("cpu"):
-            args, kwargs = tree_map(_upcast, (args, kwargs))
+            args, kwargs = tree_map(_upcast, args), dict(tree_map(_upcast, kwargs))
         return func(*args, **kwargs)
 
 
-def _upcast(value: Any) -> Any:
-    is_half = isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16)
-    return value.float() if is_half else value
+def _upcast(value: object) -> object:
+    if isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16):
+        return value.float()
+    return value

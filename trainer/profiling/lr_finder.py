@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -245,7 +244,9 @@ def _smooth(changes: np.ndarray) -> np.ndarray:
     return smooth
 
 
-def _running(values: np.ndarray, half: int, summarize: Callable[[np.ndarray], Any]) -> np.ndarray:
+def _running(
+    values: np.ndarray, half: int, summarize: Callable[[np.ndarray], np.floating]
+) -> np.ndarray:
     """Summarize each value with its neighbors, (steps,); windows shrink evenly at the ends."""
     # An uneven window at an end would pull the curve towards its longer side.
     reach = [min(half, index, len(values) - 1 - index) for index in range(len(values))]

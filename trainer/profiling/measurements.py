@@ -5,7 +5,7 @@ import os
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from trainer.core.atomic_io import write_atomic
 from trainer.core.errors import ConfigError
@@ -13,6 +13,8 @@ from trainer.core.run_config import RunConfig
 from trainer.data.features.cache import default_cache_folder
 
 FORMAT = 1
+ByName: TypeAlias = dict[str, dict[str, Any]]
+"""Options of optimizations, or values of parts of a configuration, by name as in run.json."""
 _ALIKE = 0.01
 """Parameter counts within 1 % count as the same model: a larger symbol table changes no timing."""
 _MOST_SCALED = 2.0
@@ -33,7 +35,7 @@ class Trial:
     name: str
     label: str
     groups: list[str]
-    boxes: dict[str, dict[str, Any]]
+    boxes: ByName
     state: str = "skipped"
     reason: str = ""
     s_per_step: float | None = None
@@ -59,9 +61,9 @@ class Trial:
     parameters: int | None = None
     trained: int | None = None
     start_s: float | None = None
-    on: dict[str, dict[str, Any]] = field(default_factory=dict)
+    on: ByName = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    changes: ByName = field(default_factory=dict)
 
     @property
     def is_done(self) -> bool:
@@ -74,8 +76,8 @@ class Measurement:
     """All trials of one benchmark on one machine. States: running, finished, cancelled."""
 
     command: str
-    machine: dict[str, Any]
-    model: dict[str, Any]
+    machine: dict[str, object]
+    model: dict[str, object]
     rows: list[Trial] = field(default_factory=list)
     state: str = "running"
     made_at: str = ""

@@ -18,7 +18,7 @@ from trainer.profiling.memory_estimate import estimate
 _CHECKPOINTING = "gradient_checkpointing"
 # Optimizations that save memory without changing what is trained, the cheapest in time first. SDPA
 # and mixed precision usually save time too; recomputing blocks costs a second forward pass.
-_SAVERS: tuple[tuple[str, dict[str, Any]], ...] = (
+_SAVERS: tuple[tuple[str, dict[str, object]], ...] = (
     ("sdpa", {}),
     ("mixed_precision", {"mode": "auto"}),
     ("gradient_checkpointing", {"level": "full"}),

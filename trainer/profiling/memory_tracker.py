@@ -1,13 +1,19 @@
 """Track live tensor storages, their peak size in bytes, and FLOPs while operators run."""
 
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
+
+Operator: TypeAlias = Callable[..., object]
+Arguments: TypeAlias = tuple[Any, ...]
+Named: TypeAlias = dict[str, Any] | None
+"""The arguments of an operator, as torch hands them to a dispatch mode."""
 
 
 class MemoryTracker(TorchDispatchMode):
@@ -21,7 +27,7 @@ class MemoryTracker(TorchDispatchMode):
         super().__init__()
         self.now_bytes = 0
         self.peak_bytes = 0
-        self._alive: dict[int, weakref.ref[Any]] = {}
+        self._alive: dict[int, weakref.ref[object]] = {}
 
     def track(self, value: Tensor) -> None:
         """Start counting the storage behind a tensor of any shape."""
@@ -36,7 +42,7 @@ class MemoryTracker(TorchDispatchMode):
         if key in self._alive or num_bytes == 0:
             return
 
-        def forget(_: Any) -> None:
+        def forget(_: object) -> None:
             # The weak reference calls this before the allocator can reuse the address, so a new
             # storage with the same key is never mistaken for the old one.
             del self._alive[key]
@@ -51,8 +57,8 @@ class MemoryTracker(TorchDispatchMode):
         self.peak_bytes = self.now_bytes
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+        self, func: Operator, types: object, args: Arguments = (), kwargs: Named = None
+    ) -> object:
         """Run the operator and count the tensors it returns."""
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
@@ -73,8 +79,8 @@ class FlopCounter(TorchDispatchMode):
         self.flops = 0.0
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+        self, func: Operator, types: object, args: Arguments = (), kwargs: Named = None
+    ) -> object:
         """Run the operator and add its FLOPs."""
         result = func(*args, **(kwargs or {}))
         formula = flop_registry.get(getattr(func, "_overloadpacket", None))
@@ -87,8 +93,8 @@ class FakeScalars(TorchDispatchMode):
     """Returns 1 when the host reads a scalar from a fake tensor, which has no data."""
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+        self, func: Operator, types: object, args: Arguments = (), kwargs: Named = None
+    ) -> object:
         """Run the operator, or answer a scalar read in its place."""
         # `.item()`, `bool(tensor)` and `float(tensor)` all dispatch to this operator.
         if func is torch.ops.aten._local_scalar_dense.default:

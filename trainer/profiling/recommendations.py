@@ -5,7 +5,6 @@ Rules of thumb about the hardware come first; a measurement made on the same mac
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from trainer.config.presets import PRESETS
 from trainer.core.device import Device
@@ -33,7 +32,7 @@ class Advice:
     name: str
     label: str
     tick: bool
-    options: dict[str, Any]
+    options: dict[str, object]
     why: str
 
 
@@ -73,13 +72,15 @@ def advise_preset(device: Device, family: str, purpose: str) -> str:
     return sizes[min(sizes) if purpose == "low-memory" else max(fitting)]
 
 
-def _judge(entry: Optimization, device: Device, purpose: str) -> tuple[bool, dict[str, Any], str]:
+def _judge(
+    entry: Optimization, device: Device, purpose: str
+) -> tuple[bool, dict[str, object], str]:
     """Return on or off, options and reason, by rules of thumb about the hardware."""
     gib, is_gpu = device.memory_gib, device.kind == "cuda"
     saves = purpose == "low-memory"
     level = "full" if saves or gib < _TIGHT_GIB else "medium"
     generation = f"compute capability {device.capability[0]}.{device.capability[1]}"
-    table: dict[str, tuple[bool, dict[str, Any], str]] = {
+    table: dict[str, tuple[bool, dict[str, object], str]] = {
         "sdpa": (True, {}, "Same result with less memory, and faster on a GPU."),
         "mixed_precision": _judge_mixed_precision(device, generation, saves),
         "tf32": (is_gpu, {}, f"{generation}: faster matrix products, slightly less precise."),
@@ -121,7 +122,7 @@ def _judge(entry: Optimization, device: Device, purpose: str) -> tuple[bool, dic
 
 def _judge_mixed_precision(
     device: Device, generation: str, saves: bool
-) -> tuple[bool, dict[str, Any], str]:
+) -> tuple[bool, dict[str, object], str]:
     if device.kind != "cuda":
         return False, {}, "A CPU gains little from it; measure it before you turn it on."
     if device.capability < _TENSOR_CORES:

@@ -1,7 +1,7 @@
 """Parse the optimizers of a race from text such as `adamw,prodigy:beta2=0.99`."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from trainer.config.resolve import Entries, find_base_lr, find_optimizer, resolve
 from trainer.core.errors import ConfigError
@@ -49,7 +49,7 @@ def _read_contender(word: str, config: RunConfig, num_values: int, taken: list[s
     optimizer, *pairs = word.split(":")
     if any("=" not in pair for pair in pairs):
         raise ConfigError(f"'{word}' is not valid; enter for example adamw:lr=1e-4:beta2=0.98")
-    given: dict[str, Any] = dict(pair.split("=", 1) for pair in pairs)
+    given: dict[str, str] = dict(pair.split("=", 1) for pair in pairs)
     infos = {info.name: info for info in describe(find_optimizer(optimizer).options)}
     # A user who sets `lr` of such an optimizer wants that rate, so it is tuned as for any other.
     knob = _FAST_KNOB if _FAST_KNOB in infos and "lr" not in given else "lr"
@@ -62,7 +62,7 @@ def _read_contender(word: str, config: RunConfig, num_values: int, taken: list[s
     values, ratio = _values(entries, infos[knob], told, num_values)
     for value in values:
         # A value outside the limits fails here, not hours later in the middle of the sweep.
-        _resolve(config, optimizer, given | {knob: value}, schedule)
+        _resolve(config, optimizer, {**given, knob: value}, schedule)
     number = sum(name == optimizer or name.startswith(f"{optimizer}-") for name in taken) + 1
     return Contender(
         # Runs are folders named after contenders, so two settings of one optimizer need two names.
@@ -85,8 +85,10 @@ def _schedule_for(optimizer: str, config: RunConfig) -> Choice:
     return config.schedule if fits else Choice(allowed[0])
 
 
-def _resolve(config: RunConfig, name: str, options: dict[str, Any], schedule: Choice) -> Entries:
-    return resolve(replace(config, optimizer=Choice(name, options), schedule=schedule))
+def _resolve(
+    config: RunConfig, name: str, options: Mapping[str, object], schedule: Choice
+) -> Entries:
+    return resolve(replace(config, optimizer=Choice(name, dict(options)), schedule=schedule))
 
 
 def _values(

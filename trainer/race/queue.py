@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from trainer.core.atomic_io import write_atomic
 from trainer.core.child_process import Child, child_environment, start_child, trainer_command
@@ -263,7 +262,7 @@ def train_in_child(run: Run, wants_stop: Stopped) -> str:
     return "interrupted"
 
 
-def machine_of(results_folder: Path) -> dict[str, Any]:
+def machine_of(results_folder: Path) -> dict[str, object]:
     """Return the facts about machine and model that the first run of a race reported."""
     for path in sorted(results_folder.glob("*/run.json")):
         facts = Run(path.parent).status().facts

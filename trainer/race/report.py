@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from statistics import mean, median
-from typing import Any
 
+from trainer.core.types import finite
 from trainer.race.jobs import (
     RaceJob,
     Results,
@@ -171,7 +171,7 @@ def to_csv(report: Report) -> str:
     return target.getvalue()
 
 
-def to_json(plan: RacePlan, results: Results, report: Report, facts: Mapping[str, Any]) -> str:
+def to_json(plan: RacePlan, results: Results, report: Report, facts: Mapping[str, object]) -> str:
     """Return everything as JSON: plan, machine, all curves, rows, comparisons and verdict."""
     values = {
         "verdict": report.verdict,
@@ -349,7 +349,7 @@ def _of_seed(plan: RacePlan, seed: int) -> list[str]:
     return [f"steps-{contender.name}-seed{seed}" for contender in plan.entrants]
 
 
-def _mean(values: Any) -> float | None:
+def _mean(values: Iterable[float]) -> float | None:
     finite = _known(values)
     return mean(finite) if finite else None
 
@@ -361,15 +361,6 @@ def _known(values: Iterable[float]) -> list[float]:
 
 def _number(value: float | None) -> str:
     return "-" if value is None or not math.isfinite(value) else f"{value:.4g}"
-
-
-def finite(value: Any) -> Any:
-    """Return JSON values with None for NaN and infinity, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def budget(plan: RacePlan, results: Results) -> dict[str, float]:

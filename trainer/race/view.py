@@ -1,10 +1,10 @@
 """Return a running or finished race as plain JSON values for display."""
 
 from dataclasses import asdict
-from typing import Any
 
 from trainer.config.resolve import find_optimizer
 from trainer.core.errors import ConfigError
+from trainer.core.types import finite
 from trainer.race.jobs import (
     RaceJob,
     Results,
@@ -15,17 +15,17 @@ from trainer.race.jobs import (
 )
 from trainer.race.plan import Contender, RacePlan
 from trainer.race.queue import Race
-from trainer.race.report import CLOCKS, finite, make_report, runs_of
+from trainer.race.report import CLOCKS, make_report, runs_of
 from trainer.runs.metric_store import MetricStore
 
 FILES = ("race.md", "race.csv", "results.json", "race.png")
 """The files of a finished race that can be downloaded."""
 
 
-def view_race(race: Race) -> dict[str, Any]:
+def view_race(race: Race) -> dict[str, object]:
     """Return the state, the progress, all curves so far and, at the end, the report."""
     plan, status, results = race.plan, race.status(), race.results()
-    values: dict[str, Any] = asdict(status) | {
+    values: dict[str, object] = asdict(status) | {
         "name": race.name,
         "about": _about(plan),
         "entrants": [_contender(plan, contender, results) for contender in plan.entrants],
@@ -71,7 +71,7 @@ def _jobs(plan: RacePlan, results: Results) -> list[RaceJob]:
         return []
 
 
-def _about(plan: RacePlan) -> dict[str, Any]:
+def _about(plan: RacePlan) -> dict[str, object]:
     config = plan.config
     return {
         "family": config.family.name,
@@ -86,7 +86,7 @@ def _about(plan: RacePlan) -> dict[str, Any]:
     }
 
 
-def _contender(plan: RacePlan, contender: Contender, results: Results) -> dict[str, Any]:
+def _contender(plan: RacePlan, contender: Contender, results: Results) -> dict[str, object]:
     # Sweep runs have a share of these steps, so no sweep job exists before they are known.
     steps = _steps(plan, results)
     tried = sweep_jobs(plan, contender, steps, results) if steps is not None else []
@@ -112,7 +112,7 @@ def _contender(plan: RacePlan, contender: Contender, results: Results) -> dict[s
     }
 
 
-def _curve(name: str, clock: str, results: Results) -> dict[str, Any]:
+def _curve(name: str, clock: str, results: Results) -> dict[str, object]:
     result = results[name]
     return {
         "clock": clock,
@@ -125,7 +125,7 @@ def _curve(name: str, clock: str, results: Results) -> dict[str, Any]:
     }
 
 
-def _running(race: Race, job: RaceJob) -> dict[str, Any]:
+def _running(race: Race, job: RaceJob) -> dict[str, object]:
     """Return the progress of the current run."""
     run = race.run_of(job)
     step = 0

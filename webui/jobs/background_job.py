@@ -3,7 +3,7 @@
 import json
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ class BackgroundJob:
     folder: Path
     _child: Child | None = field(default=None, repr=False)
 
-    def start(self, argv: Sequence[str], about: dict[str, Any]) -> None:
+    def start(self, argv: Sequence[str], about: Mapping[str, object]) -> None:
         """Start a command and overwrite the output of the previous one.
 
         Raises:
@@ -54,7 +54,7 @@ class BackgroundJob:
                 environment=child_environment(),
                 folder=PROJECT,
             )
-        values = about | {"pid": self._child.pid, "started_at": time.time()}
+        values = {**about, "pid": self._child.pid, "started_at": time.time()}
         write_atomic(self.folder / "about.json", json.dumps(values))
 
     def about(self) -> dict[str, Any]:

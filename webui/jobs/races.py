@@ -1,7 +1,6 @@
 """Start, stop and describe races; each race runs in its own process."""
 
 from pathlib import Path
-from typing import Any
 
 from trainer.core.errors import RunError, RunNotFound
 from trainer.race.plan import RacePlan
@@ -16,7 +15,7 @@ class Races:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._open: dict[str, Race] = {}
-        self._finished: dict[str, dict[str, Any]] = {}
+        self._finished: dict[str, dict[str, object]] = {}
 
     def names(self) -> list[str]:
         """List the races, newest first."""
@@ -65,7 +64,7 @@ class Races:
         """Return the name of the running race, or an empty string."""
         return next((name for name in self.names() if self.get(name).is_running()), "")
 
-    def view(self, name: str) -> dict[str, Any]:
+    def view(self, name: str) -> dict[str, object]:
         """Return everything the page shows about a race."""
         race = self.get(name)
         if name not in self._finished or race.is_running():

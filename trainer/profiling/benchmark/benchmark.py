@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import psutil
 import torch
@@ -198,7 +197,7 @@ class Benchmark:
         return "failed"
 
 
-def describe_machine(device: Device) -> dict[str, Any]:
+def describe_machine(device: Device) -> dict[str, object]:
     """Return the device and the versions that a measurement depends on."""
     facts = {
         "device": device.name,
@@ -217,7 +216,7 @@ def describe_machine(device: Device) -> dict[str, Any]:
     return facts
 
 
-def _describe_model(plan: BenchmarkPlan) -> dict[str, Any]:
+def _describe_model(plan: BenchmarkPlan) -> dict[str, object]:
     config = plan.config
     has_clips = bool(config.data.train_csv or config.data.train_data)
     return {

@@ -4,16 +4,15 @@ The goals were set for an H200; they are evaluated on any device that was measur
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from trainer.core.device import GIB, Device
 from trainer.profiling.benchmark.plan import FIRST, GUIDE, available_optimizations
-from trainer.profiling.measurements import Measurement, Trial
+from trainer.profiling.measurements import ByName, Measurement, Trial
 
 SMALL_CARD_BYTES = 7.2e9
 """Memory that a run may use on a card sold with 8 GB: 90 %, the rest is left to the desktop."""
 
-_FAST: dict[str, dict[str, Any]] = {
+_FAST: ByName = {
     "tf32": {},
     "sdpa": {},
     "bf16_weights": {},
@@ -57,8 +56,8 @@ def plan_goals(device: Device) -> list[Trial]:
 def _trial(
     name: str,
     label: str,
-    boxes: dict[str, dict[str, Any]],
-    changes: dict[str, dict[str, Any]] | None = None,
+    boxes: ByName,
+    changes: ByName | None = None,
 ) -> Trial:
     return Trial(name, label, ["goals"], dict(boxes), changes=changes or {})
 
@@ -74,7 +73,7 @@ class GoalResult:
     by: str = ""
 
 
-def check_goals(measurement: Measurement, matmul_tflops: float | None) -> list[dict[str, Any]]:
+def check_goals(measurement: Measurement, matmul_tflops: float | None) -> list[dict[str, object]]:
     """Evaluate every goal and return the verdicts as plain JSON.
 
     `matmul_tflops` is the measured speed of a large bf16 matrix product on the device. Utilization

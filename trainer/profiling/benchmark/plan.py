@@ -3,14 +3,13 @@
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from trainer.core.device import Device
 from trainer.core.options import describe
 from trainer.core.registry import discover
 from trainer.core.run_config import RunConfig, merge_values
 from trainer.core.specs import STAGES, Optimization
-from trainer.profiling.measurements import Trial
+from trainer.profiling.measurements import ByName, Trial
 
 GUIDE = ("gradient_checkpointing", "sdpa", "mixed_precision")
 """The three optimizations of the guide this project grew from, in its order."""
@@ -40,9 +39,7 @@ class BenchmarkPlan:
         return replace(RunConfig.from_json(values), optimizations=row.boxes)
 
 
-def plan_trials(
-    device: Device, chosen: dict[str, dict[str, Any]] | None = None
-) -> tuple[list[Trial], list[str]]:
+def plan_trials(device: Device, chosen: ByName | None = None) -> tuple[list[Trial], list[str]]:
     """Return the trials, most useful first, and notes about what is left out and why.
 
     `chosen` holds the user's own optimizations with their options, measured second. The trial with
@@ -91,13 +88,13 @@ def trial_of_all(device: Device, measured: list[Trial]) -> Trial:
     return Trial(ALL, "all of them", ["ladder", "guide"], kept, notes=notes)
 
 
-def available_optimizations(device: Device) -> tuple[dict[str, dict[str, Any]], list[str]]:
+def available_optimizations(device: Device) -> tuple[ByName, list[str]]:
     """Return the optimizations a device supports with their options, in stage order.
 
     The second value says why each of the others is unavailable.
     """
     entries = discover("trainer.optimizations", Optimization).values()
-    boxes: dict[str, dict[str, Any]] = {}
+    boxes: ByName = {}
     notes = []
     for entry in sorted(entries, key=lambda entry: (STAGES.index(entry.stage), entry.name)):
         values = _unconditional(entry)
@@ -112,13 +109,13 @@ def available_optimizations(device: Device) -> tuple[dict[str, dict[str, Any]], 
     return boxes, notes
 
 
-def _unconditional(entry: Optimization) -> dict[str, Any]:
+def _unconditional(entry: Optimization) -> dict[str, object]:
     """Return options that force an optimization on, even if it would not pay off."""
     whens = [info for info in describe(entry.options) if info.name == "when"]
     return {"when": "always"} if whens and "always" in whens[0].choices else {}
 
 
-def _trial(name: str, names: list[str], boxes: dict[str, dict[str, Any]], group: str) -> Trial:
+def _trial(name: str, names: list[str], boxes: ByName, group: str) -> Trial:
     entries = discover("trainer.optimizations", Optimization)
     label = " + ".join(entries[each].label for each in names)
     return Trial(name, label, [group], {each: boxes[each] for each in names})

@@ -214,30 +214,26 @@ class _Clock:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._marks: list[Any] = []
+        self._events: list[torch.cuda.Event] = []
+        self._marks: list[float] = []
         self._cpu_marks: list[float] = []
 
     def tick(self) -> None:
         """Mark the end of a step."""
         self._cpu_marks.append(time.process_time())
+        self._marks.append(time.perf_counter())
         if self._device.type == "cuda":
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-            self._marks.append(event)
-        else:
-            self._marks.append(time.perf_counter())
+            self._events.append(torch.cuda.Event(enable_timing=True))
+            self._events[-1].record()
 
     def spans(self) -> tuple[list[float], list[float]]:
         """Return the seconds between marks: elapsed time and CPU time."""
+        seconds = [after - before for before, after in pairwise(self._marks)]
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        seconds = [self._between(before, after) for before, after in pairwise(self._marks)]
+            pairs = pairwise(self._events)
+            seconds = [before.elapsed_time(after) / 1000 for before, after in pairs]
         return seconds, [after - before for before, after in pairwise(self._cpu_marks)]
-
-    def _between(self, before: Any, after: Any) -> float:
-        if self._device.type == "cuda":
-            return before.elapsed_time(after) / 1000
-        return after - before
 
 
 @torch.no_grad()
