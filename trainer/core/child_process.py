@@ -149,6 +149,16 @@ def kill_with_descendants(pid: int) -> None:
                 member.kill()  # psutil checks the start time before it sends the signal
 
 
+def last_error(path: Path) -> str:
+    """Return the last error that a command of the trainer wrote to its log; empty if none."""
+    try:
+        lines = [line for line in path.read_text("utf-8", "replace").splitlines() if line.strip()]
+    except OSError:
+        return ""
+    errors = [line for line in lines if line.startswith("Error: ")]
+    return errors[-1].removeprefix("Error: ") if errors else ""
+
+
 def hear_interrupts() -> None:
     """Undo an ignored SIGINT if it was inherited from a caller that this process has outgrown.
 

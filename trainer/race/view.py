@@ -3,6 +3,7 @@
 from dataclasses import asdict
 
 from trainer.config.resolve import find_optimizer
+from trainer.core.child_process import last_error
 from trainer.core.errors import ConfigError
 from trainer.core.types import finite
 from trainer.race.jobs import (
@@ -16,7 +17,6 @@ from trainer.race.jobs import (
 from trainer.race.plan import Contender, RacePlan
 from trainer.race.queue import Race
 from trainer.race.report import CLOCKS, make_report, runs_of
-from trainer.runs.metric_store import MetricStore
 
 FILES = ("race.md", "race.csv", "results.json", "race.png")
 """The files of a finished race that can be downloaded."""
@@ -37,7 +37,7 @@ def view_race(race: Race) -> dict[str, object]:
     values["running"] = _running(race, jobs[0]) if jobs else None
     # A process that died left its reason in the log only.
     if status.state == "stopped" and not status.problem:
-        values["problem"] = _last_error(race)
+        values["problem"] = last_error(race.folder / "log.txt")
     if status.state == "finished":
         report = make_report(plan, results)
         values["report"] = {
@@ -128,12 +128,8 @@ def _curve(name: str, clock: str, results: Results) -> dict[str, object]:
 def _running(race: Race, job: RaceJob) -> dict[str, object]:
     """Return the progress of the current run."""
     run = race.run_of(job)
-    step = 0
     # A run that is still starting has no log yet and is shown at step 0.
-    if (run.folder / "events.jsonl").is_file():
-        series = MetricStore(run.events)
-        series.update()
-        step = series.last_step
+    step = run.series().last_step if run.events.path.is_file() else 0
     words = {"pace": "timing", "sweep": "trying a rate", "steps": "equal steps"}
     return {
         "entrant": job.entrant.name,
@@ -143,14 +139,3 @@ def _running(race: Race, job: RaceJob) -> dict[str, object]:
         "steps": job.steps,
         "what": words.get(job.clock, "equal seconds"),
     }
-
-
-def _last_error(race: Race) -> str:
-    """Return the last error that a process logged before it exited; empty if there is none."""
-    try:
-        # Messages of the system may use another encoding, and the page must not fail on them.
-        lines = (race.folder / "log.txt").read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return ""
-    errors = [line for line in lines if line.startswith("Error: ")]
-    return errors[-1].removeprefix("Error: ") if errors else ""

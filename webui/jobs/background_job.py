@@ -15,6 +15,7 @@ from trainer.core.child_process import (
     PROJECT,
     Child,
     child_environment,
+    last_error,
     start_child,
     trainer_command,
 )
@@ -104,16 +105,6 @@ class BackgroundJob:
         except (psutil.NoSuchProcess, ValueError):
             return None
         return process if is_same and is_alive else None
-
-
-def last_error(path: Path) -> str:
-    """Return the last error message of a log; empty if it has none."""
-    try:
-        lines = [line for line in path.read_text("utf-8", "replace").splitlines() if line.strip()]
-    except OSError:
-        return ""
-    errors = [line for line in lines if line.startswith("Error: ")]
-    return errors[-1].removeprefix("Error: ") if errors else ""
 
 
 def write_config(config: RunConfig, path: Path) -> Path:
