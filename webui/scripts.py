@@ -8,8 +8,10 @@ import functools
 import hashlib
 import json
 import os
+import posixpath
+import re
 from html import escape
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
@@ -21,6 +23,7 @@ STATIC = Path(__file__).resolve().parent / "static"
 SCRIPTS_PATH = "/studio/page/js/{version}/{path:path}"
 """The route of the modules. They import each other by relative addresses, so that the version in
 the address of the first is in the addresses of all."""
+_IMPORT = re.compile(r'\bfrom "(\.[^"]+)"')
 _FOREVER, _CHECKED = "public, max-age=31536000, immutable", "no-cache"
 
 
@@ -28,18 +31,25 @@ def build_script_tags() -> str:
     """Return the HTML head that starts the scripts; its addresses are relative to the page.
 
     Modules are preloaded because a browser finds them otherwise import by import, one round trip
-    after the other: `docs/decisions/0103-scripts-are-modules.md`.
+    after the other: `docs/decisions/0103-scripts-are-modules.md`. Those that a tab loads when it is
+    first opened come last.
     """
     base = f"studio/page/js/{_version()}"
     settings = {
         "pollMs": int(os.environ.get("TIMBRE_POLL_MS", "1000")),
         "metrics": describe_metrics(),
     }
-    preloads = "".join(f'<link rel="modulepreload" href="{base}/{name}">' for name in _modules())
+    now = _imported("main.js")
+    later = "".join(_preload(f"{base}/{name}", "low") for name in _modules() if name not in now)
+    preloads = "".join(_preload(f"{base}/{name}", "auto") for name in sorted(now)) + later
     return (
         f'<meta name="timbre" content="{escape(json.dumps(settings))}">{preloads}'
         f'<script type="module" src="{base}/main.js"></script>'
     )
+
+
+def _preload(address: str, priority: str) -> str:
+    return f'<link rel="modulepreload" href="{address}" fetchpriority="{priority}">'
 
 
 def script_file(request: Request) -> Response:
@@ -71,6 +81,19 @@ def _modules() -> dict[str, Path]:
     """Return the modules by their path in an address."""
     folder = STATIC / "js"
     return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.js"))}
+
+
+def _imported(name: str) -> set[str]:
+    """Return a module and all that it imports before it runs."""
+    waiting, found = [name], set()
+    while waiting:
+        name = waiting.pop()
+        found.add(name)
+        folder = PurePosixPath(name).parent
+        text = (STATIC / "js" / name).read_text(encoding="utf-8")
+        targets = {posixpath.normpath(folder / path) for path in _IMPORT.findall(text)}
+        waiting += targets - found
+    return found
 
 
 def _version() -> str:

@@ -21,6 +21,7 @@ from webui.scripts import SCRIPTS_PATH, STATIC, mount, script_file
 PROJECT = Path(__file__).resolve().parent.parent.parent
 SCRIPTS = STATIC / "js"
 SOURCES = [path.read_text(encoding="utf-8") for path in sorted((PROJECT / "webui").rglob("*.py"))]
+EXPORTED = re.compile(r"^export (?:async )?function (\w+)", re.M)
 NAMED = re.compile(r"[\"'`]((?:train|val|perf)/\w+)[\"'`]")
 
 
@@ -39,6 +40,7 @@ def test_the_head_preloads_every_module_by_a_relative_address() -> None:
     modules = {path.relative_to(SCRIPTS).as_posix() for path in SCRIPTS.rglob("*.js")}
 
     assert len(folders) == 1  # the version
+    assert len(_addresses()) == len(modules) + 1  # that which starts is preloaded too
     assert {address.split("/", 4)[4] for address in _addresses()} == modules
     assert 'href="/' not in build_head() and 'src="/' not in build_head()
 
@@ -79,12 +81,22 @@ def test_every_function_that_python_calls_is_published() -> None:
     mounted = {name for text in SOURCES for name in re.findall(r'mount\("(\w+)"\)', text)}
     called = {name for text in SOURCES for name in re.findall(r"\btimbre\.(\w+)\(", text)}
     main = (SCRIPTS / "main.js").read_text(encoding="utf-8")
-    lists = re.findall(r"const (MOUNTS|HANDLERS) = \{([^}]*)\}", main)
-    published = {name: set(re.findall(r"\w+", words)) for name, words in lists}
+    (now,) = re.findall(r"const PUBLISHED = \{([^}]*)\}", main)
+    later = re.findall(r'\[\[(.*)\], \(\) => import\("\./(.*)"\)\]', main)
+    published = {name: "" for name in re.findall(r"\w+", now)} | {
+        name: path for names, path in later for name in re.findall(r"\w+", names)
+    }
+    exported = {
+        (name, path)
+        for path in published.values()
+        if path
+        for name in EXPORTED.findall((SCRIPTS / path).read_text(encoding="utf-8"))
+    }
 
     assert "mountLive" in mounted and "openTab" in called
-    assert mounted == published["MOUNTS"]
-    assert called | {"openLinkedTab"} <= published["HANDLERS"]
+    assert mounted == {name for name in published if name.startswith("mount")}
+    assert called | {"openLinkedTab"} <= set(published)
+    assert {(name, path) for name, path in published.items() if path} <= exported
     assert mount("mountLive").endswith('.push(["mountLive", element, trigger]);')
 
 

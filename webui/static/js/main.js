@@ -13,40 +13,44 @@ import { mountFindings, setDraft, startDraftGuard } from "./tabs/data.js";
 import { checkForm, mountFieldErrors, showFieldErrors, startFieldChecks } from "./tabs/fields.js";
 import { askFields, chooseDataset, chooseFamily, choosePreset, mountPlan, startNotingEdits, takeFields,
   takePlan } from "./tabs/form_fill.js";
-import { countVote, mountListeningTest } from "./tabs/listening_test.js";
-import { mountLive } from "./tabs/live.js";
 import { listenTo, mountPreviews } from "./tabs/previews.js";
-import { mountRace, showRace } from "./tabs/race.js";
-import { mountRecent, mountRuns } from "./tabs/runs.js";
-import { mountCut, refreshSegmentation } from "./tabs/segmentation.js";
-import { mountSpeech, speakNow, speech } from "./tabs/speech.js";
+import { mountRecent } from "./tabs/recent.js";
 import { mountStatusBar } from "./tabs/status_bar.js";
-import { mountMeasure, mountRates, refreshMeasurements, refreshRates } from "./tabs/trials.js";
 
-/** What fills an element of the page; Python names it in `mount`. */
-const MOUNTS = {
-  mountCut, mountFieldErrors, mountFindings, mountHeader, mountListeningTest, mountLive, mountMeasure, mountPlan,
-  mountPreviews, mountRace, mountRates, mountRecent, mountRuns, mountSpeech, mountStatusBar,
+/** What the page needs at once. Python names functions that fill an element in `mount`, and those that
+ * Gradio's events call in `js`. */
+const PUBLISHED = {
+  mountFieldErrors, mountFindings, mountHeader, mountPlan, mountPreviews, mountRecent, mountStatusBar,
+  askFields, checkForm, chooseDataset, chooseFamily, choosePreset, listenTo, openLinkedTab, openTab, setDraft, show,
+  showFieldErrors, switchTheme, takeFields, takePlan,
 };
 
-/** What Gradio's events call; Python names it in `js`. */
-const HANDLERS = {
-  askFields, checkForm, chooseDataset, chooseFamily, choosePreset, countVote, listenTo, openLinkedTab, openTab,
-  refreshMeasurements, refreshRates, refreshSegmentation, setDraft, show, showFieldErrors, showRace, speakNow,
-  switchTheme, takeFields, takePlan,
-};
+/** What a tab needs when it is first opened: their modules are loaded then.
+ * @type {[string[], () => Promise<Record<string, any>>][]} */
+const LATER = [
+  [["mountLive"], () => import("./tabs/live.js")],
+  [["mountRuns"], () => import("./tabs/runs.js")],
+  [["mountRace", "showRace"], () => import("./tabs/race.js")],
+  [["mountCut", "refreshSegmentation"], () => import("./tabs/segmentation.js")],
+  [["mountSpeech", "speakNow"], () => import("./tabs/speech.js")],
+  [["mountListeningTest", "countVote"], () => import("./tabs/listening_test.js")],
+  [["mountRates", "mountMeasure", "refreshRates", "refreshMeasurements"], () => import("./tabs/trials.js")],
+];
 
 /** @type {Record<string, (...given: any[]) => unknown>} */
-const callable = { ...MOUNTS, ...HANDLERS };
+const functions = { ...PUBLISHED };
+for (const [names, load] of LATER) {
+  for (const name of names) functions[name] = async (...given) => { (await load())[name](...given); };
+}
 
 /** @param {[string, ...unknown[]]} call */
 function push([name, ...given]) {
-  callable[name](...given);
+  functions[name](...given);
 }
 
 const waiting = Array.isArray(window.timbre) ? window.timbre : [];
 // The tests wait for the state of the page, so the page is the object that is published.
-window.timbre = Object.assign(page, HANDLERS, { push, speech, untranslated });
+window.timbre = Object.assign(page, functions, { push, untranslated });
 startTranslating();
 startNavigation();
 startLogin();

@@ -21,6 +21,8 @@ interface PageState {
   active: RunStatus[]; series: Series | null; answeredAt: number; isLoggedOut: boolean; language: string;
   /** How long a button asks for confirmation before it resets. */
   confirmMs: number;
+  /** What the Listen tab plays. */
+  speech: { state: string; firstSoundMs: number | null };
 }
 
 /** What the poller reports: new rows (or why the run is gone), active runs, the connection, a lost login. */

@@ -9,4 +9,5 @@ export const settings = JSON.parse(meta?.getAttribute("content") || '{"pollMs": 
 export const page = {
   run: null, cursor: "", step: 0, points: 0, state: "", updates: 0, active: [], series: null,
   answeredAt: 0, isLoggedOut: false, language: "en", confirmMs: 5000,
+  speech: { state: "idle", firstSoundMs: null },
 };

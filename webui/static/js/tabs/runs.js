@@ -1,33 +1,17 @@
-/* The run table with the queue and the trash, and the recent runs. */
+/* The run table with the queue and the trash. */
 import { Changed, chip, confirmButton, h, refreshSoon, smallButton, whileShown } from "../base/dom.js";
 import { clock, number } from "../base/format.js";
-import { openTab } from "../base/navigation.js";
 import { settings } from "../base/page.js";
-import { show } from "../base/poll.js";
 import { getJson, runUrl } from "../base/server.js";
 import { setText } from "../base/translations.js";
 import { Comparison } from "../charts/compare.js";
 import { MEMORY_PEAK, S_PER_STEP, describeMetric } from "../charts/metrics.js";
+import { mainButtons } from "./recent.js";
 import { TrashBox } from "./trash.js";
 
 const MOST_COMPARED = 6;  // As many as there are colours.
 const REFRESH_MS = 4 * settings.pollMs;
 const FILES = ["metrics.csv", "metrics.json", "curves.png", "curves.svg"];
-
-/** @param {HTMLElement} element @param {Trigger} trigger */
-export function mountRecent(element, trigger) {
-  const list = h("div", { class: "recent" });
-  element.replaceChildren(list);
-  whileShown(element, REFRESH_MS, async () => {
-    /** @type {RunRow[]} */
-    const runs = (await getJson("studio/runs?most=3")).runs;
-    list.replaceChildren(...runs.map((run) => h("div", { class: "recent-run" },
-      chip(run.state, run.symbol), h("b", {}, run.name),
-      h("span", { class: "quiet" }, `step ${run.step} of ${run.total_steps}`),
-      h("span", { class: "space" }), mainButtons(trigger, run, true))));
-    if (!runs.length) list.replaceChildren(h("p", { class: "quiet" }, "No runs yet."));
-  });
-}
 
 /** @param {HTMLElement} element @param {Trigger} trigger */
 export function mountRuns(element, trigger) {
@@ -203,19 +187,4 @@ class RunsPanel {
 function searched(run) {
   return [run.name, run.state, run.dataset, run.family, run.optimizer,
     ...(run.optimizations || [])].join(" ").toLowerCase();
-}
-
-/** Watch, and where the run offers it, Listen and Resume. @param {Trigger} trigger @param {RunRow} run
- * @param {boolean} mayResume */
-function mainButtons(trigger, run, mayResume) {
-  const open = (/** @type {string} */ tab) => {
-    show(run.name);
-    openTab(tab);
-  };
-  return [smallButton("Watch", () => open("live")),
-    run.actions.includes("listen") ? smallButton("Listen", () => open("listen")) : null,
-    mayResume && run.actions.includes("resume") ? smallButton("Resume", () => {
-      trigger("click", { action: "resume", run: run.name });
-      open("live");
-    }) : null];
 }

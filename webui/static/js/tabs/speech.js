@@ -4,14 +4,14 @@
    Chromium first probes a 16-bit WAV for other formats. So the samples are read here and queued
    at their own sample rate without gaps. At the end the player gets the complete WAV. */
 import { button, h } from "../base/dom.js";
+import { page } from "../base/page.js";
 import { setText } from "../base/translations.js";
 
 const HEADER_BYTES = 44;
 const LEAD_S = 0.1;  // Delay before playback, against gaps between chunks; chosen by hand.
 const INTERRUPTED = "Playback was interrupted. Try again, or use Speak to file to see the error.";
 
-/** What plays now, for the tests. @type {{ state: string, firstSoundMs: number | null }} */
-export const speech = { state: "idle", firstSoundMs: null };
+const { speech } = page;
 /** @type {Player | null} */
 let player = null;
 
