@@ -1,7 +1,6 @@
 """Perform the actions behind the buttons of the live panel, the run table and recent runs."""
 
 from collections.abc import Callable
-from typing import Any
 
 import gradio as gr
 
@@ -74,7 +73,7 @@ def _run_actions(studio: Studio, name: str, count: str) -> dict[str, Callable[[]
 def _list_actions(studio: Studio, name: str) -> dict[str, Callable[[], str]]:
     library, queue = studio.library, studio.library.queue
 
-    def said(fn: Callable[[], Any], words: str) -> Callable[[], str]:
+    def said(fn: Callable[[], object], words: str) -> Callable[[], str]:
         def do() -> str:
             fn()
             return words
@@ -115,7 +114,7 @@ class toasts:  # noqa: N801 - reads as a verb in `with toasts():`
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, TimbreError):
             words = as_shown(str(error))
             raise gr.Error(words, print_exception=False, title="Action failed") from None

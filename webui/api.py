@@ -61,7 +61,7 @@ def add_endpoints(studio: Studio) -> None:
     api(export, concurrency_limit=1, concurrency_id="speaking")
 
 
-def _check_texts(**given: Any) -> None:
+def _check_texts(**given: object) -> None:
     """Check that arguments are strings: a client may send any JSON value."""
     wrong = [
         f"'{name}' must be a string." for name, value in given.items() if not isinstance(value, str)

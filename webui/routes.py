@@ -3,7 +3,6 @@
 import functools
 import json
 from collections.abc import Callable
-from typing import Any
 from urllib.parse import quote
 
 import orjson
@@ -20,7 +19,7 @@ from webui.jobs.listening_test import read_clips
 from webui.jobs.speech_stream import Speeches
 from webui.scripts import SCRIPTS_PATH, STATIC, script_file
 from webui.security.login import is_logged_in
-from webui.status import describe
+from webui.status import Row, describe
 from webui.studio import Studio
 from webui.views.trial_results import JobViews
 
@@ -178,7 +177,7 @@ class _Runs:
             return _json({"error": "Take not found. Generate it again."}, 404)
         return FileResponse(path, media_type="audio/wav")
 
-    def _others(self, name: str) -> list[dict[str, Any]]:
+    def _others(self, name: str) -> list[Row]:
         return [row for row in self._studio.run_list.active() if row["name"] != name]
 
 
@@ -205,7 +204,7 @@ def _answering(view: View) -> View:
     return answer
 
 
-def _json(values: Any, status: int = 200) -> Response:
+def _json(values: object, status: int = 200) -> Response:
     headers = {"Cache-Control": "no-store"}
     return Response(orjson.dumps(values), status, headers, media_type="application/json")
 

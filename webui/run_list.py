@@ -17,7 +17,7 @@ from trainer.runs.metric_store import MetricStore
 from trainer.runs.run import Run
 from trainer.runs.run_store import RunStore
 from trainer.runs.status import RunStatus
-from webui.status import describe
+from webui.status import Row, describe
 
 Version = tuple[int, int]
 """Size and times of the files that change with a run; equal means that nothing happened."""
@@ -30,7 +30,7 @@ class RunList:
 
     def __init__(self, library: RunStore) -> None:
         self._library = library
-        self._rows: dict[str, tuple[Version, dict[str, Any]]] = {}
+        self._rows: dict[str, tuple[Version, Row]] = {}
         self._idle: dict[str, Version] = {}
         # Kept on disk: a server that starts beside a thousand long runs reads none of their logs.
         self._path = library.folder / ".page" / "figures.json"
@@ -38,7 +38,7 @@ class RunList:
         self._is_kept = True
         self._lock = threading.Lock()
 
-    def rows(self, most: int | None = None) -> list[dict[str, Any]]:
+    def rows(self, most: int | None = None) -> list[Row]:
         """Return a row for each run, newest first; an unreadable run gets a row with the reason."""
         found, names = [], self._library.names()
         for name in names[:most]:
@@ -47,7 +47,7 @@ class RunList:
         self._keep_figures(names)
         return found
 
-    def active(self) -> list[dict[str, Any]]:
+    def active(self) -> list[Row]:
         """Return the state of every run that is training now.
 
         The page polls this once a second during training: no log is read but the end of one that
@@ -70,7 +70,7 @@ class RunList:
                 found.append(describe(status))
         return found
 
-    def row(self, name: str) -> dict[str, Any]:
+    def row(self, name: str) -> Row:
         """Return the row of one run."""
         run = self._library.get(name)
         version = _version(run)
@@ -132,7 +132,7 @@ def _version(run: Run) -> Version:
     return facts.st_size, facts.st_mtime_ns + spawned_at
 
 
-def _row(status: RunStatus, figures: Figures, config: RunConfig) -> dict[str, Any]:
+def _row(status: RunStatus, figures: Figures, config: RunConfig) -> Row:
     return (
         describe(status)
         | figures
@@ -146,7 +146,7 @@ def _row(status: RunStatus, figures: Figures, config: RunConfig) -> dict[str, An
     )
 
 
-def _unreadable(name: str, reason: str) -> dict[str, Any]:
+def _unreadable(name: str, reason: str) -> Row:
     state = {"name": name, "state": "unreadable", "symbol": "x", "active": False, "actions": []}
     return state | {"reason": reason, "remedy": "", "step": 0, "total_steps": 0, "percent": 0}
 

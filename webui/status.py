@@ -5,6 +5,8 @@ from typing import Any
 from trainer.core import metrics
 from trainer.runs.status import RunStatus
 
+Row = dict[str, Any]
+"""What the page shows of a run, as JSON values."""
 _ACTIONS = {
     "created": ("resume", "queue", "discard"),
     "starting": ("stop", "discard"),
@@ -60,7 +62,7 @@ def phase_text(status: RunStatus) -> str:
     return "Starting the training process" if status.state == "starting" else ""
 
 
-def describe(status: RunStatus) -> dict[str, Any]:
+def describe(status: RunStatus) -> Row:
     """Return what the page shows about a run's state, as JSON values."""
     total = max(status.total_steps, status.step)
     return {

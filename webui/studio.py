@@ -4,7 +4,6 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from trainer.config.cli_flags import refuse_missing_data
 from trainer.config.presets import apply_preset
@@ -119,7 +118,7 @@ class Studio:
         return absolute_data(data, self.absolute)
 
 
-def _step_facts(config: RunConfig) -> tuple[Any, ...]:
+def _step_facts(config: RunConfig) -> tuple[object, ...]:
     """Return what decides how long a step takes: the model, the clips, the batch, the options."""
     training, data = config.training, config.data
     parts = (config.family, config.optimizer, config.optimizations, config.base)

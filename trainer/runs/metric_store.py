@@ -29,6 +29,7 @@ from trainer.core.events import (
 )
 from trainer.runs.points import Points, table_of
 
+Answer = dict[str, Any]  # JSON values
 Blocks = Iterable[tuple[int, bytes]]
 """Whole lines of a log with their offset, as `EventLog.blocks` yields them."""
 _SEARCHED = 50
@@ -138,9 +139,7 @@ class MetricStore:
             # Steps come second, so that their newer value wins where both have a metric.
             return self.validations.newest(_SEARCHED) | self.steps.newest(_SEARCHED)
 
-    def after(
-        self, cursor: str, most: int = 2000, *, brief: Collection[str] = ()
-    ) -> dict[str, Any]:
+    def after(self, cursor: str, most: int = 2000, *, brief: Collection[str] = ()) -> Answer:
         """Return everything after a cursor as JSON values, thinned to `most` rows.
 
         Without a valid cursor that is the whole run, and `reset` is true. If rows are thinned, the
@@ -159,7 +158,7 @@ class MetricStore:
                 "server_time": time.time(),
             }
 
-    def between(self, first_step: int, last_step: int, most: int = 2000) -> dict[str, Any]:
+    def between(self, first_step: int, last_step: int, most: int = 2000) -> Answer:
         """Return the rows of a range of steps in full detail, thinned to `most` rows."""
         with self._lock:
             if not self.steps.count:
