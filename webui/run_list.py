@@ -10,7 +10,7 @@ import numpy as np
 
 from trainer.config.resolve import find_family
 from trainer.core import metrics
-from trainer.core.atomic_io import replace_text
+from trainer.core.atomic_io import write_atomic
 from trainer.core.errors import RunNotFound, TimbreError
 from trainer.core.run_config import RunConfig
 from trainer.runs.metric_store import MetricStore
@@ -110,7 +110,7 @@ class RunList:
         existing = {name: self._figures[name] for name in names if name in self._figures}
         with contextlib.suppress(OSError):  # they can be read from the logs again
             self._path.parent.mkdir(exist_ok=True)
-            replace_text(self._path, json.dumps(existing))
+            write_atomic(self._path, json.dumps(existing))
             self._is_kept = True
 
 
