@@ -20,6 +20,16 @@ from assets.make_base import describe_machine
 from trainer import Run, RunConfig
 from trainer.core.atomic_io import write_atomic
 from trainer.core.events import CheckpointSaved, RunFinished, RunStarted, ValidationDone
+from trainer.core.metrics import (
+    EPOCH,
+    GRAD_NORM,
+    LR,
+    METRICS,
+    PERF,
+    TRAIN_LOSS,
+    VAL_LOSS,
+    train_part,
+)  # fmt: skip
 
 ROOT = Path(__file__).resolve().parent.parent
 _CHILD = """
@@ -133,7 +143,7 @@ def make_run(folder: Path, steps: int) -> Run:
             file.write(json.dumps(values | {"metrics": _metrics_at(step)}) + "\n")
             if step % every == 0:
                 file.flush()  # `append` writes through a handle of its own
-                run.events.append(ValidationDone(step, {"val/loss": 1 + 1 / step}))
+                run.events.append(ValidationDone(step, {VAL_LOSS: 1 + 1 / step}))
                 path = f"checkpoints/step-{step:08d}"
                 run.events.append(CheckpointSaved(step, path, True, 10**6, 0.1))
     run.events.append(RunFinished("finished", steps))
@@ -143,11 +153,11 @@ def make_run(folder: Path, steps: int) -> Run:
 def _metrics_at(step: int) -> dict[str, float]:
     """Return numbers with as many digits as measured ones, under the names of a real run."""
     wave = math.sin(step) / 10
-    names = ("loss", "grad_norm", "loss/mel", "loss/duration", "loss/pitch", "loss/energy", "lr")
-    values = {f"train/{name}": 1 / (1 + step / 7) + wave for name in names}
-    parts = ("s_per_step", "data_wait_s", "host_memory_gib", "memory_gib", "cpu_s_per_step")
-    parts += ("forward_s", "backward_s", "optimizer_s", "audio_s_per_s", "utilisation_percent")
-    return values | {f"perf/{name}": 1.1 + wave for name in parts} | {"train/epoch": step / 300}
+    parts = ("mel", "duration", "pitch", "energy")
+    names = [TRAIN_LOSS, GRAD_NORM, LR, *map(train_part, parts)]
+    values = {name: 1 / (1 + step / 7) + wave for name in names}
+    values |= {name: 1.1 + wave for name in METRICS if name.startswith(PERF)}
+    return values | {EPOCH: step / 300}
 
 
 def _measure(words: tuple[str, ...]) -> dict[str, float]:

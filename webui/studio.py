@@ -7,10 +7,10 @@ from pathlib import Path
 
 from trainer.config.cli_flags import refuse_missing_data
 from trainer.config.presets import apply_preset
-from trainer.config.resolve import absolute_data, resolve, with_absolute_paths
+from trainer.config.resolve import resolve, with_absolute_paths
 from trainer.core.child_process import PROJECT
 from trainer.core.errors import DataError, TimbreError
-from trainer.core.run_config import DataConfig, RunConfig
+from trainer.core.run_config import DataConfig, RunConfig, absolute_data
 from trainer.data.lists.manifest import Manifest, Progress, no_progress, read_manifest
 from trainer.profiling.measurements import list_kept
 from trainer.runs.run import Run

@@ -1,6 +1,5 @@
 """The command line: what it prints, what it refuses, and flags that round-trip."""
 
-import ast
 import json
 import os
 import re
@@ -315,22 +314,6 @@ def test_progress_and_status_show_labels_and_units_of_the_registry(
 
     assert describe_event(step) == "step 1  train loss 0.1235  memory 1.25 GiB"
     assert "  train loss 0.1235\n  memory 1.25 GiB\n" in capsys.readouterr().out
-
-
-def test_no_metric_is_spelled_where_the_registry_has_its_name() -> None:
-    folders = ("trainer/race", "trainer/profiling", "trainer/commands", "trainer/inference")
-    paths = [path for folder in folders for path in (PROJECT / folder).rglob("*.py")]
-    paths += [*(PROJECT / "benchmarks").glob("*.py"), *(PROJECT / "assets").glob("*.py")]
-
-    spelled = [
-        f"{path.name}: {node.value}"
-        for path in paths
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.Constant) and node.value in metrics.METRICS
-    ]
-
-    assert len(paths) > 40
-    assert spelled == []
 
 
 def test_status_and_metrics_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,10 +9,8 @@ from trainer.config.schedules import SCHEDULES
 from trainer.core.errors import ConfigError, FieldProblem, UnknownEntry, within
 from trainer.core.options import OptionInfo, Options, build_options, describe, unknown_name
 from trainer.core.registry import find
-from trainer.core.run_config import Choice, DataConfig, RunConfig, absolute_path, current_optimizer
+from trainer.core.run_config import Choice, RunConfig, absolute_path, current_optimizer
 from trainer.core.specs import STAGES, ModelFamily, Optimization, OptimizerSpec, Schedule
-
-_DATA_PATHS = ("train_csv", "eval_csv", "train_data")
 
 
 @dataclass(frozen=True)
@@ -72,17 +70,8 @@ def with_absolute_paths(
     for info in _path_options(config):
         if path := str(options.get(info.name) or "").strip():
             options[info.name] = absolute(path)
-    return config.with_values(
-        data=absolute_data(config.data, absolute),
-        base=config.base.strip() and absolute(config.base.strip()),
-        family=replace(config.family, options=options),
-    )
-
-
-def absolute_data(data: DataConfig, absolute: Callable[[str], str] = absolute_path) -> DataConfig:
-    """Return the settings of the clips with absolute paths; see `with_absolute_paths`."""
-    typed = {name: getattr(data, name).strip() for name in _DATA_PATHS}
-    return replace(data, **{name: path and absolute(path) for name, path in typed.items()})
+    family = replace(config.family, options=options)
+    return config.with_values(family=family).with_absolute_paths(absolute)
 
 
 def missing_files(config: RunConfig) -> list[FieldProblem]:

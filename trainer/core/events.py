@@ -18,6 +18,7 @@ from types import NoneType, UnionType
 from typing import Any, BinaryIO, get_args, get_origin, get_type_hints
 
 from trainer.core.atomic_io import missing_line_end
+from trainer.core.device import MIB
 
 
 # Names and fields of events are stored in every run's events.jsonl. Renaming one makes old runs
@@ -203,7 +204,7 @@ class Publisher:
 # Events kept in memory while the disk is full: a few megabytes, chosen by hand. The oldest are
 # dropped first.
 MOST_WAITING = 10_000
-_BLOCK_BYTES = 2**20
+_BLOCK_BYTES = MIB
 """Read at once: some 1,300 steps, which are parsed together; more was no faster (measured)."""
 STEP_SIGN = b'"type": "StepDone"'
 """What `append` writes near the beginning of the line of a StepDone, and of no other event."""

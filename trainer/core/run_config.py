@@ -14,6 +14,7 @@ from trainer.core.options import Values, build_options, option, to_values, unkno
 FORMAT = 1  # of run.json; raise it when an older Timbre could not read a newer file
 WRITTEN_BY = "timbre_version"
 """The key under which files name the version that wrote them; nothing depends on it."""
+_DATA_PATHS = ("train_csv", "eval_csv", "train_data")
 _INTERVAL = re.compile(r"^(\d+(?:\.\d+)?)\s*(steps?|epochs?|min(?:utes?)?)?$")
 
 
@@ -280,6 +281,15 @@ class RunConfig:
             raise ConfigError(problems)
         return RunConfig(**parts)
 
+    def with_absolute_paths(self, absolute: Callable[[str], str] | None = None) -> "RunConfig":
+        """Return a copy whose clips and base are absolute paths, which work from any folder.
+
+        `trainer.config.resolve.with_absolute_paths` includes those in the family's options.
+        """
+        convert = absolute or absolute_path
+        base = self.base.strip() and convert(self.base.strip())
+        return replace(self, data=absolute_data(self.data, convert), base=base)
+
     def with_values(self, **parts: Any) -> "RunConfig":
         """Return a copy with some parts replaced."""
         return replace(self, **parts)
@@ -328,6 +338,12 @@ def absolute_path(path: str) -> str:
     # Not Path.expanduser: it raises for an unknown user, where this keeps the text. Not resolve():
     # links stay links, so that a run follows a dataset that is moved behind its link.
     return str(Path(os.path.expanduser(path)).absolute())
+
+
+def absolute_data(data: DataConfig, absolute: Callable[[str], str]) -> DataConfig:
+    """Return the settings of the clips with absolute paths."""
+    typed = {name: getattr(data, name).strip() for name in _DATA_PATHS}
+    return replace(data, **{name: path and absolute(path) for name, path in typed.items()})
 
 
 def merge_values(base: Values, over: Values) -> Values:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trainer.core.atomic_io import write_atomic
+from trainer.core.device import MIB
 from trainer.core.events import (
     STEP_SIGN,
     EventLog,
@@ -38,9 +39,9 @@ Of `RunStarted`, because each may have voided validations."""
 _ONE = ("RunFinished", "PlanChanged", "RunAdapted", "PhaseChanged")
 _CHECKED = 4096
 """Bytes before the index's end whose checksum tells this log from another one."""
-_SAVED_EVERY = 4 * 2**20
+_SAVED_EVERY = 4 * MIB
 """Bytes of log: searching so many takes 2 ms, so a status need not write the index each time."""
-_MOST_READ = 16 * 2**20  # bytes that a status parses at most for its newest steps: 0.2 s
+_MOST_READ = 16 * MIB  # bytes that a status parses at most for its newest steps: 0.2 s
 _KIND = re.compile(rb'\{"time": [^,]{1,32}, "type": "(\w+)"')
 
 

@@ -118,11 +118,7 @@ def _base(config: RunConfig) -> Path | None:
 
 
 def _restore_latest(state: TrainState, emit: Emit) -> None:
-    """Restore the latest intact checkpoint, if any, and report what changed since it was saved.
-
-    Raises:
-        ConfigError: something changed that a resume cannot allow.
-    """
+    """Restore the latest intact checkpoint, if there is one, and set aside damaged ones."""
     saved = state.folder / "checkpoints"
     if state.world.is_main:
         clean_leftovers(saved)
@@ -131,8 +127,16 @@ def _restore_latest(state: TrainState, emit: Emit) -> None:
     checkpoint, complaints = main_first(state.world, lambda: find_newest(saved))
     for complaint in complaints:
         emit(Notice("warning", complaint))
-    if checkpoint is None:
-        return
+    if checkpoint is not None:
+        _restore(state, checkpoint, emit)
+
+
+def _restore(state: TrainState, checkpoint: Path, emit: Emit) -> None:
+    """Restore a checkpoint and report what changed since it was saved.
+
+    Raises:
+        ConfigError: something changed that a resume cannot allow.
+    """
     differences = compare_scopes(saved_scope(checkpoint), describe_scope(state))
     refuse_differences(differences)
     fresh_optimizer = needs_fresh_optimizer(differences)

@@ -199,7 +199,7 @@ class Supervisor:
             return
         folder = self._folder
         if folder is None:
-            # No run yet, so there is no folder in which to leave a stop request.
+            # No run yet, hence no folder for a stop request.
             if self._signals:
                 process.terminate()
             return
