@@ -66,9 +66,12 @@ def script_file(request: Request) -> Response:
     return FileResponse(path, media_type="text/javascript", headers=headers)
 
 
-def mount(function: str) -> str:
-    """Return a `js_on_load` that lets a function of our script fill the element."""
-    return queued(function, "element", "trigger")
+def mount(function: str, *further: str) -> str:
+    """Return a `js_on_load` that lets a function of our script fill the element.
+
+    `further` are the names of what Gradio offers beside the element and its trigger, as `props`.
+    """
+    return queued(function, "element", "trigger", *further)
 
 
 def queued(function: str, *given: str) -> str:

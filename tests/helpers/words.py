@@ -10,6 +10,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ from trainer.core.options import describe
 from trainer.core.registry import discover
 from trainer.core.run_config import DataConfig, TrainingConfig
 from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
-from webui.forms.form import _describe
+from trainer.race.choices import RaceChoices
+from webui.forms.form import describe_entry
 from webui.page import build_page
+from webui.tabs.race import NOT_SHOWN
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 WORDS = PROJECT / "webui" / "static" / "translations"
@@ -150,7 +153,7 @@ def html_words(text: str) -> Iterator[str]:
     yield from re.findall(r'(?:aria-label|title|placeholder)="([^"]*)"', text)
     text = re.sub(r'<(\w+)[^>]*translate="no"[^>]*>.*?</\1>', "", text)
     text = re.sub(r"</?(?:b|bdi|em|i|small|strong)\b[^>]*>", "", text)
-    yield from (part.rstrip(": ") for part in re.split(r"<[^>]*>", text))
+    yield from (unescape(part).rstrip(": ") for part in re.split(r"<[^>]*>", text))
 
 
 def option_words() -> Iterator[str]:
@@ -160,10 +163,10 @@ def option_words() -> Iterator[str]:
     """
     for entry in _entries():
         yield entry.label
-        yield entry.help if isinstance(entry, Optimization) else _describe(entry)
+        yield entry.help if isinstance(entry, Optimization) else describe_entry(entry)
     for options in _option_classes():
         for info in describe(options):
-            if not info.retired:
+            if not info.retired and info.name not in NOT_SHOWN:
                 yield info.label
                 yield info.help
     for preset in PRESETS.values():
@@ -194,7 +197,7 @@ def _entries() -> list[Any]:
 
 
 def _option_classes() -> list[type]:
-    return [DataConfig, TrainingConfig, *(entry.options for entry in _entries())]
+    return [DataConfig, TrainingConfig, RaceChoices, *(entry.options for entry in _entries())]
 
 
 def script_words() -> Iterator[str]:

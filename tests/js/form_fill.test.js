@@ -1,37 +1,58 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { askFields, chooseDataset, chooseFamily, mountPlan, startNotingEdits, takeFields, valuesOfPreset }
+import { askFields, chooseDataset, choosePreset, mountPlan, mountPresets, startNotingEdits, takeFields }
   from "../../webui/static/js/tabs/form_fill.js";
+import { fieldValue, resetFields, setField, startKeepingValues, withForm } from "../../webui/static/js/tabs/options.js";
 
-const FACTS = {
-  order: ["training-lr", "training-steps", "family-choice", "base", "optimizer-choice"],
-  switches: ["family-choice", "optimizer-choice", "base"],
-  shown: { preset: "standard", "family-choice": "small" }, bundled: "demo.safetensors", bundledFamily: "small",
+const PRESETS = {
+  preset: "standard", initial: { "family-choice": "small", base: "demo.safetensors", "optimizer-choice": "adamw" },
+  bundled: "demo.safetensors", bundledFamily: "small",
   plans: {
-    quick: [{ set: { "training-steps": 50, "optimizer-choice": "lion" } },
-      { unless: { "optimizer-choice": "lion" }, set: { "training-lr": 1e-4 } }],
+    standard: [],
+    quick: [{ set: { "training-steps": "50" } },
+      { unless: { "optimizer-choice": "lion" }, reset: ["optimizer-lion-"] }, { set: { "optimizer-choice": "lion" } }],
     large: [{ set: { "family-choice": "xtts" } }],
   },
 };
 
-/* Just enough of a document to type into a field. */
+/* Just enough of a document to type into a field that is a text box. */
+const listeners = [];
+const addEventListener = (kind, listener) => listeners.push(listener);
+globalThis.HTMLSelectElement = class {};
 globalThis.Element = class {
-  constructor(id) {
+  dataset = {};
+
+  constructor(id, value) {
     this.id = id;
+    this.controls = [{ value }];
   }
 
   closest() {
     return this;
   }
-};
-const listeners = {};
-globalThis.document = { addEventListener: (kind, listener) => { listeners[kind] = listener; } };
-startNotingEdits();
-const type = (id) => listeners.input({ target: new Element(id) });
 
-function answer(values) {
-  return JSON.stringify({ order: Object.keys(values), values });
+  querySelectorAll() {
+    return this.controls;
+  }
+};
+globalThis.window = { addEventListener };
+globalThis.document = { addEventListener, getElementById: () => null };
+startKeepingValues();
+startNotingEdits();
+
+function type(id, value = "") {
+  for (const listener of listeners) listener({ target: new Element(id, value) });
 }
+
+function answer(values, order = Object.keys(values)) {
+  return JSON.stringify({ order, values });
+}
+
+test.beforeEach(() => {
+  mountPresets(null, null, { presets: PRESETS });
+  choosePreset("standard");
+  for (const start of ["family", "base", "optimizer", "training", "data"]) resetFields(start);
+});
 
 test("an answer fills the fields that were not edited after the request", () => {
   askFields("estimate", []);
@@ -55,46 +76,80 @@ test("an answer to an older request does not overwrite a newer one", () => {
   assert.deepEqual(takeFields("slow", answer({ "training-clip": 1 })), [undefined]);
 });
 
-test("requests are stamped in order", () => {
+test("what is not Gradio's is kept in the form", () => {
+  askFields("copy", []);
+
+  assert.deepEqual(takeFields("copy", answer({ "training-lr": "0.1", dataset: "Demo" }, ["dataset"])), ["Demo"]);
+  assert.equal(fieldValue("training-lr"), "0.1");
+});
+
+test("requests are stamped in order, and get what was edited or filled", () => {
   const [first, second] = [askFields("a", ["@stamp", "x"]), askFields("a", ["@stamp", "x"])];
+  type("training-steps", "300");
+  setField("optimizer-choice", "lion");
 
   assert.ok(Number(second[0]) > Number(first[0]));
   assert.equal(first[1], "x");
+  assert.deepEqual(JSON.parse(withForm(["x", "@form"])[1]), { "training-steps": "300", "optimizer-choice": "lion" });
 });
 
 test("a preset changes its own fields, and options of an entry only if the entry is new", () => {
-  const now = ["small", "adamw", "demo.safetensors"];
+  setField("optimizer-lion-beta", "0.5");
 
-  const chosen = valuesOfPreset(FACTS, "quick", now);
-  const again = valuesOfPreset(FACTS, "quick", now);
+  choosePreset("quick");
 
-  assert.deepEqual(chosen, [1e-4, 50, undefined, undefined, "lion"]);
-  assert.deepEqual(again, Array(5).fill(undefined));
+  assert.deepEqual(["training-steps", "optimizer-choice", "optimizer-lion-beta"].map(fieldValue),
+    ["50", "lion", undefined]);
 });
 
 test("options of an entry that was chosen before stay as they are", () => {
-  valuesOfPreset(FACTS, "standard", []);
+  setField("optimizer-choice", "lion");
+  setField("optimizer-lion-beta", "0.5");
 
-  assert.deepEqual(valuesOfPreset(FACTS, "quick", ["small", "lion", ""]), [undefined, 50, undefined, undefined, "lion"]);
+  choosePreset("quick");
+
+  assert.equal(fieldValue("optimizer-lion-beta"), "0.5");
+});
+
+test("a preset that is shown already changes nothing", () => {
+  choosePreset("quick");
+  type("training-steps", "7");
+
+  choosePreset("quick");
+
+  assert.equal(fieldValue("training-steps"), "7");
+});
+
+test("what a preset returns to its default is not filled by an earlier request", () => {
+  askFields("slow", []);
+  choosePreset("quick");
+
+  takeFields("slow", answer({ "optimizer-lion-beta": "0.9" }, []));
+
+  assert.equal(fieldValue("optimizer-lion-beta"), undefined);
 });
 
 test("the bundled base goes when another family is chosen, and comes back with its own", () => {
-  valuesOfPreset(FACTS, "standard", []);
-  const [, , , base] = valuesOfPreset(FACTS, "large", ["small", "adamw", "demo.safetensors"]);
+  choosePreset("large");
+  const bases = [fieldValue("base")];
+  type("family-choice", "small");
+  bases.push(fieldValue("base"));
+  setField("base", "mine.pth");
+  type("family-choice", "xtts");
 
-  assert.equal(base, "");
-  assert.deepEqual(chooseFamily("small", "", FACTS), ["demo.safetensors"]);
-  assert.deepEqual(chooseFamily("small", "", FACTS), [undefined]);
-  assert.deepEqual(chooseFamily("xtts", "mine.pth", FACTS), [undefined]);
+  assert.deepEqual([...bases, fieldValue("base")], ["", "demo.safetensors", "mine.pth"]);
 });
 
 test("the checked list is chosen unless another was chosen meanwhile", () => {
   askFields("check", []);
-  const untouched = [chooseDataset("/demo", "/demo", "Demo", "Own"), chooseDataset("/a.csv", "/demo", "Demo", "Own")];
+  const choices = ["/demo", "/a.csv"].map((path) => {
+    setField("data-train_csv", path);
+    return chooseDataset("/demo", "Demo", "Own");
+  });
   type("dataset");
 
-  assert.deepEqual(untouched, [["Demo"], ["Own"]]);
-  assert.deepEqual(chooseDataset("/a.csv", "/demo", "Demo", "Own"), [undefined]);
+  assert.deepEqual(choices, [["Demo"], ["Own"]]);
+  assert.deepEqual(chooseDataset("/demo", "Demo", "Own"), [undefined]);
 });
 
 test("a field that is typed into empties the plan only if one is shown", () => {

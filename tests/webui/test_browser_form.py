@@ -39,7 +39,7 @@ TYPED = {
 }
 """What a person enters into the Train form, field by field in the order of the page."""
 SHOWN = """(names) => Object.fromEntries(names.map((name) =>
-    [name, document.querySelector(`#${name} input, #${name} textarea`)?.value]))"""
+    [name, document.querySelector(`#${name} :is(input, select, textarea)`)?.value]))"""
 CONTROL = "#{} :is(input, textarea)"
 
 
@@ -56,9 +56,9 @@ def open_form(context: BrowserContext, server: PageServer) -> Page:
     """Open the Train tab with all of its fields in sight, its plan on the Start button."""
     page = open_page(context, server, "?tab=train")
     page.wait_for_selector("#start-training >> text=Start: ")
-    page.click("#optimizer-adamw-more > button")
-    page.click("#more-training > button")
-    page.click("#training-more > button")
+    page.click("#optimizer-adamw-more > summary")
+    page.click("#more-training > summary")
+    page.click("#training-more > summary")
     for name in TYPED:
         page.wait_for_selector(CONTROL.format(name))
     return page
@@ -192,7 +192,7 @@ def test_passing_or_opening_the_preset_list_changes_nothing(
     page.click("#preset input")
     page.keyboard.press("Escape")
     page.click(CONTROL.format("training-accumulate"))
-    page.focus("#family-choice input")
+    page.focus("#family-choice select")
     page.keyboard.press("Tab")
     config = start_and_read(page, server, "my-voice")
 

@@ -137,7 +137,7 @@ def test_a_wrong_field_is_marked_as_it_is_edited_and_opened_when_training_is_ref
     page.fill("#training-steps input, #training-steps textarea", "20")
     page.wait_for_selector("#training-steps .field-problem", state="detached")
     page.click("text=More options: validation, previews, checkpoints")
-    page.click("#training-more > button")
+    page.click("#training-more > summary")
     page.fill("#training-keep_last input", "0")
     page.wait_for_selector("#training-keep_last .field-problem")
     page.click("text=More options: validation, previews, checkpoints")

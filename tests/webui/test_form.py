@@ -13,20 +13,21 @@ from trainer.config.presets import PRESETS, apply_preset
 from trainer.config.resolve import mismatches, missing_files, resolve
 from trainer.config.schedules import SCHEDULES
 from trainer.core.errors import ConfigError, DataError, FieldProblem
-from trainer.core.options import OptionInfo, build_options, describe, to_values
+from trainer.core.options import OptionInfo, build_options, describe, parse_value, to_values
 from trainer.core.registry import discover
 from trainer.core.run_config import Choice, DataConfig, RunConfig, TrainingConfig
 from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
 from trainer.data.lists.manifest import read_manifest
-from webui.forms.form import OptionsForm
+from webui.forms.form import FormDescription, OptionsForm, read_values
 from webui.forms.form_validation import about_lists, field_errors
-from webui.forms.run_form import DataForm, RunForm
+from webui.forms.run_form import DataForm, RunForm, show_training
 from webui.studio import Studio
 from webui.tabs.data import store_upload
 from webui.tabs.start import machine_facts
 from webui.tabs.train import preset_shown, with_preset
 from webui.views.clip_table import TableView, ledger_page, report
 from webui.views.lr_curve import draw_lr_curve
+from webui.views.markup import escape_html
 
 _ENTRIES = [
     *discover("trainer.models", ModelFamily).values(),
@@ -38,16 +39,9 @@ _OPTIONS = [entry.options for entry in _ENTRIES] + [DataConfig, TrainingConfig]
 _IDS = [entry.name for entry in _ENTRIES] + ["data", "training"]
 
 
-def _shown(form: Any) -> dict[Any, Any]:
-    """Return what the browser would send of a form nobody touched."""
-    return {widget: widget.value for widget in form}
-
-
 @pytest.mark.parametrize("options_class", _OPTIONS, ids=_IDS)
 def test_an_untouched_form_gives_the_defaults(options_class: type) -> None:
-    form = in_blocks(lambda: OptionsForm(options_class, "options"))
-
-    read = form.read(_shown(form.widgets.values()))
+    read = OptionsForm(options_class, "options").read({})
 
     assert build_options(options_class, read, "options") == options_class()
 
@@ -55,7 +49,7 @@ def test_an_untouched_form_gives_the_defaults(options_class: type) -> None:
 @pytest.mark.parametrize("options_class", _OPTIONS, ids=_IDS)
 def test_options_shown_in_the_form_come_back_equal(options_class: type) -> None:
     changed = {info.name: _other_value(info) for info in _shown_options(options_class)}
-    form = in_blocks(lambda: OptionsForm(options_class, "options"))
+    form = OptionsForm(options_class, "options")
 
     read = form.read(form.fill(changed))
 
@@ -63,12 +57,38 @@ def test_options_shown_in_the_form_come_back_equal(options_class: type) -> None:
 
 
 @pytest.mark.parametrize("options_class", _OPTIONS, ids=_IDS)
-def test_every_field_shows_its_label_and_help(options_class: type) -> None:
-    form = in_blocks(lambda: OptionsForm(options_class, "options"))
+def test_every_field_is_described_with_its_label_help_and_default(options_class: type) -> None:
+    described = FormDescription()
+    described.add("options", OptionsForm(options_class, "options"))
+    sent: Any = json.loads(json.dumps(described.to_json()))
 
+    fields = {name: (sent["looks"][look], start) for name, look, start in
+              sent["entries"]["options"]["fields"]}  # fmt: skip
+
+    assert list(fields) == [info.name for info in _shown_options(options_class)]
     for info in _shown_options(options_class):
-        widget: Any = form.widgets[info.name]
-        assert (widget.label, widget.info, widget.interactive) == (info.label, info.help, True)
+        (label, text, kind, is_advanced, *_), start = fields[info.name]
+        assert (label, text, is_advanced) == (info.label, info.help, info.advanced)
+        assert (kind == "tick") == (info.kind is bool)
+        assert parse_value(info, start) == info.default
+
+
+def test_what_many_entries_share_is_described_once() -> None:
+    described = FormDescription()
+    entry = discover("trainer.optimizers", OptimizerSpec)["adamw"]
+    for name in ("adamw", "twin"):
+        described.add(name, OptionsForm(entry.options, name))
+
+    sent: Any = described.to_json()
+
+    assert len(sent["looks"]) == len(_shown_options(entry.options))
+    assert sent["entries"]["adamw"]["fields"] == sent["entries"]["twin"]["fields"]
+
+
+@pytest.mark.parametrize("sent", ["", "@form", "[]", "null", '{"training-steps": 3}', None])
+def test_what_the_script_did_not_send_is_refused(sent: Any) -> None:
+    with pytest.raises(ConfigError, match="Reload the page"):
+        read_values(sent)
 
 
 def _shown_options(options_class: type) -> list[OptionInfo]:
@@ -105,13 +125,13 @@ def clips_csv(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def run_form() -> RunForm:
-    return in_blocks(lambda: RunForm("/base"))
+    return RunForm("/base")
 
 
 def test_an_untouched_run_form_gives_the_default_run(run_form: RunForm) -> None:
     data = DataConfig(train_csv="/clips/train.csv")
 
-    config = run_form.config(_shown(run_form.components), data)
+    config = run_form.config({}, data)
 
     defaults = {
         name: {}
@@ -127,7 +147,7 @@ def test_every_preset_comes_back_from_the_form_as_it_went_in(
 ) -> None:
     config = apply_preset(RunConfig(), preset)
 
-    read = run_form.config(_shown(run_form.components) | run_form.fill(config), DataConfig())
+    read = run_form.config(run_form.fill(config), DataConfig())
 
     assert _complete(read) == _complete(config)
 
@@ -136,7 +156,7 @@ def test_the_form_tells_which_preset_it_shows(run_form: RunForm) -> None:
     def shown(config: RunConfig, chosen: str) -> str:
         return preset_shown(run_form, config, chosen)
 
-    untouched = run_form.config(_shown(run_form.components), DataConfig())
+    untouched = run_form.config({}, DataConfig())
     low_memory = apply_preset(untouched, "low-memory")
     smaller = low_memory.with_values(training=replace(low_memory.training, batch_size=1))
 
@@ -164,9 +184,7 @@ def _complete(config: RunConfig) -> dict[str, Any]:
 
 
 def test_all_unusable_fields_are_named_at_once(run_form: RunForm) -> None:
-    values = _shown(run_form.components)
-    values[run_form.main.widgets["steps"]] = "many"
-    values[run_form.more.widgets["clip_norm"]] = "-1"
+    values = {"training-steps": "many", "training-clip_norm": "-1"}
 
     with pytest.raises(ConfigError) as caught:
         run_form.config(values, DataConfig())
@@ -175,42 +193,54 @@ def test_all_unusable_fields_are_named_at_once(run_form: RunForm) -> None:
 
 
 def test_contradictions_between_fields_are_refused(run_form: RunForm) -> None:
-    values = _shown(run_form.components)
-    values[run_form.main.widgets["steps"]] = "10"
-    values[run_form.main.widgets["epochs"]] = "2"
+    values = {"training-steps": "10", "training-epochs": "2"}
 
     with pytest.raises(ConfigError, match="Set one") as caught:
         run_form.config(values, DataConfig())
 
-    told = json.loads(field_errors(caught.value.problems, run_form.components))
+    told = json.loads(field_errors(caught.value.problems, _on_train(run_form)))
     assert [mark["field"] for mark in told["marks"]] == ["training-steps", "training-epochs"]
 
 
-def test_every_problem_of_a_field_is_told_with_the_place_of_the_field(run_form: RunForm) -> None:
-    values = _shown(run_form.components)
-    values[run_form.optimizer.forms["adamw"].widgets["lr"]] = "fast"
-    values[run_form.more.widgets["keep_last"]] = 0
-    values[run_form.family.forms["fastspeech2"].widgets["size"]] = "huge"
+def _on_train(form: RunForm) -> dict[str, str]:
+    return dict.fromkeys(form.ids, "train")
+
+
+def test_every_problem_of_a_field_is_told_with_its_tab_in_the_order_of_the_page(
+    run_form: RunForm,
+) -> None:
+    values = {
+        "optimizer-adamw-lr": "fast", "training-keep_last": "0", "training-batch_size": " ",
+        "family-fastspeech2-size": "huge",
+    }  # fmt: skip
 
     with pytest.raises(ConfigError) as caught:
         run_form.config(values, DataConfig())
 
-    told = json.loads(field_errors(caught.value.problems, run_form.components, pressed=True))
-    found = {mark["field"]: mark["folds"] for mark in told["marks"]}
-    assert found == {
-        "family-fastspeech2-size": [],
-        "optimizer-adamw-lr": [],
-        "training-keep_last": ["more-training", "training-more"],
-    }
-    assert list(found)[0] == "family-fastspeech2-size"
-    assert told["marks"][-1]["words"].startswith("Checkpoints kept (keep_last) is 0; expected")
+    told = json.loads(field_errors(caught.value.problems, _on_train(run_form), pressed=True))
+    assert [(mark["field"], mark["tab"]) for mark in told["marks"]] == [
+        ("family-fastspeech2-size", "train"), ("training-batch_size", "train"),
+        ("optimizer-adamw-lr", "train"), ("training-keep_last", "train"),
+    ]  # fmt: skip
+    assert "is empty. Enter a whole number" in told["marks"][1]["words"]
+    assert told["marks"][-1]["words"].startswith("Checkpoints kept (keep_last) is '0'; expected")
     assert told["pressed"]
+
+
+def test_another_base_needs_its_path(run_form: RunForm) -> None:
+    with pytest.raises(ConfigError, match="Enter the path") as caught:
+        run_form.config({"base": False}, DataConfig())
+
+    told = json.loads(field_errors(caught.value.problems, _on_train(run_form)))
+    assert [mark["field"] for mark in told["marks"]] == ["base"]
+    assert run_form.config({"base": "/mine"}, DataConfig()).base == "/mine"
+    assert run_form.config({"base": ""}, DataConfig()).base == ""
 
 
 def test_every_check_of_the_trainer_that_is_about_a_field_of_the_page_finds_it(
     run_form: RunForm, tmp_path: Path
 ) -> None:
-    data = in_blocks(DataForm)
+    data = DataForm()
     gone = str(tmp_path / "gone")
     wrong = RunConfig(
         data=DataConfig(train_csv=gone, eval_csv=gone), base=gone,
@@ -226,7 +256,7 @@ def test_every_check_of_the_trainer_that_is_about_a_field_of_the_page_finds_it(
             resolve(config)
         problems += caught.value.problems
 
-    told = json.loads(field_errors(problems, run_form.components | set(data.widgets.values())))
+    told = json.loads(field_errors(problems, dict.fromkeys([*data.ids, *run_form.ids], "")))
 
     assert sorted(mark["field"] for mark in told["marks"]) == [
         "base", "data-eval_csv", "data-train_csv", "family-fastspeech2-ctc_model",
@@ -251,9 +281,8 @@ def test_a_list_that_cannot_be_read_is_told_beside_the_field_that_names_it(
 
 
 def test_ticked_optimizations_and_only_those_are_in_the_run(run_form: RunForm) -> None:
-    values = _shown(run_form.components)
-    for name, box in run_form.optimizations.boxes.items():
-        values[box] = name == "gradient_checkpointing"
+    boxes = run_form.optimizations.boxes.items()
+    values = {box: name == "gradient_checkpointing" for name, box in boxes}
 
     config = run_form.config(values, DataConfig())
 
@@ -262,16 +291,18 @@ def test_ticked_optimizations_and_only_those_are_in_the_run(run_form: RunForm) -
 
 @pytest.mark.fault("E9")
 def test_an_optimization_that_cannot_work_here_says_why_and_cannot_be_ticked() -> None:
-    form = in_blocks(lambda: RunForm(""))
+    form = RunForm("")
+    html = in_blocks(lambda: show_training(form)).value
 
     for name, reason in form.optimizations.unavailable.items():
-        box: Any = form.optimizations.boxes[name]
-        assert not box.interactive
-        assert reason in box.info
+        box = html.split(f'id="optimization-{name}"')[1].split("</div>")[0]
+        assert " disabled" in box
+        assert escape_html(reason) in box
+        assert name not in form.config({f"optimization-{name}": True}, DataConfig()).optimizations
 
 
 def test_the_data_form_gives_a_data_config() -> None:
-    form = in_blocks(DataForm)
+    form = DataForm()
     data = DataConfig(train_csv="/a/train.csv", language="am", max_duration_s=11.6)
 
     assert form.config(form.fill(vars(data))) == data
@@ -280,7 +311,7 @@ def test_the_data_form_gives_a_data_config() -> None:
 def test_choices_keep_their_options_when_another_entry_is_filled_in(run_form: RunForm) -> None:
     config = RunConfig(schedule=Choice("noam", {"warmup_steps": 7}))
 
-    read = run_form.config(_shown(run_form.components) | run_form.fill(config), DataConfig())
+    read = run_form.config(run_form.fill(config), DataConfig())
 
     assert read.schedule == Choice("noam", {"warmup_steps": 7})
 

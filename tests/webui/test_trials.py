@@ -138,16 +138,13 @@ def test_a_race_that_is_not_under_way_cannot_be_stopped(tmp_path: Path) -> None:
 
 def test_the_fields_of_a_race_make_its_choices() -> None:
     tab = in_blocks(lambda: race_tab.build(FieldValidator()))
-    values: dict[Any, Any] = {widget: widget.value for widget in tab.components}
-    values[tab.optimizers] = ["adamw", " lion:lr=1e-4 "]
 
-    choices = race_tab.read_choices(tab, values)
+    choices = race_tab.read_choices(tab.form, {}, ["adamw", " lion:lr=1e-4 "])
 
     assert choices.optimizers == "adamw,lion:lr=1e-4"
     assert (choices.minutes, choices.seeds) == (30.0, "1,2,3")
-    assert {info.name for info in describe(RaceChoices)} - tab.form.widgets.keys() == {
-        "optimizers", "keep_weights",
-    }  # fmt: skip
+    shown = {info.name for info in describe(RaceChoices)} - set(race_tab.NOT_SHOWN)
+    assert tab.form.fields.keys() == shown
 
 
 def test_seeds_that_are_no_numbers_are_refused() -> None:

@@ -2,20 +2,28 @@
 
 import functools
 import json
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import gradio as gr
+from gradio.blocks import Block
 from gradio.components import Component
+from gradio.events import Dependency
 
-_QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+from webui.forms.event_options import quiet
+
+UNREAD = "@form"
+"""The input that the page's script replaces by the values of the form."""
+
+Answer: TypeAlias = Mapping[str | Block, Any]
+"""Values of fields by element id, and updates of components."""
 
 
 def fill_fields(
-    listen: Callable[..., Any], ask: Callable[..., dict[Any, Any]], inputs: Any,
-    fields: Sequence[Component], *, name: str, further: Sequence[Any] = (), **options: Any,
-) -> Any:  # fmt: skip
-    """Show the values that `ask` returns in `fields`, but not over later edits.
+    listen: Callable[..., Dependency], ask: Callable[..., Answer], inputs: Any, *, name: str,
+    fields: Sequence[Component] = (), further: Sequence[Block] = (),
+) -> Dependency:  # fmt: skip
+    """Show the values that `ask` returns, but not over later edits.
 
     A server that is far away answers seconds later, and by then a person may have typed on. The
     answer therefore goes to a hidden field first, and the page's script (form_fill.js), which
@@ -23,10 +31,10 @@ def fill_fields(
 
     Args:
         listen: the trigger, as `button.click`.
-        ask: the handler; returns the value of each field to change, and updates of `further`.
+        ask: the handler; returns values of fields by element id, and updates of components.
         inputs: the handler's inputs.
-        fields: the components that it may fill; each has an `elem_id`.
         name: of the request, unique on the page.
+        fields: the components among the fields; each has an `elem_id`.
         further: components that take the handler's updates as they are.
 
     Returns:
@@ -36,20 +44,18 @@ def fill_fields(
     order = [field.elem_id for field in fields]
 
     @functools.wraps(ask)
-    def respond(*given: Any) -> dict[Any, Any]:
+    def respond(*given: Any) -> dict[Block, Any]:
         updates = ask(*given)
-        values = {field.elem_id: updates[field] for field in fields if field in updates}
+        values = {key: value for key, value in updates.items() if isinstance(key, str)}
+        values |= {str(each.elem_id): updates[each] for each in fields if each in updates}
         rest = {each: updates[each] for each in further if each in updates}
         return {answer: json.dumps({"order": order, "values": values}), **rest}
 
-    options = _QUIET | {"concurrency_limit": None} | options
-    asked = listen(respond, inputs, [answer, *further], js=asking(name), **options)
-    return asked.success(
-        None, answer, list(fields), js=f"(text) => timbre.takeFields({json.dumps(name)}, text)",
-        **_QUIET,
-    )  # fmt: skip
+    asked = listen(respond, inputs, [answer, *further], **quiet(js=asking(name)))
+    taking = f"(text) => timbre.takeFields({json.dumps(name)}, text)"
+    return asked.success(None, answer, list(fields), **quiet(js=taking))
 
 
 def asking(name: str) -> str:
-    """Return the script that notes when a request is made; its inputs pass through unchanged."""
+    """Return the script that notes when a request is made; it may read the form."""
     return f"(...given) => timbre.askFields({json.dumps(name)}, given)"

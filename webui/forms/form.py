@@ -1,95 +1,161 @@
-"""Build widgets from an options dataclass and read them back; types map to widgets only here."""
+"""Fields of an options dataclass: what the page shows of them, and how their values are read back.
 
+The page's script (options.js) shows the fields and keeps their values; a request sends those that
+were edited or filled, as one JSON object by element id. All other fields hold their defaults.
+"""
+
+import json
 from collections.abc import Mapping
-from typing import Any
-
-import gradio as gr
-from gradio.components import Component
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from trainer.core.errors import ConfigError, FieldProblem, within
 from trainer.core.options import OptionInfo, describe, parse_value
+from trainer.core.run_config import Choice
+from trainer.core.specs import ModelFamily, OptimizerSpec, Schedule
 
-Values = Mapping[Component, Any]
-"""What Gradio passes to a handler whose inputs are a set: the value of each widget."""
+FieldValue: TypeAlias = str | bool
+FormValues: TypeAlias = Mapping[str, FieldValue]
+"""The values of fields by element id; a field that is missing shows its default."""
+Options: TypeAlias = Mapping[str, object]
+"""Validated values of options by name."""
+Entry: TypeAlias = ModelFamily | OptimizerSpec | Schedule
+
+
+def read_values(text: str) -> FormValues:
+    """Return the values that the page's script sent.
+
+    Raises:
+        ConfigError: the text is not what the script sends.
+    """
+    try:
+        values = json.loads(text)
+    except (TypeError, ValueError):
+        values = None
+    if not isinstance(values, dict) or not all(isinstance(v, str | bool) for v in values.values()):
+        raise ConfigError("The form could not be read. Reload the page and try again.")
+    return values
+
+
+@dataclass(frozen=True)
+class Field:
+    """One option as the page shows it."""
+
+    id: str
+    info: OptionInfo
+    default: FieldValue
+
+    @property
+    def kind(self) -> str:
+        """The control that edits it: `tick`, `list`, `number` or `text`."""
+        if self.info.kind is bool:
+            return "tick"
+        if self.info.choices:
+            return "list"
+        return "number" if self.info.kind in (int, float) else "text"
+
+    def read(self, values: FormValues) -> object:
+        """Return the validated value.
+
+        Raises:
+            ConfigError: the value is invalid.
+        """
+        value = values.get(self.id, self.default)
+        is_empty = self.kind == "number" and isinstance(value, str) and not value.strip()
+        return parse_value(self.info, None if is_empty else value)
 
 
 class OptionsForm:
-    """The widgets of one options dataclass, laid out where the form is created."""
+    """The fields of one options dataclass; `start` replaces defaults in what they show first."""
 
-    def __init__(self, options_class: type, name: str, *, leave_out: tuple[str, ...] = ()) -> None:
-        self.options_class = options_class
+    def __init__(
+        self, options_class: type, name: str, *, leave_out: tuple[str, ...] = (),
+        start: Options | None = None,
+    ) -> None:  # fmt: skip
         self.name = name
         infos = [
             info
             for info in describe(options_class)
             if info.name not in leave_out and not info.retired
         ]
-        self.infos = {info.name: info for info in infos}
-        self.widgets: dict[str, Component] = {}
-        with gr.Row(elem_classes="fields"):
-            self._add([info for info in infos if not info.advanced])
-        advanced = [info for info in infos if info.advanced]
-        if advanced:
-            fold = gr.Accordion("More", open=False, elem_id=f"{name}-more")
-            with fold, gr.Row(elem_classes="fields"):
-                self._add(advanced)
+        first = start or {}
+        self.fields = {
+            info.name: Field(
+                f"{name}-{info.name}", info, as_shown(first.get(info.name, info.default))
+            )
+            for info in infos
+        }
 
-    def _add(self, infos: list[OptionInfo]) -> None:
-        for info in infos:
-            self.widgets[info.name] = build_widget(info, f"{self.name}-{info.name}")
+    @property
+    def ids(self) -> list[str]:
+        """The element ids of the fields, in the order of the page: first those always shown."""
+        fields = sorted(self.fields.values(), key=lambda field: field.info.advanced)
+        return [field.id for field in fields]
 
-    def read(self, values: Values) -> dict[str, Any]:
+    def read(self, values: FormValues) -> dict[str, object]:
         """Return the options as validated plain values.
 
         Raises:
             ConfigError: lists every field with an invalid value.
         """
-        parsed, problems = {}, []
-        for name, widget in self.widgets.items():
+        parsed: dict[str, object] = {}
+        problems: list[str] = []
+        for name, field in self.fields.items():
             try:
-                parsed[name] = parse_value(self.infos[name], values[widget])
+                parsed[name] = field.read(values)
             except ConfigError as error:
                 problems += within(self.name, error.problems)
         if problems:
             raise ConfigError(problems)
         return parsed
 
-    def read_changes(self, values: Values) -> dict[str, Any]:
+    def read_changes(self, values: FormValues) -> dict[str, object]:
         """Return the options that differ from their defaults."""
         read = self.read(values)
-        return {name: value for name, value in read.items() if value != self.infos[name].default}
+        return {name: value for name, value in read.items() if value != self._default(name)}
 
-    def fill(self, options: Mapping[str, Any]) -> dict[Component, Any]:
-        """Return the updates that show these options, with defaults for all others."""
-        updates = {}
-        for name, widget in self.widgets.items():
-            value = options.get(name, self.infos[name].default)
-            updates[widget] = as_text(value) if isinstance(widget, gr.Textbox) else value
-        return updates
+    def fill(self, options: Options) -> dict[str, FieldValue]:
+        """Return the values that show these options, with defaults for all others."""
+        return {
+            field.id: as_shown(options.get(name, self._default(name)))
+            for name, field in self.fields.items()
+        }
 
-
-def build_widget(info: OptionInfo, elem_id: str) -> Component:
-    """Return the widget for one documented field."""
-    about: dict[str, Any] = {
-        "label": info.label,
-        "info": info.help,
-        "value": info.default,
-        "interactive": True,
-        "elem_id": elem_id,
-        "min_width": 220,
-    }
-    if info.kind is bool:
-        return gr.Checkbox(**about)
-    if info.choices:
-        return gr.Dropdown(list(info.choices), **about)
-    if info.kind is int and not info.optional:
-        return gr.Number(**about, precision=0)
-    # A text field shows 1e-08 exactly and can be empty; Gradio's number field shows empty as 0.
-    about["value"] = as_text(info.default)
-    return gr.Textbox(**about, max_lines=1, placeholder="auto" if info.optional else None)
+    def _default(self, name: str) -> object:
+        return self.fields[name].info.default
 
 
-def as_text(value: Any) -> str:
+class FormDescription:
+    """Describes forms for the page's script, which builds their fields when they are shown.
+
+    Many entries have the same options, so each label with its help is sent only once.
+    """
+
+    def __init__(self) -> None:
+        self._looks: dict[tuple[object, ...], int] = {}
+        self._entries: dict[str, dict[str, object]] = {}
+
+    def add(self, key: str, form: OptionsForm, about: str = "") -> None:
+        """Add a form under the key by which the page shows it; `about` is said above its fields."""
+        fields = [[name, self._look(field), field.default] for name, field in form.fields.items()]
+        self._entries[key] = {"name": form.name, "about": about, "fields": fields}
+
+    def to_json(self) -> dict[str, object]:
+        """Return the description as JSON values."""
+        return {"looks": list(self._looks), "entries": self._entries}
+
+    def _look(self, field: Field) -> int:
+        info = field.info
+        look = (info.label, info.help, field.kind, info.advanced, info.optional, info.choices)
+        return self._looks.setdefault(look, len(self._looks))
+
+
+def as_shown(value: object) -> FieldValue:
+    """Return what a field shows of a value; `parse_value` parses it back to an equal value."""
+    return value if isinstance(value, bool) else as_text(value)
+
+
+def as_text(value: object) -> str:
     """Format a value for a text field; `parse_value` parses it back to an equal value."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e6:
         return str(int(value))
@@ -97,57 +163,44 @@ def as_text(value: Any) -> str:
 
 
 class ChoiceForm:
-    """A dropdown of registry entries that shows the option fields of the chosen entry."""
+    """A list of registry entries, and the fields of the options of the chosen one."""
 
-    def __init__(self, entries: Mapping[str, Any], name: str, label: str, default: str) -> None:
-        self.name = name
+    def __init__(self, entries: Mapping[str, Entry], name: str, label: str, default: str) -> None:
+        self.name, self.label, self.default = name, label, default
         self.entries = entries
-        self.forms: dict[str, OptionsForm] = {}
-        self._groups: dict[str, gr.Group] = {}
-        choices = [(entry.label, key) for key, entry in entries.items()]
-        chosen = default if default in entries else next(iter(entries), None)
-        self.choice = gr.Dropdown(
-            choices, value=chosen, label=label, interactive=True, elem_id=f"{name}-choice"
-        )
-        summary = _describe(entries[chosen]) if chosen else ""
-        self.summary = gr.Markdown(summary, elem_classes="summary")
-        for key, entry in entries.items():
-            with gr.Group(visible=key == chosen) as group:
-                self.forms[key] = OptionsForm(entry.options, f"{name}-{key}")
-            self._groups[key] = group
-        self.choice.change(
-            self._show,
-            self.choice,
-            [self.summary, *self._groups.values()],
-            show_progress="hidden",
-            api_visibility="private",
-        )
+        self.id = f"{name}-choice"
+        self.forms = {
+            key: OptionsForm(entry.options, f"{name}-{key}") for key, entry in entries.items()
+        }
 
     @property
-    def components(self) -> set[Any]:
-        """The dropdown and every option field."""
-        fields = {widget for form in self.forms.values() for widget in form.widgets.values()}
-        return {self.choice} | fields
+    def ids(self) -> list[str]:
+        """The element ids of the list and of every option field."""
+        return [self.id, *(field for form in self.forms.values() for field in form.ids)]
 
-    def read(self, values: Values) -> dict[str, Any]:
-        """Return the choice as JSON values: its name and its non-default options."""
-        name = values[self.choice]
+    def chosen(self, values: FormValues) -> str:
+        """Return the name of the chosen entry.
+
+        Raises:
+            ConfigError: there is no such entry.
+        """
+        name = str(values.get(self.id, self.default))
         if name not in self.forms:
             text = f"No {self.name} is chosen. Choose one of {', '.join(self.forms)}."
             raise ConfigError(FieldProblem(text, f"{self.name}.choice"))
+        return name
+
+    def read(self, values: FormValues) -> dict[str, object]:
+        """Return the choice as JSON values: its name and its non-default options."""
+        name = self.chosen(values)
         return {"name": name, "options": self.forms[name].read_changes(values)}
 
-    def fill(self, choice: Mapping[str, Any]) -> dict[Component, Any]:
-        """Return the updates that show a choice; the fields of other entries are not changed."""
-        return {self.choice: choice["name"]} | self.forms[choice["name"]].fill(choice["options"])
-
-    def _show(self, chosen: str | None) -> list[Any]:
-        visible = [gr.Group(visible=key == chosen) for key in self._groups]
-        entry = self.entries.get(chosen) if chosen else None
-        return [_describe(entry) if entry else "", *visible]
+    def fill(self, choice: Choice) -> dict[str, FieldValue]:
+        """Return the values that show a choice; the fields of other entries are not changed."""
+        return {self.id: choice.name} | self.forms[choice.name].fill(choice.options)
 
 
-def _describe(entry: Any) -> str:
+def describe_entry(entry: Entry) -> str:
     """Return the text under a choice: summary, licence and advice."""
     licence, advice = getattr(entry, "licence", ""), getattr(entry, "advice", "")
     parts = (entry.summary, f"Licence: {licence}." if licence else "", advice)

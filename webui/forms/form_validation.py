@@ -1,26 +1,27 @@
 """Show validation problems next to the fields they are about, while the form is edited."""
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import gradio as gr
-from gradio.components import Component
+from gradio.events import Dependency
 
 from trainer.core.errors import ConfigError, DataError, FieldProblem, TimbreError
 from trainer.core.run_config import DataConfig
 from webui.actions import as_shown
+from webui.forms.event_options import quiet
+from webui.forms.field_updates import UNREAD
 from webui.scripts import mount
 
-_PRIVATE_EVENT: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 _SHOW = "(marks) => { timbre.showFieldErrors(marks); }"
 _CHECK = "() => { timbre.checkForm(); }"
 
 
 class FieldValidator:
-    """Receives field edits after a pause in typing, and sends the problems of fields to the page.
+    """Holds the form's values, receives edits after a pause in typing, and shows problems.
 
-    Validation is slower than typing, so the page's script waits for a pause.
+    Validation is slower than typing, so the page's script waits for a pause and then triggers
+    `panel.input`.
     """
 
     def __init__(self) -> None:
@@ -28,19 +29,16 @@ class FieldValidator:
         self.marks = gr.Textbox(visible=False)
         self.stamp = gr.Textbox("@stamp", visible=False)
         """An input that the page's script replaces by the number of the request."""
+        self.form = gr.Textbox(UNREAD, visible=False)
+        """An input that the page's script replaces by the values of the form."""
 
-    def triggers(self, fields: Iterable[Component]) -> list[Any]:
-        """Return the events of an edited field; dropdowns trigger their own."""
-        lists = [field.input for field in fields if isinstance(field, gr.Dropdown)]
-        return [self.panel.input, *lists]
-
-    def show_after(self, event: Any) -> None:
+    def show_after(self, event: Dependency) -> None:
         """Show the marks that an event returned."""
-        event.then(None, self.marks, None, js=_SHOW, **_PRIVATE_EVENT)
+        event.then(None, self.marks, None, **quiet(js=_SHOW))
 
-    def check_after(self, event: Any) -> None:
+    def check_after(self, event: Dependency) -> None:
         """Validate the whole form after an event that filled fields."""
-        event.success(None, None, None, js=_CHECK, **_PRIVATE_EVENT)
+        event.success(None, None, None, **quiet(js=_CHECK))
 
 
 def problems_of(error: TimbreError) -> list[str]:
@@ -54,36 +52,26 @@ def as_list(problems: Sequence[str]) -> str:
 
 
 def field_errors(
-    problems: Sequence[str], fields: Iterable[Component], *, pressed: bool = False, **further: str
+    problems: Sequence[str], fields: Mapping[str, str], *, pressed: bool = False, **further: str
 ) -> str:
     """Return the problems of fields as JSON for the page, in the order of the fields.
 
-    A mark names its field and the tab and accordions around it. `pressed` means that a button was
-    refused because of these problems, so the page opens the first one. `further` is added as is.
+    Args:
+        problems: sentences; those about fields name them.
+        fields: the tab of each field, by element id.
+        pressed: a button was refused because of these problems, so the page opens the first one.
+        further: facts that are added as they are.
     """
-    by_name = {field.elem_id: field for field in fields}
-    words: dict[Component, list[str]] = {}
+    words: dict[str, list[str]] = {}
     for problem in problems:
         for name in problem.fields if isinstance(problem, FieldProblem) else ():
-            field = by_name.get(name.replace(".", "-"))
-            if field is not None:
-                words.setdefault(field, []).append(str(problem))
-    found = [
-        {"field": field.elem_id, "words": " ".join(words[field]), **_place(field)}
-        for field in sorted(words, key=lambda field: field._id)
+            words.setdefault(name.replace(".", "-"), []).append(str(problem))
+    marks = [
+        {"field": field, "tab": tab, "words": " ".join(words[field])}
+        for field, tab in fields.items()
+        if field in words
     ]
-    return json.dumps({"marks": found, "pressed": pressed} | further)
-
-
-def _place(field: Component) -> dict[str, Any]:
-    """Return the tab and the accordions that contain a field, outermost first."""
-    folds: list[str | None] = []
-    parent = field.parent
-    while parent is not None and not isinstance(parent, gr.Tab):
-        if isinstance(parent, gr.Accordion):
-            folds.insert(0, parent.elem_id)
-        parent = parent.parent
-    return {"tab": parent.id if parent is not None else "", "folds": folds}
+    return json.dumps({"marks": marks, "pressed": pressed} | further)
 
 
 def about_lists(error: TimbreError, data: DataConfig) -> list[str]:

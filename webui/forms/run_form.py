@@ -1,178 +1,145 @@
 """Build the form of a run from the registries, and convert it from and to a RunConfig."""
 
-from typing import Any
+from collections.abc import Mapping
 
 import gradio as gr
-from gradio.components import Component
 
 from trainer.config.schedules import SCHEDULES
 from trainer.core.device import Device, list_devices
-from trainer.core.errors import ConfigError
+from trainer.core.errors import ConfigError, FieldProblem
 from trainer.core.registry import discover
 from trainer.core.run_config import DataConfig, RunConfig, TrainingConfig
 from trainer.core.specs import ModelFamily, Optimization, OptimizerSpec
-from webui.forms.form import ChoiceForm, OptionsForm, Values
+from webui.forms.form import (
+    ChoiceForm,
+    FieldValue,
+    FormDescription,
+    FormValues,
+    Options,
+    OptionsForm,
+    describe_entry,
+)
+from webui.scripts import mount
+from webui.views.markup import render
 
 _DEFAULTS = RunConfig()
 _LISTS = ("train_csv", "eval_csv", "train_data", "columns")
 _MAIN = ("steps", "epochs", "batch_size", "accumulate")
+_BASE = "base"
 
 
 class DataForm(OptionsForm):
-    """The fields of a DataConfig, and the report of its check."""
+    """The fields of a DataConfig."""
 
     def __init__(self) -> None:
         super().__init__(DataConfig, "data")
-        self.report: gr.HTML | None = None
 
-    @property
-    def lists(self) -> list[Component]:
-        """The fields that name the lists and their columns."""
-        return [self.widgets[name] for name in _LISTS]
+    def show_lists(self, data: DataConfig) -> dict[str, FieldValue]:
+        """Return the values that show the lists of `data`."""
+        return {self.fields[name].id: getattr(data, name) for name in _LISTS}
 
-    def show_lists(self, data: DataConfig) -> dict[Any, Any]:
-        """Return the updates that show the lists of `data`."""
-        return {self.widgets[name]: getattr(data, name) for name in _LISTS}
-
-    def config(self, values: Values) -> DataConfig:
+    def config(self, values: FormValues) -> DataConfig:
         """Return the DataConfig.
 
         Raises:
             ConfigError: lists every field with an invalid value.
         """
-        return DataConfig(**self.read(values))
+        return DataConfig(**self.read(values))  # type: ignore[arg-type]  # just validated
 
 
 class OptimizationsForm:
     """One checkbox per optimization, with its options; disabled if it cannot work here."""
 
     def __init__(self, device: Device) -> None:
-        self.boxes: dict[str, gr.Checkbox] = {}
-        self.forms: dict[str, OptionsForm] = {}
-        self.unavailable: dict[str, str] = {}
-        with gr.Row(elem_classes=["fields", "boxes"]):
-            for name, entry in discover("trainer.optimizations", Optimization).items():
-                with gr.Column(min_width=240):
-                    self._add(name, entry, entry.unavailable(device))
-
-    def _add(self, name: str, entry: Optimization, reason: str | None) -> None:
-        if reason is not None:
-            self.unavailable[name] = reason
-        self.boxes[name] = gr.Checkbox(
-            value=entry.default_on and reason is None,
-            label=entry.label,
-            info=entry.help if reason is None else f"Unavailable here: {reason}",
-            interactive=reason is None,
-            elem_id=f"optimization-{name}",
-            min_width=240,
-        )
-        if reason is not None:
-            return
-        with gr.Column(visible=entry.default_on) as fields:
-            self.forms[name] = OptionsForm(entry.options, f"optimization-{name}")
-        if self.forms[name].widgets:
-            self.boxes[name].change(
-                lambda ticked: gr.Column(visible=ticked),
-                self.boxes[name],
-                fields,
-                show_progress="hidden",
-                api_visibility="private",
-            )
+        self.entries = discover("trainer.optimizations", Optimization)
+        reasons = {name: entry.unavailable(device) for name, entry in self.entries.items()}
+        self.unavailable = {name: reason for name, reason in reasons.items() if reason is not None}
+        self.forms = {
+            name: OptionsForm(entry.options, f"optimization-{name}")
+            for name, entry in self.entries.items()
+            if name not in self.unavailable
+        }
+        self.boxes = {name: f"optimization-{name}" for name in self.forms}
 
     @property
-    def components(self) -> set[Any]:
-        """All checkboxes and option fields."""
-        fields = {widget for form in self.forms.values() for widget in form.widgets.values()}
-        return set(self.boxes.values()) | fields
+    def ids(self) -> list[str]:
+        """The element ids of all checkboxes and option fields."""
+        return [id for name, form in self.forms.items() for id in (self.boxes[name], *form.ids)]
 
-    def read(self, values: Values) -> dict[str, dict[str, Any]]:
+    def is_on(self, name: str) -> bool:
+        """Whether an untouched form selects an optimization."""
+        return self.entries[name].default_on and name in self.forms
+
+    def read(self, values: FormValues) -> dict[str, dict[str, object]]:
         """Return the selected optimizations with their non-default options."""
-        ticked = [name for name in self.forms if values[self.boxes[name]]]
+        ticked = [name for name, box in self.boxes.items() if values.get(box, self.is_on(name))]
         return {name: self.forms[name].read_changes(values) for name in ticked}
 
-    def fill(self, optimizations: dict[str, dict[str, Any]]) -> dict[Component, Any]:
-        """Return the updates that select exactly these; unavailable ones stay off."""
-        updates: dict[Component, Any] = {}
+    def fill(self, optimizations: Mapping[str, Options]) -> dict[str, FieldValue]:
+        """Return the values that select exactly these; unavailable ones stay off."""
+        values: dict[str, FieldValue] = {}
         for name, form in self.forms.items():
-            updates[self.boxes[name]] = name in optimizations
-            updates |= form.fill(optimizations.get(name, {}))
-        return updates
+            values[self.boxes[name]] = name in optimizations
+            values |= form.fill(optimizations.get(name, {}))
+        return values
 
 
 class RunForm:
-    """All widgets of a run except its data; `base` is the bundled checkpoint, or empty."""
+    """All fields of a run except its data; `base` is the bundled checkpoint, or empty."""
 
     def __init__(self, base: str) -> None:
-        machine = list_devices()[0]
+        self.bundled = base
         self.family = ChoiceForm(
             discover("trainer.models", ModelFamily), "family", "Model", _DEFAULTS.family.name
         )
-        bundled = [("Bundled small voice", base)] if base else []
-        self.base = gr.Dropdown(
-            [("Random weights", ""), *bundled],
-            value=base,
-            label="Base checkpoint",
-            info="The weights to start from. You can also enter the path of a folder or file.",
-            allow_custom_value=True,
-            interactive=True,
-            elem_id="base",
-        )
-        self.bundled = base
-        # In the browser, because a server's answer could overwrite a base typed meanwhile.
-        self.family.choice.input(
-            None,
-            [self.family.choice, self.base],
-            self.base,
-            js="(family, base) => timbre.chooseFamily(family, base)",
-            show_progress="hidden",
-            api_visibility="private",
-        )
         self.main = OptionsForm(TrainingConfig, "training", leave_out=_others(_MAIN))
-        self.effective_batch = gr.Markdown(elem_id="effective-batch")
-        gr.Markdown("### Optimizations")
-        self.optimizations = OptimizationsForm(machine)
-        gr.Markdown("### Optimizer and learning rate")
-        with gr.Row():
-            with gr.Column(min_width=320):
-                self.optimizer = ChoiceForm(
-                    discover("trainer.optimizers", OptimizerSpec),
-                    "optimizer",
-                    "Optimizer",
-                    _DEFAULTS.optimizer.name,
-                )
-            with gr.Column(min_width=320):
-                self.schedule = ChoiceForm(
-                    SCHEDULES, "schedule", "Schedule", _DEFAULTS.schedule.name
-                )
-        with gr.Accordion(
-            "More options: validation, previews, checkpoints", open=False, elem_id="more-training"
-        ):
-            self.more = OptionsForm(TrainingConfig, "training", leave_out=_MAIN)
+        self.optimizations = OptimizationsForm(list_devices()[0])
+        self.optimizer = ChoiceForm(
+            discover("trainer.optimizers", OptimizerSpec),
+            "optimizer",
+            "Optimizer",
+            _DEFAULTS.optimizer.name,
+        )
+        self.schedule = ChoiceForm(SCHEDULES, "schedule", "Schedule", _DEFAULTS.schedule.name)
+        self.more = OptionsForm(TrainingConfig, "training", leave_out=_MAIN)
 
     @property
-    def components(self) -> set[Any]:
-        """All widgets of the form."""
-        parts = {self.base, *self.main.widgets.values(), *self.more.widgets.values()}
-        for form in (self.family, self.optimizer, self.schedule, self.optimizations):
-            parts = parts | form.components
-        return parts
+    def ids(self) -> list[str]:
+        """The element ids of all fields, in the order of the page."""
+        parts = (self.main, self.optimizations, self.optimizer, self.schedule, self.more)
+        return [*self.family.ids, _BASE, *(field for part in parts for field in part.ids)]
 
-    def config(self, values: Values, data: DataConfig) -> RunConfig:
-        """Return the RunConfig that the widgets show.
+    def initial(self) -> dict[str, FieldValue]:
+        """Return the defaults of what decides which options are shown, and of the base."""
+        choices = (self.family, self.optimizer, self.schedule)
+        boxes = self.optimizations.boxes.items()
+        return (
+            {choice.id: choice.default for choice in choices}
+            | {box: self.optimizations.is_on(name) for name, box in boxes}
+            | {_BASE: self.bundled}
+        )
+
+    def config(self, values: FormValues, data: DataConfig) -> RunConfig:
+        """Return the RunConfig that the fields show.
 
         Raises:
             ConfigError: lists every invalid field and every conflict between fields.
         """
-        parts: dict[str, Any] = {"base": values[self.base] or ""}
+        parts: dict[str, object] = {}
         problems: list[str] = []
         readers = {
             "family": self.family.read,
+            "base": self._read_base,
             "optimizer": self.optimizer.read,
             "schedule": self.schedule.read,
             "optimizations": self.optimizations.read,
-            "main": self.main.read,
-            "more": self.more.read,
         }
+        training: dict[str, object] = {}
+        for form in (self.main, self.more):
+            try:
+                training |= form.read(values)
+            except ConfigError as error:
+                problems += error.problems
         for part, read in readers.items():
             try:
                 parts[part] = read(values)
@@ -180,18 +147,74 @@ class RunForm:
                 problems += error.problems
         if problems:
             raise ConfigError(problems)
-        parts["training"] = parts.pop("main") | parts.pop("more")
-        return RunConfig.from_json(parts).with_values(data=data)
+        return RunConfig.from_json(parts | {"training": training}).with_values(data=data)
 
-    def fill(self, config: RunConfig) -> dict[Component, Any]:
-        """Return the updates that show a RunConfig."""
-        values = config.to_json()
-        updates: dict[Component, Any] = {self.base: config.base}
-        updates |= self.main.fill(values["training"]) | self.more.fill(values["training"])
-        updates |= self.family.fill(values["family"])
-        updates |= self.optimizer.fill(values["optimizer"])
-        updates |= self.schedule.fill(values["schedule"])
-        return updates | self.optimizations.fill(config.optimizations)
+    def _read_base(self, values: FormValues) -> str:
+        base = values.get(_BASE, self.bundled)
+        # False: another checkpoint was chosen from the list, but no path is given.
+        if not isinstance(base, str):
+            raise ConfigError(FieldProblem("Enter the path of the base checkpoint.", _BASE))
+        return base
+
+    def fill(self, config: RunConfig) -> dict[str, FieldValue]:
+        """Return the values that show a RunConfig."""
+        training = vars(config.training)
+        return (
+            {_BASE: config.base}
+            | self.main.fill(training)
+            | self.more.fill(training)
+            | self.family.fill(config.family)
+            | self.optimizer.fill(config.optimizer)
+            | self.schedule.fill(config.schedule)
+            | self.optimizations.fill(config.optimizations)
+        )
+
+
+def show_form(
+    template: str, described: FormDescription, *, tells: str = "", **values: object
+) -> gr.HTML:
+    """Lay out fields that the page's script builds and reads.
+
+    An edit of the field `tells` triggers `change` at once; all others wait for a pause.
+    """
+    return gr.HTML(
+        render(template, **values),
+        apply_default_css=False,
+        js_on_load=mount("mountForm", "props"),
+        elem_classes="form-panel",
+        form=described.to_json() | {"tells": tells},
+    )
+
+
+def show_options(key: str, form: OptionsForm, *, tells: str = "") -> gr.HTML:
+    """Lay out the fields of one form."""
+    described = FormDescription()
+    described.add(key, form)
+    return show_form("form_options", described, tells=tells, key=key)
+
+
+def show_model(form: RunForm) -> gr.HTML:
+    """Lay out the family, the base and the length of a run; tells when another family is chosen."""
+    described = FormDescription()
+    _describe_choice(described, form.family)
+    described.add("training-main", form.main)
+    return show_form("form_model", described, tells=form.family.id, form=form)
+
+
+def show_training(form: RunForm) -> gr.HTML:
+    """Lay out the optimizations, the optimizer, the schedule and further settings of a run."""
+    described = FormDescription()
+    for name, options in form.optimizations.forms.items():
+        described.add(form.optimizations.boxes[name], options)
+    for choice in (form.optimizer, form.schedule):
+        _describe_choice(described, choice)
+    described.add("training-more", form.more)
+    return show_form("form_training", described, form=form)
+
+
+def _describe_choice(described: FormDescription, choice: ChoiceForm) -> None:
+    for name, entry in choice.entries.items():
+        described.add(f"{choice.name}-{name}", choice.forms[name], describe_entry(entry))
 
 
 def _others(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Build the part of the Data tab that shows the results of the check and edits texts."""
 
+import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,15 +10,18 @@ from typing import Any
 
 import gradio as gr
 import soundfile
+from gradio.blocks import Block
 
 from trainer.core.errors import ConfigError, DataError, TimbreError
+from trainer.core.run_config import DataConfig
 from trainer.data.lists.audio_paths import AudioFinder, Missing
 from trainer.data.lists.findings import Finding, find_outliers
 from trainer.data.lists.manifest import Manifest
 from trainer.data.lists.preview import ListPreview, preview_list
 from webui.actions import as_shown, event_detail, toasts
-from webui.forms.field_updates import asking, fill_fields
-from webui.forms.form import Values, as_text
+from webui.forms.event_options import READING, private
+from webui.forms.field_updates import Answer, asking, fill_fields
+from webui.forms.form import as_text, read_values
 from webui.forms.form_validation import FieldValidator, about_lists, field_errors
 from webui.forms.run_form import DataForm
 from webui.scripts import mount
@@ -36,12 +40,13 @@ from webui.views.clip_table import (
 from webui.views.quality_cache import QualityCache
 from webui.views.text_edits import TextEdits, save_edits
 
-_PRIVATE_EVENT: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None}
 _PROGRESS = gr.Progress()
 _ROLES = {
     "audio": "Audio file", "text": "Text", "speaker": "Speaker", "language": "Language",
 }  # fmt: skip
 _MAX_PLAYED_S = 60  # A row that is not a clip may point at hours of audio; play only its start.
+Values = Mapping[Block, Any]
+"""What Gradio passes to a handler whose inputs are a set: the value of each component."""
 _TELL_PAGE = "(draft) => { timbre.setDraft(draft); }"
 
 
@@ -215,8 +220,8 @@ class LedgerWiring:
     ) -> None:
         self.studio, self.form, self.ledger, self.qualities = studio, form, ledger, QualityCache()
         self.watch = watch
-        listing: set[Any] = {ledger.only_problems, ledger.page, ledger.kind, ledger.editor.draft}
-        self.fields: set[Any] = {*form.widgets.values(), *listing}
+        listing = (ledger.only_problems, ledger.page, ledger.kind, ledger.editor.draft)
+        self.fields: set[Block] = {watch.form, *listing}
         self._wire_rows()
         self._wire_edits()
         self._wire_remedies()
@@ -230,17 +235,17 @@ class LedgerWiring:
             ledger.report, ledger.findings, ledger.holder, ledger.page, ledger.kind,
             ledger.download, ledger.where, ledger.table, *self._editor_outputs, *columns,
         ]  # fmt: skip
-        checked = event(self.check, self.fields, first, js=asking("check"), **_PRIVATE_EVENT)
+        checked = event(self.check, self.fields, first, **private(js=asking("check")))
         self._after_draft(checked)
         self.watch.show_after(
-            checked.failure(self.refuse, self.fields, self.watch.marks, **_PRIVATE_EVENT)
+            checked.failure(self.refuse, self.fields, self.watch.marks, **READING)
         )
         checked.success(
             self.listen,
             self.fields,
             [ledger.findings, ledger.table, ledger.where],
             show_progress_on=ledger.findings,
-            **_PRIVATE_EVENT,
+            **READING,
         )
 
     def check(self, values: Values, bar: gr.Progress = _PROGRESS) -> list[Any]:
@@ -250,7 +255,7 @@ class LedgerWiring:
             bar((done, total), desc=phase, unit="")
 
         with toasts():
-            data = self.form.config(values)
+            data = self._data(values)
             manifest = self.studio.read_manifest(data, fresh=True, progress=show)
             file = self.studio.scratch / f"ledger-{uuid.uuid4().hex[:8]}.csv"
             manifest.write_csv(file)
@@ -267,7 +272,7 @@ class LedgerWiring:
         """Return the marks for the fields that explain why the lists cannot be read."""
         problems: list[str] = []
         try:
-            data = self.form.config(values)
+            data = self._data(values)
         except ConfigError as error:
             problems = error.problems
         else:
@@ -275,7 +280,7 @@ class LedgerWiring:
                 self.studio.read_manifest(data)
             except TimbreError as error:
                 problems = about_lists(error, data)
-        return field_errors(problems, self.form.widgets.values(), pressed=True)
+        return field_errors(problems, dict.fromkeys(self.form.ids, "data"), pressed=True)
 
     def listen(self, values: Values) -> tuple[str, list[list[str]], str]:
         """Analyze the audio of the clips and show the findings."""
@@ -316,23 +321,21 @@ class LedgerWiring:
             audio = clip_audio(manifest, cells["clip_id"]) or problem_audio(manifest, place)
             return [audio, box, place, *buttons]
 
-        ledger.page.input(
-            self.show_rows, self.fields, [ledger.table, ledger.where], **_PRIVATE_EVENT
-        )
+        ledger.page.input(self.show_rows, self.fields, [ledger.table, ledger.where], **READING)
         ledger.only_problems.input(
-            show_all, self.fields, [ledger.table, ledger.where, ledger.kind], **_PRIVATE_EVENT
+            show_all, self.fields, [ledger.table, ledger.where, ledger.kind], **READING
         )
         ledger.table.select(
             open_clip,
             self.fields,
             [editor.player, editor.text, editor.place, editor.keep, editor.leave_out],
-            **_PRIVATE_EVENT,
+            **READING,
         )
 
     def _wire_edits(self) -> None:
         editor = self.ledger.editor
-        fields: set[Any] = self.fields | {editor.text, editor.place}
-        saving: set[Any] = self.fields | {editor.folder}
+        fields = self.fields | {editor.text, editor.place}
+        saving = self.fields | {editor.folder}
 
         def keep(values: Values) -> list[Any]:
             with toasts():
@@ -349,30 +352,26 @@ class LedgerWiring:
                 values, replace(self._draft(values), texts={}, left_out=frozenset())
             )
 
-        def save(values: Values) -> dict[Any, Any]:
+        def save(values: Values) -> Answer:
             with toasts():
-                data = self.studio.absolute_data(self.form.config(values))
+                data = self.studio.absolute_data(self._data(values))
                 draft, folder = self._draft(values), str(values[editor.folder] or "")
                 data, told = save_edits(self.studio, self._manifest(values), draft, data, folder)
             gr.Info(as_shown(told), duration=10)
             lists = self.form.show_lists(data)
-            return lists | {editor.draft: "", editor.box: gr.Group(visible=False)}
+            return {**lists, editor.draft: "", editor.box: gr.Group(visible=False)}
 
         for button, handler in ((editor.keep, keep), (editor.leave_out, leave_out)):
-            self._after_draft(button.click(handler, fields, self._draft_outputs, **_PRIVATE_EVENT))
-        self._after_draft(
-            editor.forget.click(forget, fields, self._draft_outputs, **_PRIVATE_EVENT)
-        )
-        saved = fill_fields(
-            editor.save.click, save, saving, self.form.lists, name="save",
-            further=[editor.draft, editor.box],
-        )  # fmt: skip
+            self._after_draft(button.click(handler, fields, self._draft_outputs, **READING))
+        self._after_draft(editor.forget.click(forget, fields, self._draft_outputs, **READING))
+        further = [editor.draft, editor.box]
+        saved = fill_fields(editor.save.click, save, saving, name="save", further=further)
         self._after_draft(saved)
         self.check_on(saved.success)
 
     def _wire_remedies(self) -> None:
         ledger = self.ledger
-        limits = [self.form.widgets[name] for name in ("min_duration_s", "max_duration_s")]
+        limits = [self.form.fields[name].id for name in ("min_duration_s", "max_duration_s")]
 
         def show(values: Values, event: gr.EventData) -> list[Any]:
             kind = event_detail(event, "kind")
@@ -389,7 +388,7 @@ class LedgerWiring:
                     raise DataError(f"No such rows are left ({label_of(kind)}).")
             return self._show_draft(values, self._draft(values).without(places))
 
-        def change_limit(values: Values, event: gr.EventData) -> dict[Any, Any]:
+        def change_limit(values: Values, event: gr.EventData) -> Answer:
             with toasts():
                 kind = event_detail(event, "kind")
                 limit = limit_for(self._manifest(values), kind)
@@ -399,26 +398,23 @@ class LedgerWiring:
             return {limits[0 if kind == "too_short" else 1]: as_text(limit)}
 
         rows = [ledger.table, ledger.where, ledger.kind, ledger.page, ledger.only_problems]
-        ledger.findings.click(show, self.fields, rows, **_PRIVATE_EVENT)
-        left_out = ledger.findings.delete(
-            leave_out, self.fields, self._draft_outputs, **_PRIVATE_EVENT
-        )
+        ledger.findings.click(show, self.fields, rows, **READING)
+        left_out = ledger.findings.delete(leave_out, self.fields, self._draft_outputs, **READING)
         self._after_draft(left_out)
-        limited = fill_fields(
-            ledger.findings.apply, change_limit, self.fields, limits, name="limit"
-        )
+        limited = fill_fields(ledger.findings.apply, change_limit, self.fields, name="limit")
         self.check_on(limited.success)
 
     def _wire_columns(self) -> None:
-        columns, told = self.ledger.columns, self.form.widgets["columns"]
+        columns, told = self.ledger.columns, self.form.fields["columns"].id
 
-        def use(*chosen: str | None) -> dict[Any, Any]:
+        def use(*chosen: str | None) -> Answer:
             pairs = zip(_ROLES, chosen, strict=True)
             return {told: ", ".join(f"{role}={number}" for role, number in pairs if number)}
 
         roles = list(columns.roles.values())
-        self.check_on(fill_fields(columns.use.click, use, roles, [told], name="columns").success)
-        forgotten = columns.recognise.click(None, None, told, js="() => ['']", **_PRIVATE_EVENT)
+        self.check_on(fill_fields(columns.use.click, use, roles, name="columns").success)
+        forget = f"() => {{ timbre.setField({json.dumps(told)}, ''); }}"
+        forgotten = columns.recognise.click(None, None, None, **private(js=forget))
         self.check_on(forgotten.success)
 
     @property
@@ -437,7 +433,7 @@ class LedgerWiring:
     def _after_draft(self, event: Any) -> None:
         """Tell the page's script about unsaved edits, so that it can warn before they are lost."""
         draft = self.ledger.editor.draft
-        event.success(None, draft, None, js=_TELL_PAGE, **_PRIVATE_EVENT)
+        event.success(None, draft, None, **private(js=_TELL_PAGE))
 
     def _show_draft(self, values: Values, draft: TextEdits) -> list[Any]:
         text = draft.as_text()
@@ -449,14 +445,17 @@ class LedgerWiring:
             return TextEdits.read(values[self.ledger.editor.draft], self._manifest(values))
 
     def _manifest(self, values: Values) -> Manifest:
-        return self.studio.read_manifest(self.form.config(values))
+        return self.studio.read_manifest(self._data(values))
+
+    def _data(self, values: Values) -> DataConfig:
+        return self.form.config(read_values(values[self.watch.form]))
 
     def _findings(self, manifest: Manifest) -> Sequence[Finding]:
         return find_outliers(manifest.clips, self.qualities.cached(manifest.clips))
 
     def _show_columns(self, manifest: Manifest, values: Values) -> list[Any]:
         """Return updates of the column preview and of the choices for each role."""
-        data, source = self.form.config(values), manifest.sources[0]
+        data, source = self._data(values), manifest.sources[0]
         list_preview = preview_list(Path(source.path), data.language, data.columns)
         return [
             describe_columns(list_preview, source.name),

@@ -5,7 +5,6 @@ import shutil
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import gradio as gr
 
@@ -16,10 +15,11 @@ from trainer.core.specs import ModelFamily
 from trainer.data.lists.archives import unpack
 from trainer.data.lists.folder import find_dataset
 from webui.actions import as_shown, toasts
-from webui.forms.field_updates import fill_fields
-from webui.forms.form import Values
+from webui.forms.event_options import READ_FORM
+from webui.forms.field_updates import Answer, fill_fields
+from webui.forms.form import read_values
 from webui.forms.form_validation import FieldValidator
-from webui.forms.run_form import DataForm
+from webui.forms.run_form import DataForm, show_options
 from webui.studio import Studio, demo_data
 from webui.tabs import recordings as tapes
 from webui.tabs.clip_table import LedgerWiring, build_ledger
@@ -28,7 +28,6 @@ from webui.views.compatibility_check import describe_fitness, judge_for
 _AUDIO = (".wav", ".flac", ".ogg", ".mp3")
 _LISTS = (".csv", ".tsv", ".txt", ".list")
 _EVAL_NAME = re.compile(r"(^|[^a-z])(eval|val|valid|validation|dev|test)([^a-z]|$)")
-_PRIVATE_EVENT: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None}
 
 
 @dataclass(frozen=True)
@@ -97,8 +96,8 @@ def _store_archive(studio: Studio, paths: list[Path]) -> DataConfig:
     return DataConfig(train_data=str(find_dataset(unpacked.folder)))
 
 
-def build(studio: Studio, watch: FieldValidator) -> DataForm:
-    """Lay the tab out, connect it, and return the form of the data."""
+def build(studio: Studio, watch: FieldValidator) -> tuple[DataForm, gr.HTML]:
+    """Lay the tab out, connect it, and return the form of the data and the report of its check."""
     with gr.Tab("Data", id="data", elem_id="tab-data"):
         gr.Markdown(
             "### Recordings\nUpload a list that names an audio file and its text on each line; "
@@ -110,16 +109,16 @@ def build(studio: Studio, watch: FieldValidator) -> DataForm:
                 sources = _build_sources()
             with gr.Column(min_width=300, scale=2):
                 form = DataForm()
+                show_options("data", form)
                 check = gr.Button("Check data", variant="primary", elem_id="check-data")
         recordings = tapes.build()
         ledger = build_ledger()
-        form.report = ledger.report
         fitness = _build_fitness()
         wiring = LedgerWiring(studio, form, ledger, watch)
         wiring.check_on(check.click)
         _wire_sources(studio, form, sources, wiring, recordings)
-        _wire_fitness(studio, form, fitness)
-    return form
+        _wire_fitness(studio, form, fitness, watch)
+    return form, ledger.report
 
 
 def _build_sources() -> _Sources:
@@ -178,43 +177,42 @@ def _wire_sources(
     draft = wiring.ledger.editor
     rest = [draft.draft, draft.box]
 
-    def show(data: DataConfig) -> dict[Any, Any]:
-        return form.show_lists(data) | {draft.draft: "", draft.box: gr.Group(visible=False)}
+    def show(data: DataConfig) -> Answer:
+        return {**form.show_lists(data), draft.draft: "", draft.box: gr.Group(visible=False)}
 
-    def take_upload(files: list[str] | None, audio_folder: str | None) -> dict[Any, Any]:
+    def take_upload(files: list[str] | None, audio_folder: str | None) -> Answer:
         with toasts():
             data = store_upload(studio, files or [], audio_folder or "")
         return show(data)
 
-    def take_demo() -> dict[Any, Any]:
+    def take_demo() -> Answer:
         return show(demo_data())
 
-    def take_clips() -> dict[Any, Any]:
+    def take_clips() -> Answer:
         return show(DataConfig(train_csv=tapes.list_of_clips(studio)))
 
-    tapes.wire(recordings, studio, form.widgets["language"])
+    tapes.wire(recordings, studio, form, wiring.watch)
     given = [sources.files, sources.audio_folder]
     for name, listen, take, inputs in (
         ("upload", sources.files.upload, take_upload, given),
         ("clips", recordings.panel.apply, take_clips, None),
         ("demo", sources.use_demo.click, take_demo, None),
     ):
-        filled = fill_fields(listen, take, inputs, form.lists, name=name, further=rest)
+        filled = fill_fields(listen, take, inputs, name=name, further=rest)
         wiring.check_on(filled.success)
 
 
-def _wire_fitness(studio: Studio, form: DataForm, fitness: _Fitness) -> None:
-    fields: set[Any] = {*form.widgets.values(), fitness.family, fitness.base}
+def _wire_fitness(studio: Studio, form: DataForm, fitness: _Fitness, watch: FieldValidator) -> None:
     families = discover("trainer.models", ModelFamily)
 
-    def judge(values: Values) -> str:
+    def judge(text: str, name: str | None, base: str | None) -> str:
         with toasts():
-            name = str(values[fitness.family])
             if name not in families:
                 raise DataError(f"Unknown model '{name}'. Choose one of {', '.join(families)}.")
-            base = str(values[fitness.base] or "").strip()
-            base = studio.absolute(base) if base else ""
-            found = judge_for(name, base, studio.absolute_data(form.config(values)))
+            folder = studio.absolute(base) if base and base.strip() else ""
+            data = studio.absolute_data(form.config(read_values(text)))
+            found = judge_for(name, folder, data)
         return describe_fitness(found, families[name].label)
 
-    fitness.check.click(judge, fields, fitness.report, api_visibility="private")
+    asked = [watch.form, fitness.family, fitness.base]
+    fitness.check.click(judge, asked, fitness.report, js=READ_FORM, api_visibility="private")

@@ -10,6 +10,7 @@ from trainer.core.errors import DataError, TimbreError
 from trainer.runs.run import Run
 from webui.actions import event_detail, toasts
 from webui.api import speak_with
+from webui.forms.event_options import PRESS, PRIVATE, SPEAKING, quiet
 from webui.jobs.listening_test import make_takes, read_clips, vote
 from webui.scripts import mount
 from webui.studio import Studio
@@ -147,25 +148,19 @@ def _wire(tab: ListenTab, page: gr.Tab, studio: Studio, shown: gr.Textbox) -> No
         return export_files(studio, str(name or ""), str(checkpoint or "best"))
 
     choices = [tab.checkpoint, tab.speaker, tab.clip]
-    quiet: dict[str, Any] = {
-        "api_visibility": "private",
-        "concurrency_limit": None,
-        "show_progress": "hidden",
-    }
     page.select(
         show_runs,
         shown,
         [tab.empty, tab.run, *choices],
-        js="(run) => timbre.run || run",
-        **quiet,
-    ).then(None, tab.run, None, js="(run) => { timbre.listenTo(run); }", **quiet)
-    tab.run.input(show_choices, tab.run, choices, js="(run) => timbre.listenTo(run)", **quiet)
+        **quiet(js="(run) => timbre.run || run"),
+    ).then(None, tab.run, None, **quiet(js="(run) => { timbre.listenTo(run); }"))
+    tab.run.input(show_choices, tab.run, choices, **quiet(js="(run) => timbre.listenTo(run)"))
     _wire_sound(tab, studio)
     tab.export.click(
         hand_over,
         [tab.run, tab.checkpoint],
         [tab.where, tab.files],
-        **(quiet | {"concurrency_limit": 1, "concurrency_id": "speaking"}),
+        **SPEAKING,
     )
     _wire_listening_test(tab.listening_test, studio)
 
@@ -186,10 +181,9 @@ def _wire_listening_test(listening_test: gr.HTML, studio: Studio) -> None:
             heard = [event_detail(event, name) for name in ("first", "second", "winner")]
             vote(run, *heard)
 
-    quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-    listening_test.apply(speak, concurrency_limit=1, concurrency_id="speaking", **quiet)
-    listening_test.click(keep_vote, trigger_mode="multiple", concurrency_limit=None, **quiet).then(
-        None, None, None, js="() => { timbre.countVote(); }", **quiet
+    listening_test.apply(speak, **SPEAKING)
+    listening_test.click(keep_vote, **PRESS).then(
+        None, None, None, **quiet(js="() => { timbre.countVote(); }")
     )
 
 
@@ -214,8 +208,7 @@ def _wire_sound(tab: ListenTab, studio: Studio) -> None:
         play_original,
         [tab.run, tab.clip],
         [tab.original, tab.text, tab.speaker],
-        concurrency_limit=None,
-        api_visibility="private",
+        **PRIVATE,
     )
     asked = [tab.run, tab.text, tab.speaker, tab.checkpoint]
     gr.on(

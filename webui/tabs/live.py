@@ -3,6 +3,7 @@
 import gradio as gr
 
 from webui.actions import answer_buttons
+from webui.forms.event_options import PRESS
 from webui.scripts import mount
 from webui.studio import Studio
 
@@ -15,11 +16,4 @@ def build(studio: Studio) -> gr.HTML:
 
 def wire(panel: gr.HTML, studio: Studio) -> None:
     """Connect the panel's buttons: stop, save, preview and resume."""
-    panel.click(
-        answer_buttons(studio),
-        # Every click counts, even if the previous one has not been answered yet.
-        trigger_mode="multiple",
-        show_progress="hidden",
-        concurrency_limit=None,
-        api_visibility="private",
-    )
+    panel.click(answer_buttons(studio), **PRESS)

@@ -2,21 +2,24 @@
 
 import hashlib
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import gradio as gr
+from gradio.components import Component
 
 from trainer.core.errors import DataError, RunError
 from trainer.data.recordings.segmentation import AUDIO
 from trainer.data.recordings.silence import SegmentationSettings
 from webui.actions import event_detail, toasts
-from webui.forms.form import as_text
+from webui.forms.event_options import PRIVATE, READING
+from webui.forms.form import read_values
+from webui.forms.form_validation import FieldValidator
+from webui.forms.run_form import DataForm
 from webui.scripts import mount
 from webui.studio import Studio
 
-_PRIVATE_EVENT: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None}
 _LONGEST = (2.0, 30.0)
 
 
@@ -33,8 +36,8 @@ class RecordingsPart:
     panel: gr.HTML
 
     @property
-    def asked(self) -> list[Any]:
-        """The inputs of a cut, in the order of `start_cut`."""
+    def asked(self) -> list[Component]:
+        """The inputs of a cut."""
         return [self.files, self.path, self.speaker, self.longest, self.whisper]
 
 
@@ -90,22 +93,26 @@ def build() -> RecordingsPart:
     return RecordingsPart(files, path, speaker, longest, whisper, cut, panel)
 
 
-def wire(part: RecordingsPart, studio: Studio, language: Any) -> None:
+def wire(part: RecordingsPart, studio: Studio, form: DataForm, watch: FieldValidator) -> None:
     """Connect the part; the caller handles `panel.apply`, which asks to use the cut clips."""
 
-    def press(*asked: Any) -> None:
+    def press(
+        text: str, files: list[str] | None, path: str | None, speaker: str | None,
+        longest: float | None, whisper: str | None,
+    ) -> None:  # fmt: skip
         with toasts():
-            start_cut(studio, *asked)
+            language = str(form.fields["language"].read(read_values(text)))
+            start_cut(studio, files, path, speaker, longest, whisper, language)
             gr.Info("Cutting the recordings.", duration=4)
 
     def act(event: gr.EventData) -> None:
         if event_detail(event, "action") == "stop":
             studio.cutting.stop()
 
-    part.cut.click(press, [*part.asked, language], None, **_PRIVATE_EVENT).then(
+    part.cut.click(press, [watch.form, *part.asked], None, **READING).then(
         None, None, None, js="() => timbre.refreshSegmentation()", api_visibility="private"
     )
-    part.panel.click(act, None, None, **_PRIVATE_EVENT)
+    part.panel.click(act, None, None, **PRIVATE)
 
 
 def list_of_clips(studio: Studio) -> str:
@@ -118,8 +125,9 @@ def list_of_clips(studio: Studio) -> str:
 
 
 def start_cut(
-    studio: Studio, files: Any, path: Any, speaker: Any, longest: Any, whisper: Any, language: Any
-) -> None:
+    studio: Studio, files: Sequence[str] | None, path: str | None, speaker: str | None,
+    longest: object, whisper: str | None, language: str,
+) -> None:  # fmt: skip
     """Start cutting uploaded recordings, or recordings on the server.
 
     Raises:
@@ -129,18 +137,18 @@ def start_cut(
     if studio.cutting.is_running():
         raise RunError("This is already running. Wait until it finishes, or stop it first.")
     try:
-        longest_s = float(longest)
-    except (TypeError, ValueError):
+        longest_s = float(str(longest))
+    except ValueError:
         longest_s = 0.0
     low, high = _LONGEST
     if not low <= longest_s <= high:
         raise DataError(f"The longest clip must be between {low:g} and {high:g} s.")
     # One folder per length: cutting again with the same length continues where it stopped.
     ending = "clips" if longest_s == SegmentationSettings().longest_s else f"clips-{longest_s:g}s"
-    source, out = _places(studio, files, as_text(path).strip(), ending)
+    source, out = _places(studio, files or [], (path or "").strip(), ending)
     words = ["cut", "--lines", f"--audio={source}", f"--out={out}", f"--longest={longest_s:g}"]
     given = {"speaker": speaker, "whisper": whisper, "language": language}
-    chosen = {name: as_text(value).strip() for name, value in given.items()}
+    chosen = {name: (value or "").strip() for name, value in given.items()}
     words += [f"--{name}={value}" for name, value in chosen.items() if value]
     studio.cutting.start(words, {"source": source.name})
 
@@ -150,9 +158,9 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
-def _places(studio: Studio, files: Any, path: str, ending: str) -> tuple[Path, Path]:
+def _places(studio: Studio, files: Sequence[str], path: str, ending: str) -> tuple[Path, Path]:
     """Return the source to cut and the output folder."""
-    uploaded = [Path(file) for file in files or [] if Path(file).suffix.lower() in AUDIO]
+    uploaded = [Path(file) for file in files if Path(file).suffix.lower() in AUDIO]
     if uploaded:
         facts = sorted((file.name, _digest(file)) for file in uploaded)
         name = hashlib.blake2b(repr(facts).encode(), digest_size=6).hexdigest()

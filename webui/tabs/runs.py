@@ -8,6 +8,7 @@ import gradio as gr
 
 from webui.actions import answer_buttons, event_detail, toasts
 from webui.api import export_run
+from webui.forms.event_options import PRESS, SPEAKING
 from webui.scripts import mount
 from webui.studio import Studio
 
@@ -49,14 +50,10 @@ def wire(tab: RunsTab, studio: Studio) -> None:
         bf16 = event_detail(event, "bf16") == "true"
         return export_files(studio, event_detail(event, "run"), "best", bf16=bf16)
 
-    quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-    presses = {"trigger_mode": "multiple", "concurrency_limit": None}
-    tab.table.click(answer_buttons(studio), **presses, **quiet)
+    tab.table.click(answer_buttons(studio), **PRESS)
     tab.table.download(
         hand_over,
         None,
         [tab.where, tab.files],
-        concurrency_limit=1,
-        concurrency_id="speaking",
-        **quiet,
+        **SPEAKING,
     )

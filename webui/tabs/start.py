@@ -7,9 +7,11 @@ from typing import Any
 
 import gradio as gr
 from gradio.components import Component
+from gradio.events import Dependency
 
 from trainer.core.device import Device, free_disk_gib, list_devices
 from webui.actions import answer_buttons, toasts
+from webui.forms.event_options import PRESS, READING
 from webui.scripts import mount
 from webui.studio import Studio, demo_config
 
@@ -96,8 +98,7 @@ def wire(tab: StartTab, studio: Studio, shown: gr.Textbox, tabs: gr.Tabs) -> Non
         button.click(
             None, None, tabs, js=f"() => timbre.openTab('{name}')", api_visibility="private"
         )
-    presses: dict[str, Any] = {"trigger_mode": "multiple", "show_progress": "hidden"}
-    tab.recent.click(answer_buttons(studio), **presses, api_visibility="private")
+    tab.recent.click(answer_buttons(studio), **PRESS)
 
 
 def show_run(
@@ -105,14 +106,13 @@ def show_run(
     start: Callable[..., Any],
     shown: gr.Textbox,
     tabs: gr.Tabs,
-    inputs: set | None = None,
+    inputs: Sequence[Component] = (),
     further: Sequence[Component] = (),
-) -> Any:
+) -> Dependency:
     """Start a run on a click, then show it on the Live tab; return that event."""
     return button.click(
         start,
-        inputs,
+        list(inputs),
         [shown, tabs, *further],
-        concurrency_limit=None,
-        api_visibility="private",
+        **READING,
     ).success(None, shown, None, js="(name) => timbre.show(name)", api_visibility="private")

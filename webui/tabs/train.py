@@ -5,9 +5,9 @@ import math
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import gradio as gr
+from gradio.components import Component
 
 from trainer.config.cli_flags import command_line
 from trainer.config.presets import PRESETS, apply_preset
@@ -25,8 +25,9 @@ from trainer.core.errors import ConfigError, DataError, TimbreError
 from trainer.core.run_config import RunConfig, read_config
 from trainer.runs.run_store import free_name
 from webui.actions import as_shown, event_detail, toasts
-from webui.forms.field_updates import asking, fill_fields
-from webui.forms.form import Values
+from webui.forms.event_options import READING, quiet
+from webui.forms.field_updates import Answer, asking, fill_fields
+from webui.forms.form import FieldValue, read_values
 from webui.forms.form_validation import (
     FieldValidator,
     about_lists,
@@ -34,8 +35,8 @@ from webui.forms.form_validation import (
     field_errors,
     problems_of,
 )
-from webui.forms.preset_values import DEFAULTS, PresetValues, build_preset_values
-from webui.forms.run_form import DataForm, RunForm
+from webui.forms.preset_values import DEFAULTS, show_preset_values
+from webui.forms.run_form import DataForm, RunForm, show_model, show_training
 from webui.scripts import mount
 from webui.status import duration_text
 from webui.studio import Studio, demo_base, demo_data
@@ -66,9 +67,9 @@ class TrainTab:
     dataset: gr.Radio
     name: gr.Textbox
     preset: gr.Dropdown
-    preset_values: PresetValues
     plan: gr.HTML
     form: RunForm
+    batch: gr.Markdown
     curve: gr.HTML
     warnings: gr.Markdown
     problem: gr.Markdown
@@ -84,39 +85,61 @@ class TrainTab:
     watch: FieldValidator
 
     @property
-    def components(self) -> set[Any]:
-        """All inputs of the run."""
-        return {self.dataset, self.name} | self.form.components
+    def asked(self) -> list[Component]:
+        """The inputs of a handler that reads the settings: the form's values and the dataset."""
+        return [self.watch.form, self.dataset]
 
 
-def read_config_of(tab: TrainTab, data_form: DataForm, studio: Studio, values: Values) -> RunConfig:
-    """Return the validated RunConfig that the page shows, with absolute paths.
+@dataclass(frozen=True)
+class SettingsReader:
+    """Reads the RunConfig that the page shows from the inputs `TrainTab.asked`."""
 
-    Raises:
-        ConfigError: lists every invalid field, conflict between fields and missing file.
-    """
-    is_demo = values[tab.dataset] == _DEMO
-    data = demo_data() if is_demo else data_form.config(values)
-    config = studio.checked(tab.form.config(values, data))
-    problems = [*missing_files(config), *mismatches(resolve(config))]
-    if problems:
-        raise ConfigError(problems)
-    return config
+    form: RunForm
+    data_form: DataForm
+    studio: Studio
 
+    @property
+    def tabs(self) -> dict[str, str]:
+        """The tab of each field, by element id, in the order of the page."""
+        return dict.fromkeys(self.data_form.ids, "data") | dict.fromkeys(self.form.ids, "train")
 
-def problems_in(tab: TrainTab, data_form: DataForm, studio: Studio, values: Values) -> list[str]:
-    """Return all problems of the settings, including the Data tab's even for a demo run."""
-    found: list[str] = []
-    try:
-        read_config_of(tab, data_form, studio, values)
-    except TimbreError as error:
-        found += problems_of(error)
-    if values[tab.dataset] == _DEMO:
+    def read(self, text: str, dataset: str) -> RunConfig:
+        """Return the validated RunConfig, with absolute paths.
+
+        Raises:
+            ConfigError: lists every invalid field, conflict between fields and missing file.
+        """
+        values = read_values(text)
+        data = demo_data() if dataset == _DEMO else self.data_form.config(values)
+        config = self.studio.checked(self.form.config(values, data))
+        problems = [*missing_files(config), *mismatches(resolve(config))]
+        if problems:
+            raise ConfigError(problems)
+        return config
+
+    def read_to_start(self, text: str, dataset: str) -> RunConfig:
+        """Return the RunConfig, whose lists have clips to train on.
+
+        Raises:
+            ConfigError: as `read`, or there are no such clips.
+        """
+        config = self.read(text, dataset)
+        refuse_without_clips(self.studio, config)
+        return config
+
+    def problems(self, text: str, dataset: str) -> list[str]:
+        """Return all problems of the settings, including the Data tab's even for a demo run."""
+        found: list[str] = []
         try:
-            data_form.config(values)
-        except ConfigError as error:
-            found += error.problems
-    return found
+            self.read(text, dataset)
+        except TimbreError as error:
+            found += problems_of(error)
+        if dataset == _DEMO:
+            try:
+                self.data_form.config(read_values(text))
+            except ConfigError as error:
+                found += error.problems
+        return found
 
 
 def refuse_without_clips(studio: Studio, config: RunConfig) -> None:
@@ -239,11 +262,14 @@ def build(watch: FieldValidator) -> TrainTab:
             elem_id="preset",
         )  # fmt: skip
         form = RunForm(demo_base())
-        preset_values = build_preset_values(form, DEFAULTS)
+        show_preset_values(form, DEFAULTS)
+        model = show_model(form)
+        batch = gr.Markdown(elem_id="effective-batch")
+        show_training(form)
         plan = gr.HTML(js_on_load=mount("mountPlan"), elem_id="plan-watch")
         curve = gr.HTML(elem_id="lr-curve")
         warnings = gr.Markdown(elem_id="lr-warnings")
-        part = trials.build()
+        part = trials.build(model)
         problem = gr.Markdown(visible=False, elem_id="train-problem", elem_classes="problem")
         with gr.Row():
             start = gr.Button(_START, variant="primary", size="lg", elem_id="start-training")
@@ -260,189 +286,160 @@ def build(watch: FieldValidator) -> TrainTab:
         )  # fmt: skip
         saved = gr.File(label="Settings", visible=False)
     return TrainTab(
-        page, dataset, name, preset, preset_values, plan, form, curve, warnings, problem, start,
+        page, dataset, name, preset, plan, form, batch, curve, warnings, problem, start,
         queue, preview_command, command, save, saved, load, part, race, watch,
     )  # fmt: skip
 
 
 def wire(
-    tab: TrainTab, data_form: DataForm, studio: Studio, shown: gr.Textbox, tabs: gr.Tabs
+    tab: TrainTab, reader: SettingsReader, report: gr.HTML, shown: gr.Textbox, tabs: gr.Tabs
 ) -> None:
     """Connect the buttons and everything that depends on the fields."""
-    fields: set[Any] = tab.components | set(data_form.widgets.values())
+    studio, told = reader.studio, [tab.problem, tab.watch.marks]
+    asked = [*tab.asked, tab.name]
 
-    told = [tab.problem, tab.watch.marks]
-
-    def refuse(error: TimbreError) -> dict[Any, Any]:
+    def refuse(error: TimbreError) -> dict[Component, object]:
         gr.Warning("The settings are invalid; see the errors above the Start button.")
         problems = problems_of(error)
         return {
             tab.problem: gr.Markdown(as_list(problems), visible=True),
-            tab.watch.marks: field_errors(problems, fields, pressed=True),
+            tab.watch.marks: field_errors(problems, reader.tabs, pressed=True),
         }
 
-    def settled() -> dict[Any, Any]:
+    def settled() -> dict[Component, object]:
         return {tab.problem: gr.Markdown(visible=False), tab.watch.marks: ""}
 
-    def read_to_start(values: Values) -> RunConfig:
-        config = read_config_of(tab, data_form, studio, values)
-        refuse_without_clips(studio, config)
-        return config
-
-    def press_start(values: Values) -> dict[Any, Any]:
+    def press_start(text: str, dataset: str, name: str | None) -> dict[Component, object]:
         try:
-            run = studio.start(values[tab.name] or "run", read_to_start(values))
+            run = studio.start(name or "run", reader.read_to_start(text, dataset))
         except TimbreError as error:
             return refuse(error) | {shown: ""}
         return settled() | {shown: run.name, tabs: gr.Tabs(selected="live")}
 
-    def press_queue(values: Values) -> dict[Any, Any]:
+    def press_queue(text: str, dataset: str, name: str | None) -> dict[Component, object]:
         try:
-            run = studio.library.enqueue(values[tab.name] or "run", read_to_start(values))
+            run = studio.library.enqueue(name or "run", reader.read_to_start(text, dataset))
         except TimbreError as error:
             return refuse(error)
         gr.Info(as_shown(f"{run.name} was added to the queue on the Runs tab."), duration=4)
         return settled()
 
-    tab.watch.show_after(show_run(tab.start, press_start, shown, tabs, fields, told))
-    tab.watch.show_after(
-        tab.queue.click(press_queue, fields, told, concurrency_limit=None, api_visibility="private")
-    )
-    _wire_plan(tab, data_form, studio, fields)
-    _wire_dataset(tab, data_form)
-    _wire_settings(tab, data_form, studio, fields)
-
-    def read(values: Values) -> RunConfig:
-        return read_config_of(tab, data_form, studio, values)
+    tab.watch.show_after(show_run(tab.start, press_start, shown, tabs, asked, told))
+    tab.watch.show_after(tab.queue.click(press_queue, asked, told, **READING))
+    _wire_plan(tab, reader)
+    _wire_dataset(tab, report)
+    _wire_settings(tab, reader)
 
     def count(config: RunConfig) -> int:
         return plan(studio, config)[2]
 
-    asked = fields - {tab.name}
-    trials.wire(tab.trials, tab.form, tab.page, studio, asked, read, count, tab.watch)
+    trials.wire(tab.trials, tab.form, tab.page, studio, tab.asked, reader.read, count, tab.watch)
 
 
-def _wire_plan(tab: TrainTab, data_form: DataForm, studio: Studio, fields: set[Any]) -> None:
-    drawn = [tab.form.effective_batch, tab.curve, tab.warnings, tab.watch.marks]
+def _wire_plan(tab: TrainTab, reader: SettingsReader) -> None:
+    drawn = [tab.batch, tab.curve, tab.warnings, tab.watch.marks]
 
-    def name_preset(values: Values) -> str:
+    def name_preset(text: str, preset: str) -> str:
         try:
-            config = tab.form.config(values, demo_data())
+            config = tab.form.config(read_values(text), demo_data())
         except ConfigError:
             return _OWN_SETTINGS
-        return preset_shown(tab.form, config, str(values[tab.preset]))
+        return preset_shown(tab.form, config, preset)
 
-    def draw(values: Values) -> list[Any]:
+    def draw(text: str, dataset: str, preset: str, stamp: str) -> list[str]:
         try:
-            config = read_config_of(tab, data_form, studio, values)
-            parts = describe_plan(studio, config)
+            parts = describe_plan(reader.studio, reader.read(text, dataset))
         except TimbreError as error:
             parts = {"warnings": as_list(problems_of(error))}
         told = field_errors(
-            problems_in(tab, data_form, studio, values), fields, preset=name_preset(values),
-            start=parts.get("start", _START), stamp=str(values[tab.watch.stamp]),
+            reader.problems(text, dataset), reader.tabs, preset=name_preset(text, preset),
+            start=parts.get("start", _START), stamp=stamp,
         )  # fmt: skip
         return [*(parts.get(name, "") for name in ("batch", "curve", "warnings")), told]
 
-    quiet: dict[str, Any] = {
-        "show_progress": "hidden",
-        "concurrency_limit": None,
-        "api_visibility": "private",
-    }
-    given = [tab.preset, *tab.preset_values.switches]
     chosen = tab.preset.input(
-        None, given, tab.preset_values.filled, js="(...now) => timbre.choosePreset(...now)", **quiet
+        None, tab.preset, None, **quiet(js="(preset) => { timbre.choosePreset(preset); }")
     )
     tab.watch.check_after(chosen)
-    asked: set[Any] = fields | {tab.preset, tab.watch.stamp}
-    triggers = [tab.page.select, *tab.watch.triggers(fields)]
+    asked = [*tab.asked, tab.preset, tab.watch.stamp]
     drawing = gr.on(
-        triggers, draw, asked, drawn, trigger_mode="always_last", js=asking("plan"), **quiet
-    )
-    drawing.then(
-        None, tab.watch.marks, [tab.preset, tab.start], js="(text) => timbre.takePlan(text)",
-        **quiet,
+        [tab.page.select, tab.watch.panel.input], draw, asked, drawn,
+        **quiet(js=asking("plan"), trigger_mode="always_last"),
     )  # fmt: skip
+    taking = quiet(js="(text) => timbre.takePlan(text)")
+    drawing.then(None, tab.watch.marks, [tab.preset, tab.start], **taking)
     # The button must not show the plan of earlier settings while new ones are typed.
-    tab.plan.change(None, None, tab.start, js=f"() => [{json.dumps(_START)}]", **quiet)
+    tab.plan.change(None, None, tab.start, **quiet(js=f"() => [{json.dumps(_START)}]"))
 
 
-def _wire_dataset(tab: TrainTab, data_form: DataForm) -> None:
+def _wire_dataset(tab: TrainTab, report: gr.HTML) -> None:
     """Select the dataset that was checked last, as it is most likely the one to train on."""
     choices = json.dumps([demo_data().train_csv, _DEMO, _OWN])
-    if data_form.report is not None:
-        data_form.report.change(
-            None, data_form.widgets["train_csv"], tab.dataset,
-            js=f"(path) => timbre.chooseDataset(path, ...{choices})",
-            show_progress="hidden", api_visibility="private",
-        )  # fmt: skip
+    report.change(
+        None, None, tab.dataset, **quiet(js=f"() => timbre.chooseDataset(...{choices})"),
+    )  # fmt: skip
 
 
-def _wire_settings(tab: TrainTab, data_form: DataForm, studio: Studio, fields: set[Any]) -> None:
-    def show_command(values: Values) -> gr.Textbox:
+def _wire_settings(tab: TrainTab, reader: SettingsReader) -> None:
+    studio = reader.studio
+
+    def show_command(text: str, dataset: str, name: str | None) -> gr.Textbox:
         with toasts():
-            config = read_config_of(tab, data_form, studio, values)
-            name = free_name(studio.library.folder, values[tab.name] or "run")
-            words = command_line(config, str(studio.library.folder / name))
+            free = free_name(studio.library.folder, name or "run")
+            words = command_line(reader.read(text, dataset), str(studio.library.folder / free))
         return gr.Textbox(shlex.join(words), visible=True)
 
-    def save_settings(values: Values) -> gr.File:
+    def save_settings(text: str, dataset: str) -> gr.File:
         with toasts():
-            config = read_config_of(tab, data_form, studio, values)
+            config = reader.read(text, dataset)
         path = studio.scratch / "settings.json"
         path.write_text(json.dumps(config.to_json(), indent=2, ensure_ascii=False), "utf-8")
         return gr.File(str(path), visible=True)
 
-    def load_settings(file: str | None) -> dict[Any, Any]:
+    def load_settings(file: str | None) -> Answer:
         with toasts():
             if not file:
                 raise ConfigError("No file was uploaded. Choose a file from Save settings.")
-            return show_settings(tab, data_form, read_config(Path(file)))
+            return show_settings(tab, reader.data_form, read_config(Path(file)))
 
-    quiet: dict[str, Any] = {"concurrency_limit": None, "api_visibility": "private"}
-    tab.preview_command.click(show_command, fields, tab.command, **quiet)
-    tab.save.click(save_settings, fields, tab.saved, **quiet)
-    filled = list(fields - {tab.name})
-    tab.watch.check_after(
-        fill_fields(tab.load.upload, load_settings, tab.load, filled, name="load")
+    tab.preview_command.click(show_command, [*tab.asked, tab.name], tab.command, **READING)
+    tab.save.click(save_settings, tab.asked, tab.saved, **READING)
+    loaded = fill_fields(
+        tab.load.upload, load_settings, tab.load, name="load", fields=[tab.dataset]
     )
+    tab.watch.check_after(loaded)
 
 
-def show_settings(tab: TrainTab, data_form: DataForm, config: RunConfig) -> dict[Any, Any]:
-    """Return the updates that show the settings of a RunConfig.
+def show_settings(tab: TrainTab, data_form: DataForm, config: RunConfig) -> Answer:
+    """Return the values and updates that show the settings of a RunConfig.
 
     Raises:
         ConfigError: it names an unknown family, optimizer, schedule or optimization.
     """
     resolve(config)
     is_demo = config.data.train_csv == demo_data().train_csv
-    updates = tab.form.fill(config) | data_form.fill(vars(config.data))
-    return updates | {tab.dataset: _DEMO if is_demo else _OWN}
+    values: dict[str, FieldValue] = tab.form.fill(config) | data_form.fill(vars(config.data))
+    return {**values, tab.dataset: _DEMO if is_demo else _OWN}
 
 
-def wire_copy(
-    tab: TrainTab, data_form: DataForm, studio: Studio, table: gr.HTML, tabs: gr.Tabs
-) -> None:
+def wire_copy(tab: TrainTab, reader: SettingsReader, table: gr.HTML, tabs: gr.Tabs) -> None:
     """Connect the button of the run table that copies a run's settings to the form."""
 
-    def copy(event: gr.EventData) -> dict[Any, Any]:
+    def copy(event: gr.EventData) -> Answer:
         name = event_detail(event, "run")
         with toasts():
-            updates = show_settings(tab, data_form, studio.library.get(name).config)
+            config = reader.studio.library.get(name).config
+            updates = show_settings(tab, reader.data_form, config)
         gr.Info(as_shown(f"Copied the settings of {name}."), duration=4)
-        return updates | {tab.name: name, tabs: gr.Tabs(selected="train")}
+        return {**updates, tab.name: name, tabs: gr.Tabs(selected="train")}
 
-    filled = [*tab.components, *data_form.widgets.values()]
-    tab.watch.check_after(fill_fields(table.apply, copy, None, filled, name="copy", further=[tabs]))
+    fields = [tab.dataset, tab.name]
+    copied = fill_fields(table.apply, copy, None, name="copy", fields=fields, further=[tabs])
+    tab.watch.check_after(copied)
 
 
 def wire_race(
-    tab: TrainTab, other: race_tab.RaceTab, data_form: DataForm, studio: Studio, tabs: gr.Tabs
+    tab: TrainTab, reader: SettingsReader, other: race_tab.RaceTab, tabs: gr.Tabs
 ) -> None:
     """Connect the race buttons of both tabs to the clips and settings of this form."""
-    fields = tab.components | set(data_form.widgets.values())
-
-    def read(values: Values) -> RunConfig:
-        return read_config_of(tab, data_form, studio, values)
-
-    race_tab.wire(other, tab.race, studio, tabs, fields, read)
+    race_tab.wire(other, tab.race, reader.studio, tabs, tab.asked, reader.tabs, reader.read)

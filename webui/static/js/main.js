@@ -11,8 +11,9 @@ import { show, startPolling } from "./base/poll.js";
 import { mountHeader, startTranslating } from "./base/translations.js";
 import { mountFindings, setDraft, startDraftGuard } from "./tabs/data.js";
 import { checkForm, mountFieldErrors, showFieldErrors, startFieldChecks } from "./tabs/fields.js";
-import { askFields, chooseDataset, chooseFamily, choosePreset, mountPlan, startNotingEdits, takeFields,
+import { askFields, chooseDataset, choosePreset, mountPlan, mountPresets, startNotingEdits, takeFields,
   takePlan } from "./tabs/form_fill.js";
+import { mountForm, setField, startKeepingValues, withForm } from "./tabs/options.js";
 import { listenTo, mountPreviews } from "./tabs/previews.js";
 import { mountRecent } from "./tabs/recent.js";
 import { mountStatusBar } from "./tabs/status_bar.js";
@@ -20,9 +21,9 @@ import { mountStatusBar } from "./tabs/status_bar.js";
 /** What the page needs at once. Python names functions that fill an element in `mount`, and those that
  * Gradio's events call in `js`. */
 const PUBLISHED = {
-  mountFieldErrors, mountFindings, mountHeader, mountPlan, mountPreviews, mountRecent, mountStatusBar,
-  askFields, checkForm, chooseDataset, chooseFamily, choosePreset, listenTo, openLinkedTab, openTab, setDraft, show,
-  showFieldErrors, switchTheme, takeFields, takePlan,
+  mountFieldErrors, mountFindings, mountForm, mountHeader, mountPlan, mountPresets, mountPreviews, mountRecent,
+  mountStatusBar, askFields, checkForm, chooseDataset, choosePreset, listenTo, openLinkedTab, openTab, setDraft,
+  setField, show, showFieldErrors, switchTheme, takeFields, takePlan, withForm,
 };
 
 /** What a tab needs when it is first opened: their modules are loaded then.
@@ -55,6 +56,7 @@ startTranslating();
 startNavigation();
 startLogin();
 startAccess();
+startKeepingValues();
 startFieldChecks();
 startNotingEdits();
 startDraftGuard();

@@ -74,10 +74,19 @@ interface ComparedRun { name: string; series: Series; config: object; files: str
 /* Tabs */
 
 interface TrashEntry { key: string; name: string; size_bytes: number; discarded_at: number }
-interface FieldMark { field: string; words: string; tab: string; folds: string[] }
+interface FieldMark { field: string; words: string; tab: string }
+/** The text or path in a field, whether a box is checked, or false where another value is wanted but not given. */
+type FieldValue = string | boolean;
+/** What fields of many entries share (webui/forms/form.py): label, help, kind, folded away, optional, choices. */
+type FieldLook = [string, string, "tick" | "list" | "number" | "text", boolean, boolean, string[] | null];
+interface EntryFacts { name: string; about: string; fields: [name: string, look: number, start: FieldValue][] }
+interface FormFacts { looks: FieldLook[]; entries: Record<string, EntryFacts>; tells: string }
+interface PresetPart {
+  reset?: string[]; set?: Record<string, FieldValue>; unless?: Record<string, FieldValue>;
+}
 interface PresetFacts {
-  order: string[]; switches: string[]; shown: Record<string, unknown>; bundled: string; bundledFamily: string;
-  plans: Record<string, { unless?: Record<string, unknown>; set: Record<string, unknown> }[]>;
+  plans: Record<string, PresetPart[]>; initial: Record<string, FieldValue>; bundled: string; bundledFamily: string;
+  preset: string;
 }
 interface Take { id: string; entry: string; text: string; speaker: string }
 interface Standing {

@@ -1,17 +1,17 @@
 /* Form validation: shows problems next to their fields, and announces them to screen readers.
 
    Edited fields are checked on the server after a pause in typing; the marks in its answer replace
-   all earlier ones. Gradio builds a field when its tab or accordion is first opened, so marks wait. */
+   all earlier ones. A field is built when its tab is first opened or its entry chosen, so marks wait. */
 import { h } from "../base/dom.js";
 import { nameOfOpenTab, openTab } from "../base/navigation.js";
 import { setText } from "../base/translations.js";
 
 const PAUSE_MS = 400, REPAIR_MS = 100;
-const TRIES = 150;  // Looks for a field that Gradio is building, every REPAIR_MS.
+const TRIES = 150;  // Looks for a field on a tab that Gradio is building, every REPAIR_MS.
 const CONTROLS = "input, textarea, select";
 /** The fields of the form, as a CSS selector. */
 export const FIELDS = ["data", "training", "family", "optimizer", "schedule", "optimization"]
-  .map((part) => `[id^="${part}-"]`).join(", ") + ", #dataset";
+  .map((part) => `[id^="${part}-"]`).join(", ") + ", #dataset, #base";
 /** @type {Map<string, FieldMark>} */
 let marks = new Map();
 /** @type {ReturnType<typeof setTimeout> | undefined} */
@@ -57,16 +57,12 @@ function nearestMark(found) {
   return found.find((mark) => mark.tab === nameOfOpenTab()) || found[0];
 }
 
-/** Open the tab and the accordions around a field, one after another as Gradio builds them.
+/** Open the tab of a field, which Gradio may only then build, and the collapsed parts around it.
  * @param {FieldMark} mark @param {number} tries */
 function reveal(mark, tries) {
   if (mark.tab && nameOfOpenTab() !== mark.tab) openTab(mark.tab);
-  for (const fold of mark.folds) {
-    /** @type {HTMLElement | null} */
-    const head = document.querySelector(`#${CSS.escape(fold)} > button.label-wrap`);
-    if (head && !head.classList.contains("open")) head.click();
-  }
   const control = controlOf(mark.field);
+  for (let fold = control?.closest("details"); fold; fold = fold.parentElement?.closest("details")) fold.open = true;
   if (control && control.offsetParent !== null) {
     render();
     control.focus({ preventScroll: true });
@@ -109,8 +105,7 @@ function unmark(field) {
 export function startFieldChecks() {
   document.addEventListener("input", ({ target }) => {
     const field = target instanceof Element && target.closest("[id^=race-], " + FIELDS);
-    // A dropdown has its own event for a choice; text typed into it only filters the choices.
-    if (!field || target.matches("[role=combobox]")) return;
+    if (!field) return;
     if (marks.delete(field.id)) unmark(field.id);
     if (field.id.startsWith("race-")) return;
     clearTimeout(pause);

@@ -4,20 +4,22 @@
    not edited after the request was made. A preset needs no server: what each one changes came with
    the page. */
 import { FIELDS, showFieldErrors } from "./fields.js";
+import { fieldValue, resetFields, setField, withForm } from "./options.js";
 
-const FORM = FIELDS + ", #base, #run-name";
-// Gradio says "input" of a list also when it only loses the focus, so choices are told by their value.
-/** What each such list showed last. @type {Map<string, unknown>} */
-const shown = new Map();
-/** When each field was edited, and when each request was made. @type {Map<string, number>} */
-const edited = new Map(), asked = new Map();
-let count = 0, changed = 0, answered = 0, empty = () => {}, isPlanShown = false;
+const FORM = FIELDS + ", #run-name";
+/** When each field was edited, when fields whose ids start alike returned to their defaults, and when
+ * each request was made. @type {Map<string, number>} */
+const edited = new Map(), reset = new Map(), asked = new Map();
+let count = 0, changed = 0, answered = 0, empty = () => {}, isPlanShown = false, preset = "";
+/** @type {PresetFacts} */
+let presets = { plans: {}, initial: {}, bundled: "", bundledFamily: "", preset: "" };
 
 /** Note that somebody edits a field now. @param {EventTarget | null} target */
 function note(target) {
   const field = target instanceof Element && target.closest(FORM);
   if (!field) return;
   edited.set(field.id, ++count);
+  if (field.id === "family-choice") followFamily(fieldValue(field.id));
   // The name changes nothing of what Start does.
   if (field.id !== "run-name") forgetPlan();
 }
@@ -32,12 +34,6 @@ function forgetPlan() {
 /** Note edits, before Gradio hears of them. */
 export function startNotingEdits() {
   document.addEventListener("input", ({ target }) => note(target), true);
-  document.addEventListener("mousedown", ({ target }) => {
-    if (target instanceof Element && target.closest("[role=option]")) note(target);
-  }, true);
-  document.addEventListener("keydown", ({ key, target }) => {
-    if (key === "Enter" && target instanceof Element && target.matches("[role=combobox]")) note(target);
-  }, true);
 }
 
 /** @param {HTMLElement} _element @param {Trigger} trigger */
@@ -45,93 +41,86 @@ export function mountPlan(_element, trigger) {
   empty = () => trigger("change");
 }
 
-/** Note a request; the inputs pass through. A field whose value is "@stamp" takes the number.
+/** @param {HTMLElement} _element @param {Trigger} _trigger @param {{ presets: PresetFacts }} props */
+export function mountPresets(_element, _trigger, props) {
+  presets = props.presets;
+}
+
+/** Note a request; its inputs pass through, with the form's values and the request's number in place.
  * @param {string} name @param {unknown[]} given */
 export function askFields(name, given) {
   asked.set(name, ++count);
-  return given.map((value) => value === "@stamp" ? String(count) : value);
+  return withForm(given).map((value) => value === "@stamp" ? String(count) : value);
 }
 
-/** The values of an answer in the order of the fields; undefined leaves a field as it is.
- * @param {string} name @param {string} text */
+/** The number of the last edit of a field; a reset edits all fields whose ids start alike.
+ * @param {string} field */
+function lastEdit(field) {
+  const resets = [...reset].filter(([start]) => field.startsWith(start)).map(([, number]) => number);
+  return Math.max(edited.get(field) || 0, ...resets);
+}
+
+/** Fill the fields of an answer; returns the values of those that are Gradio's, in their order.
+ * Undefined leaves a field as it is. @param {string} name @param {string} text */
 export function takeFields(name, text) {
-  /** @type {{ order: string[], values: Record<string, unknown> }} */
+  /** @type {{ order: string[], values: Record<string, FieldValue> }} */
   const { order, values } = JSON.parse(text);
   const since = asked.get(name) || 0;
-  const taken = order.map((field) => {
-    if (!(field in values) || (edited.get(field) || 0) > since) return undefined;
-    // An answer to an older request must not overwrite this one either.
-    edited.set(field, since);
-    shown.set(field, values[field]);
-    return values[field];
-  });
+  const fresh = Object.entries(values).filter(([field]) => lastEdit(field) <= since);
+  // An answer to an older request must not overwrite this one either.
+  for (const [field] of fresh) edited.set(field, since);
   forgetPlan();
-  return taken;
+  setFields(Object.fromEntries(fresh.filter(([field]) => !order.includes(field))));
+  const taken = Object.fromEntries(fresh);
+  return order.map((field) => taken[field]);
 }
 
-/** Whether a list shows something else than before; it is remembered. @param {string} field
- * @param {unknown} value @param {PresetFacts} facts */
-function isNew(field, value, facts) {
-  const known = shown.has(field) ? shown.get(field) : facts.shown[field];
-  shown.set(field, value);
-  return known !== value;
+/** @param {Record<string, FieldValue>} values */
+function setFields(values) {
+  for (const [field, value] of Object.entries(values)) setField(field, value);
 }
 
-/** @returns {PresetFacts} */
-function presets() {
-  return JSON.parse(document.getElementById("preset-values")?.textContent || "");
+/** Choose the base checkpoint that goes with a family: the bundled one is of one family only.
+ * @param {FieldValue | undefined} family */
+function followFamily(family) {
+  const base = valueOf("base");
+  if (base && base !== presets.bundled) return;
+  edited.set("base", count);
+  setField("base", family === presets.bundledFamily ? presets.bundled : "");
 }
 
-/** The base checkpoint that goes with a family: the bundled one is of one family only.
- * @param {unknown} family @param {unknown} base @param {PresetFacts} facts */
-function baseFor(family, base, facts) {
-  if (base && base !== facts.bundled) return undefined;
-  return family === facts.bundledFamily ? facts.bundled : "";
+/** @param {string} field */
+function valueOf(field) {
+  return fieldValue(field) ?? presets.initial[field];
 }
 
 /** The choice of the data after a check of a list: those just checked, unless another choice was
- * made since the check began.
- * @param {string} path @param {string} demoPath @param {string} demo @param {string} own */
-export function chooseDataset(path, demoPath, demo, own) {
-  const isEdited = (edited.get("dataset") || 0) > (asked.get("check") || 0);
-  return [isEdited ? undefined : path === demoPath ? demo : own];
+ * made since the check began. @param {string} demoPath @param {string} demo @param {string} own */
+export function chooseDataset(demoPath, demo, own) {
+  const isEdited = lastEdit("dataset") > (asked.get("check") || 0);
+  return [isEdited ? undefined : fieldValue("data-train_csv") === demoPath ? demo : own];
 }
 
-/** The base checkpoint after a family was chosen; undefined where none was or it may stay.
- * @param {string} family @param {string} base */
-export function chooseFamily(family, base, facts = presets()) {
-  return [isNew("family-choice", family, facts) ? baseFor(family, base, facts) : undefined];
-}
-
-/** @param {string} preset @param {...unknown} now */
-export function choosePreset(preset, ...now) {
-  return valuesOfPreset(presets(), preset, now);
-}
-
-/**
- * The values that a preset sets, in the order of the fields; undefined leaves a field as it is.
- * Options of an entry that was not chosen before start at their defaults.
- * @param {PresetFacts} facts @param {string} preset
- * @param {unknown[]} now what the switches (lists of entries, checkboxes) and the base show
- */
-export function valuesOfPreset(facts, preset, now) {
-  const plan = isNew("preset", preset, facts) ? facts.plans[preset] : null;
-  if (!plan) return facts.order.map(() => undefined);
-  const before = Object.fromEntries(facts.switches.map((field, i) => [field, now[i]]));
-  /** @type {Record<string, unknown>} */
-  const values = {};
-  for (const { unless = {}, set } of plan) {
-    if (Object.entries(unless).every(([field, value]) => before[field] !== value)) Object.assign(values, set);
-  }
-  const family = values["family-choice"];
-  if (family !== undefined && family !== before["family-choice"]) {
-    values.base = baseFor(family, before.base, facts);
-    shown.set("family-choice", family);
-  }
+/** Fill the fields that a preset sets. Options of an entry that was not chosen before start at their
+ * defaults. Gradio says "input" of its list also when that only loses the focus. @param {string} chosen */
+export function choosePreset(chosen) {
+  const plan = chosen !== (preset || presets.preset) && presets.plans[chosen];
+  preset = chosen;
+  if (!plan) return;
+  const before = Object.fromEntries(Object.keys(presets.initial).map((field) => [field, valueOf(field)]));
   const number = ++count;
-  for (const field of Object.keys(values)) edited.set(field, number);
+  for (const { unless = {}, reset: starts = [], set = {} } of plan) {
+    if (Object.entries(unless).some(([field, value]) => before[field] === value)) continue;
+    for (const start of starts) {
+      reset.set(start, number);
+      resetFields(start);
+    }
+    for (const field of Object.keys(set)) edited.set(field, number);
+    setFields(set);
+  }
+  const family = valueOf("family-choice");
+  if (family !== before["family-choice"]) followFamily(family);
   forgetPlan();
-  return facts.order.map((field) => values[field]);
 }
 
 /** Show an answer to the form as it was: its problems, and, unless somebody edited on, the preset
@@ -143,7 +132,7 @@ export function takePlan(text) {
   answered = number;
   showFieldErrors(text);
   if (number < changed) return [undefined, undefined];
-  shown.set("preset", told.preset);
+  preset = told.preset;
   isPlanShown = true;
   return [told.preset, told.start];
 }
