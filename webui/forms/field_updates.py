@@ -21,7 +21,7 @@ Answer: TypeAlias = Mapping[str | Block, Any]
 
 def fill_fields(
     listen: Callable[..., Dependency], ask: Callable[..., Answer], inputs: Any, *, name: str,
-    fields: Sequence[Component] = (), further: Sequence[Block] = (),
+    fields: Sequence[Component] = (), further: Sequence[Block] = (), then: str = "",
 ) -> Dependency:  # fmt: skip
     """Show the values that `ask` returns, but not over later edits.
 
@@ -36,6 +36,7 @@ def fill_fields(
         name: of the request, unique on the page.
         fields: the components among the fields; each has an `elem_id`.
         further: components that take the handler's updates as they are.
+        then: a line of JavaScript to run when the fields are filled.
 
     Returns:
         The event after which the fields are filled.
@@ -52,7 +53,8 @@ def fill_fields(
         return {answer: json.dumps({"order": order, "values": values}), **rest}
 
     asked = listen(respond, inputs, [answer, *further], **quiet(js=asking(name)))
-    taking = f"(text) => timbre.takeFields({json.dumps(name)}, text)"
+    take = f"timbre.takeFields({json.dumps(name)}, text)"
+    taking = f"(text) => {{ const values = {take}; {then} return values; }}"
     return asked.success(None, answer, list(fields), **quiet(js=taking))
 
 

@@ -2,7 +2,7 @@
 
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,6 +47,8 @@ _ROLES = {
 _MAX_PLAYED_S = 60  # A row that is not a clip may point at hours of audio; play only its start.
 Values = Mapping[Block, Any]
 """What Gradio passes to a handler whose inputs are a set: the value of each component."""
+CHECK = "timbre.checkData();"
+"""The line of JavaScript that runs the check."""
 _TELL_PAGE = "(draft) => { timbre.setDraft(draft); }"
 
 
@@ -221,21 +223,26 @@ class LedgerWiring:
         self.studio, self.form, self.ledger, self.qualities = studio, form, ledger, QualityCache()
         self.watch = watch
         listing = (ledger.only_problems, ledger.page, ledger.kind, ledger.editor.draft)
-        self.fields: set[Block] = {watch.form, *listing}
+        self.fields: set[Any] = {watch.form, *listing}
         self._wire_rows()
         self._wire_edits()
         self._wire_remedies()
         self._wire_columns()
 
-    def check_on(self, event: Callable[..., Any]) -> None:
-        """Run the check on an event; analyze the audio of the clips after it."""
+    def check_on(self, button: gr.Button) -> None:
+        """Run the check when a button is pressed; analyze the audio of the clips after it.
+
+        The page's script presses it too, when other lists or limits were filled in.
+        """
         ledger = self.ledger
         columns = [ledger.columns.shown, *ledger.columns.roles.values()]
         first = [
             ledger.report, ledger.findings, ledger.holder, ledger.page, ledger.kind,
             ledger.download, ledger.where, ledger.table, *self._editor_outputs, *columns,
         ]  # fmt: skip
-        checked = event(self.check, self.fields, first, **private(js=asking("check")))
+        # A press during a check is answered after it, as the fields may have changed.
+        checking = private(js=asking("check"), trigger_mode="always_last")
+        checked = button.click(self.check, self.fields, first, **checking)
         self._after_draft(checked)
         self.watch.show_after(
             checked.failure(self.refuse, self.fields, self.watch.marks, **READING)
@@ -334,8 +341,8 @@ class LedgerWiring:
 
     def _wire_edits(self) -> None:
         editor = self.ledger.editor
-        fields = self.fields | {editor.text, editor.place}
-        saving = self.fields | {editor.folder}
+        fields: set[Any] = {*self.fields, editor.text, editor.place}
+        saving: set[Any] = {*self.fields, editor.folder}
 
         def keep(values: Values) -> list[Any]:
             with toasts():
@@ -365,9 +372,10 @@ class LedgerWiring:
             self._after_draft(button.click(handler, fields, self._draft_outputs, **READING))
         self._after_draft(editor.forget.click(forget, fields, self._draft_outputs, **READING))
         further = [editor.draft, editor.box]
-        saved = fill_fields(editor.save.click, save, saving, name="save", further=further)
+        saved = fill_fields(
+            editor.save.click, save, saving, name="save", further=further, then=CHECK
+        )
         self._after_draft(saved)
-        self.check_on(saved.success)
 
     def _wire_remedies(self) -> None:
         ledger = self.ledger
@@ -401,8 +409,7 @@ class LedgerWiring:
         ledger.findings.click(show, self.fields, rows, **READING)
         left_out = ledger.findings.delete(leave_out, self.fields, self._draft_outputs, **READING)
         self._after_draft(left_out)
-        limited = fill_fields(ledger.findings.apply, change_limit, self.fields, name="limit")
-        self.check_on(limited.success)
+        fill_fields(ledger.findings.apply, change_limit, self.fields, name="limit", then=CHECK)
 
     def _wire_columns(self) -> None:
         columns, told = self.ledger.columns, self.form.fields["columns"].id
@@ -412,10 +419,9 @@ class LedgerWiring:
             return {told: ", ".join(f"{role}={number}" for role, number in pairs if number)}
 
         roles = list(columns.roles.values())
-        self.check_on(fill_fields(columns.use.click, use, roles, name="columns").success)
-        forget = f"() => {{ timbre.setField({json.dumps(told)}, ''); }}"
-        forgotten = columns.recognise.click(None, None, None, **private(js=forget))
-        self.check_on(forgotten.success)
+        fill_fields(columns.use.click, use, roles, name="columns", then=CHECK)
+        forget = f"() => {{ timbre.setField({json.dumps(told)}, ''); {CHECK} }}"
+        columns.recognise.click(None, None, None, **private(js=forget))
 
     @property
     def _editor_outputs(self) -> list[Any]:

@@ -22,7 +22,7 @@ from webui.forms.form_validation import FieldValidator
 from webui.forms.run_form import DataForm, show_options
 from webui.studio import Studio, demo_data
 from webui.tabs import recordings as tapes
-from webui.tabs.clip_table import LedgerWiring, build_ledger
+from webui.tabs.clip_table import CHECK, LedgerWiring, build_ledger
 from webui.views.compatibility_check import describe_fitness, judge_for
 
 _AUDIO = (".wav", ".flac", ".ogg", ".mp3")
@@ -115,7 +115,7 @@ def build(studio: Studio, watch: FieldValidator) -> tuple[DataForm, gr.HTML]:
         ledger = build_ledger()
         fitness = _build_fitness()
         wiring = LedgerWiring(studio, form, ledger, watch)
-        wiring.check_on(check.click)
+        wiring.check_on(check)
         _wire_sources(studio, form, sources, wiring, recordings)
         _wire_fitness(studio, form, fitness, watch)
     return form, ledger.report
@@ -198,8 +198,7 @@ def _wire_sources(
         ("clips", recordings.panel.apply, take_clips, None),
         ("demo", sources.use_demo.click, take_demo, None),
     ):
-        filled = fill_fields(listen, take, inputs, name=name, further=rest)
-        wiring.check_on(filled.success)
+        fill_fields(listen, take, inputs, name=name, further=rest, then=CHECK)
 
 
 def _wire_fitness(studio: Studio, form: DataForm, fitness: _Fitness, watch: FieldValidator) -> None:

@@ -9,7 +9,7 @@ import { openLinkedTab, openTab, startNavigation, switchTheme } from "./base/nav
 import { page } from "./base/page.js";
 import { show, startPolling } from "./base/poll.js";
 import { mountHeader, startTranslating } from "./base/translations.js";
-import { mountFindings, setDraft, startDraftGuard } from "./tabs/data.js";
+import { checkData, mountFindings, setDraft, startDraftGuard } from "./tabs/data.js";
 import { checkForm, mountFieldErrors, showFieldErrors, startFieldChecks } from "./tabs/fields.js";
 import { askFields, chooseDataset, choosePreset, mountPlan, mountPresets, startNotingEdits, takeFields,
   takePlan } from "./tabs/form_fill.js";
@@ -22,8 +22,8 @@ import { mountStatusBar } from "./tabs/status_bar.js";
  * Gradio's events call in `js`. */
 const PUBLISHED = {
   mountFieldErrors, mountFindings, mountForm, mountHeader, mountPlan, mountPresets, mountPreviews, mountRecent,
-  mountStatusBar, askFields, checkForm, chooseDataset, choosePreset, listenTo, openLinkedTab, openTab, setDraft,
-  setField, show, showFieldErrors, switchTheme, takeFields, takePlan, withForm,
+  mountStatusBar, askFields, checkData, checkForm, chooseDataset, choosePreset, listenTo, openLinkedTab, openTab,
+  setDraft, setField, show, showFieldErrors, switchTheme, takeFields, takePlan, withForm,
 };
 
 /** What a tab needs when it is first opened: their modules are loaded then.

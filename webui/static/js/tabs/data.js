@@ -17,6 +17,11 @@ export function mountFindings(element, trigger) {
   });
 }
 
+/** Read the lists again, as the button does. */
+export function checkData() {
+  document.getElementById("check-data")?.click();
+}
+
 /** Remember the unsaved edits; an empty text means there are none. @param {string | null} text */
 export function setDraft(text) {
   draft = text || "";
