@@ -1,23 +1,48 @@
 """Assemble the page: header, status bar and tabs."""
 
-from html import escape
-
 import gradio as gr
+from gradio.data_classes import BlocksConfigDict
 
 from trainer.core.device import list_devices
 from webui.api import add_endpoints
 from webui.forms.form_validation import FieldValidator
-from webui.scripts import build_script_tags, mount, queued
+from webui.scripts import describe_scripts, mount, queued
 from webui.studio import Studio
 from webui.tabs import data, listen, live, race, runs, start, train
+from webui.views.markup import render
 
+_FOR_CLIENTS = ("api_info", "api_info_as_input", "api_info_as_output", "example_inputs")
 _LANGUAGES = {"en": "English", "ko": "한국어", "am": "አማርኛ", "fa": "فارسی"}
+
+
+class Page(gr.Blocks):
+    """Blocks whose configuration describes for API clients only what they may call.
+
+    A browser loads the configuration first and never uses these descriptions; with those of every
+    component they are a seventh of it.
+    """
+
+    def get_config_file(self) -> BlocksConfigDict:
+        """Return the configuration that browsers and API clients load."""
+        config = super().get_config_file()
+        called = {
+            number
+            for handler in config.get("dependencies", [])
+            if handler["api_visibility"] != "private"
+            for number in (*handler["inputs"], *handler["outputs"])
+        }
+        for component in config.get("components", []):
+            if component["id"] not in called:
+                for key in _FOR_CLIENTS:
+                    component.pop(key, None)
+        return config
 
 
 def build_page(studio: Studio) -> gr.Blocks:
     """Return the complete page, not launched yet."""
-    with gr.Blocks(title="Timbre", analytics_enabled=False, delete_cache=(3600, 86400)) as page:
-        gr.HTML(_header(), js_on_load=mount("mountHeader"), elem_id="header")
+    with Page(title="Timbre", analytics_enabled=False, delete_cache=(3600, 86400)) as page:
+        header = render("header", machine=list_devices()[0], languages=_LANGUAGES)
+        gr.HTML(header, js_on_load=mount("mountHeader"), elem_id="header")
         gr.HTML(apply_default_css=False, js_on_load=mount("mountStatusBar"), elem_id="strip")
         shown = gr.Textbox(visible=False, elem_id="shown-run")
         watch = FieldValidator()
@@ -43,20 +68,4 @@ def build_page(studio: Studio) -> gr.Blocks:
 
 def build_head() -> str:
     """Return the HTML head: our style sheet and scripts, all served by our own routes."""
-    return '<link rel="stylesheet" href="studio/page/page.css">' + build_script_tags()
-
-
-def _header() -> str:
-    machine = list_devices()[0]
-    facts = f"{machine.name} - {machine.memory_gib:.0f} GB"
-    choices = "".join(
-        f'<option value="{code}" lang="{code}">{name}</option>' for code, name in _LANGUAGES.items()
-    )
-    return (
-        '<div class="brand"><span class="logo" aria-hidden="true"></span><h1>Timbre</h1>'
-        f'<span class="machine" translate="no">{escape(facts)}</span>'
-        f'<select id="language" aria-label="Language" translate="no">{choices}</select>'
-        '<button type="button" id="show-keys" aria-label="Keyboard shortcuts">?</button>'
-        '<button type="button" class="theme-switch" '
-        'aria-label="Switch between light and dark">Light / dark</button></div>'
-    )
+    return render("head", scripts=describe_scripts())

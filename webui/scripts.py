@@ -10,7 +10,7 @@ import json
 import os
 import posixpath
 import re
-from html import escape
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from starlette.requests import Request
@@ -27,29 +27,36 @@ _IMPORT = re.compile(r'\bfrom "(\.[^"]+)"')
 _FOREVER, _CHECKED = "public, max-age=31536000, immutable", "no-cache"
 
 
-def build_script_tags() -> str:
-    """Return the HTML head that starts the scripts; its addresses are relative to the page.
+@dataclass(frozen=True)
+class Scripts:
+    """What the HTML head needs to start the scripts: `templates/scripts.html`."""
+
+    folder: str
+    """The address of the modules, relative to the page."""
+    settings: str
+    now: list[str]
+    """The modules that run at once."""
+    later: list[str]
+    """Those that a tab loads when it is first opened."""
+
+
+def describe_scripts() -> Scripts:
+    """Return the modules and the settings of the page.
 
     Modules are preloaded because a browser finds them otherwise import by import, one round trip
-    after the other: `docs/decisions/0103-scripts-are-modules.md`. Those that a tab loads when it is
-    first opened come last.
+    after the other: `docs/decisions/0103-scripts-are-modules.md`.
     """
-    base = f"studio/page/js/{_version()}"
     settings = {
         "pollMs": int(os.environ.get("TIMBRE_POLL_MS", "1000")),
         "metrics": describe_metrics(),
     }
     now = _imported("main.js")
-    later = "".join(_preload(f"{base}/{name}", "low") for name in _modules() if name not in now)
-    preloads = "".join(_preload(f"{base}/{name}", "auto") for name in sorted(now)) + later
-    return (
-        f'<meta name="timbre" content="{escape(json.dumps(settings))}">{preloads}'
-        f'<script type="module" src="{base}/main.js"></script>'
+    return Scripts(
+        folder=f"studio/page/js/{_version()}",
+        settings=json.dumps(settings),
+        now=sorted(now),
+        later=[name for name in _modules() if name not in now],
     )
-
-
-def _preload(address: str, priority: str) -> str:
-    return f'<link rel="modulepreload" href="{address}" fetchpriority="{priority}">'
 
 
 def script_file(request: Request) -> Response:

@@ -13,7 +13,8 @@ from trainer.data.lists.manifest import Manifest, read_manifest
 from trainer.data.lists.preview import preview_list
 from webui.actions import as_shown
 from webui.views.clip_table import describe_columns, findings_table, report
-from webui.views.compatibility_check import describe_charset_coverage, describe_fitness, escape_html
+from webui.views.compatibility_check import describe_charset_coverage, describe_fitness
+from webui.views.markup import escape_html
 
 EVIL = "<img src=x onerror=alert(1)>${alert(2)}{{alert(3)}}`\"'&"
 _OURS = {

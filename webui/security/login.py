@@ -4,7 +4,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from webui.scripts import build_script_tags
+from webui.scripts import describe_scripts
+from webui.views.markup import render
 
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Timbre</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -30,7 +31,7 @@ class LoginPage:
             request = Request(scope)
             is_person = "text/html" in request.headers.get("accept", "")
             if is_person and not is_logged_in(request):
-                page = _PAGE.format(scripts=build_script_tags())
+                page = _PAGE.format(scripts=render("scripts", scripts=describe_scripts()))
                 answer = HTMLResponse(page, 401, {"Cache-Control": "no-store"})
                 await answer(scope, receive, send)
                 return

@@ -11,7 +11,7 @@ from trainer.core.types import Problem
 from trainer.data.lists.findings import KINDS, Finding, leak_notes
 from trainer.data.lists.manifest import Manifest
 from trainer.data.lists.preview import ListPreview
-from webui.views.compatibility_check import escape_html
+from webui.views.markup import render
 from webui.views.text_edits import TextEdits
 
 PAGE_ROWS = 200
@@ -45,36 +45,23 @@ class TableView:
 
 
 def report(manifest: Manifest) -> str:
-    """Render the totals of a manifest as HTML; all text from the dataset is escaped."""
+    """Render the totals of a manifest as HTML."""
     summary = manifest.summary()
-    facts = [
-        f"<b>{summary['num_clips']}</b> clips",
-        f"<b>{summary['minutes']:.1f}</b> minutes",
-        f"<b>{summary['num_train']}</b> for training, <b>{summary['num_val']}</b> for evaluation",
-        f"<b>{summary['num_problems']}</b> rows with problems "
-        f"({summary['minutes_lost']:.1f} minutes lost)",
-        "speakers: " + _names(list(summary["speakers"])),
-        "sample rates: " + _names(_with_counts(summary["sample_rates"])),
-    ]
-    sources = [
-        f"{Path(source['path']).name}: {source['num_rows']} rows, parsed as {source['dialect']}, "
-        f"{source['encoding']}"
-        for source in summary["sources"]
-    ]
-    notes = [*manifest.notes, *leak_notes(manifest.clips)]
-    shown = "".join(f'<div class="notice">{escape_html(note)}</div>' for note in notes)
-    lines = "".join(f'<span class="fact">{escape_html(source)}</span>' for source in sources)
-    chips = "".join(f'<span class="fact">{fact}</span>' for fact in facts + _held_out(manifest))
     durations = summary["durations"]
-    bars = _histogram("Clips by duration (s)", durations["edges_s"], durations["counts"])
     lengths = Counter(_edge(len(clip.text)) for clip in manifest.clips)
-    bars += _histogram(
-        "Clips by text length (characters)", _LETTERS, [lengths[edge] for edge in _LETTERS]
-    )
-    return (
-        f'<div class="states"><div>{lines}</div><div>{chips}</div></div>{shown}'
-        f'<div class="histograms">{bars}</div>'
-    )
+    return render(
+        "data_report", summary=summary,
+        files=[(Path(source["path"]).name, source) for source in summary["sources"]],
+        speakers=_names(list(summary["speakers"])),
+        sample_rates=_names(_with_counts(summary["sample_rates"])),
+        held_out=_held_out(manifest), notes=[*manifest.notes, *leak_notes(manifest.clips)],
+        histograms={
+            "Clips by duration (s)": _bars(durations["edges_s"], durations["counts"]),
+            "Clips by text length (characters)": _bars(
+                _LETTERS, [lengths[edge] for edge in _LETTERS]
+            ),
+        },
+    )  # fmt: skip
 
 
 def findings_table(manifest: Manifest, findings: Sequence[Finding], heard: str) -> str:
@@ -90,23 +77,7 @@ def findings_table(manifest: Manifest, findings: Sequence[Finding], heard: str) 
         odd[finding.kind].append(finding)
     rows = [_problem_row(kind, found) for kind, found in sorted(problems.items())]
     rows += [_finding_row(kind, odd[kind]) for kind in KINDS if kind in odd]
-    said = f'<p class="quiet">{escape_html(heard)}</p>' if heard else ""
-    if not rows:
-        return f'<div class="findings"><p>No issues found.</p>{said}</div>'
-    heads = "".join(
-        f"<th>{head}</th>"
-        for head in (
-            _screen_reader_only("Kind"),
-            "Rows",
-            "Minutes",
-            "Suggested fix",
-            _screen_reader_only("Buttons"),
-        )
-    )
-    return (
-        '<div class="findings"><b>Issues to review</b><div class="scroll"><table>'
-        f"<thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>{said}</div>"
-    )
+    return render("findings", rows=rows, heard=heard)
 
 
 def ledger_page(
@@ -153,23 +124,9 @@ def limit_for(manifest: Manifest, kind: str) -> float | None:
 
 def describe_columns(list_preview: ListPreview | None, name: str) -> str:
     """Render the first rows of a list as HTML, with the role of each column."""
-    if list_preview is None:
-        return f"<p>{escape_html(name)} has no columns to assign.</p>"
-    role_of = {column: role for role, column in list_preview.roles.items()}
-    heads = "".join(
-        f"<th>{number + 1}. {escape_html(heading)}"
-        f'<br><span class="quiet">{role_of.get(number, "not used")}</span></th>'
-        for number, heading in enumerate(list_preview.headings)
-    )
-    rows = "".join(
-        "<tr>" + "".join(f"<td dir='auto'>{escape_html(cell)}</td>" for cell in row) + "</tr>"
-        for row in list_preview.rows
-    )
-    return (
-        f'<div class="scroll findings"><b>{escape_html(name)}</b><table><thead><tr>{heads}</tr>'
-        "</thead>"
-        f"<tbody>{rows}</tbody></table></div>"
-    )
+    roles = list_preview.roles if list_preview is not None else {}
+    role_of = {column: role for role, column in roles.items()}
+    return render("columns", preview=list_preview, name=name, role_of=role_of)
 
 
 def label_of(kind: str) -> str:
@@ -179,34 +136,34 @@ def label_of(kind: str) -> str:
     return _PROBLEMS.get(kind, kind.replace("_", " ").capitalize())
 
 
-def _problem_row(kind: str, problems: Sequence[Problem]) -> str:
+@dataclass(frozen=True)
+class _Issue:
+    """One row of the issues to review; `buttons` maps actions to labels."""
+
+    kind: str
+    count: int
+    minutes: float
+    remedy: str
+    buttons: dict[str, str]
+
+    @property
+    def label(self) -> str:
+        return label_of(self.kind)
+
+
+def _problem_row(kind: str, problems: Sequence[Problem]) -> _Issue:
     minutes = sum(problem.duration_s or 0.0 for problem in problems) / 60
-    remedies = Counter(problem.remedy for problem in problems)
-    buttons = [_button("show", kind, "Show")]
-    if kind in ("too_long", "too_short"):
-        buttons.append(_button("limit", kind, "Adjust the limit to keep them"))
-    buttons.append(_button("leave-out", kind, "Remove from list"))
-    return _row(label_of(kind), len(problems), minutes, remedies.most_common(1)[0][0], buttons)
+    remedy, _ = Counter(problem.remedy for problem in problems).most_common(1)[0]
+    is_limit = kind in ("too_long", "too_short")
+    limit = {"limit": "Adjust the limit to keep them"} if is_limit else {}
+    buttons = {"show": "Show", **limit, "leave-out": "Remove from list"}
+    return _Issue(kind, len(problems), minutes, remedy, buttons)
 
 
-def _finding_row(kind: str, findings: Sequence[Finding]) -> str:
+def _finding_row(kind: str, findings: Sequence[Finding]) -> _Issue:
     minutes = sum(finding.clip.duration_s for finding in findings) / 60
-    buttons = [_button("show", kind, "Show"), _button("leave-out", kind, "Exclude")]
-    return _row(label_of(kind), len(findings), minutes, KINDS[kind][1], buttons)
-
-
-def _row(label: str, count: int, minutes: float, remedy: str, buttons: Sequence[str]) -> str:
-    return (
-        f"<tr><td><b>{escape_html(label)}</b></td><td>{count}</td><td>{minutes:.1f}</td>"
-        f'<td>{escape_html(remedy)}</td><td><span class="links">{"".join(buttons)}</span></td></tr>'
-    )
-
-
-def _button(action: str, kind: str, label: str) -> str:
-    return (
-        f'<button type="button" class="small" data-action="{action}" data-kind="{kind}">'
-        f"{label}</button>"
-    )
+    buttons = {"show": "Show", "leave-out": "Exclude"}
+    return _Issue(kind, len(findings), minutes, KINDS[kind][1], buttons)
 
 
 def _cells(row: dict[str, Any], odd: Sequence[Finding], draft: TextEdits) -> list[str]:
@@ -227,13 +184,13 @@ def _cell(name: str, value: Any) -> str:
     return str(value)
 
 
-def _held_out(manifest: Manifest) -> list[str]:
+def _held_out(manifest: Manifest) -> str:
     """Name the recordings that a split held out; empty if the lists define the split."""
     if any(source.split for source in manifest.sources) or not manifest.val:
-        return []
+        return ""
     recordings = sorted({clip.recording for clip in manifest.val if clip.recording})
     whole = {clip.recording for clip in manifest.train}.isdisjoint(recordings)
-    return [f"held out whole recordings: {_names(recordings)}"] if whole and recordings else []
+    return _names(recordings) if whole and recordings else ""
 
 
 def _with_counts(rates: dict[str, int]) -> list[str]:
@@ -242,13 +199,8 @@ def _with_counts(rates: dict[str, int]) -> list[str]:
     return [f"{rate} Hz ({count} clips)" for rate, count in rates.items()]
 
 
-def _screen_reader_only(words: str) -> str:
-    """Return a heading that only screen readers see."""
-    return f'<span class="sr-only">{words}</span>'
-
-
-def _names(names: list[str]) -> str:
-    shown = escape_html(", ".join(names[:8])) or "none"
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:8]) or "none"
     return f"{shown} and {len(names) - 8} more" if len(names) > 8 else shown
 
 
@@ -256,17 +208,14 @@ def _edge(letters: int) -> int:
     return max(edge for edge in _LETTERS if letters >= edge)
 
 
-def _histogram(title: str, edges: Sequence[float], counts: Sequence[int]) -> str:
+def _bars(edges: Sequence[float], counts: Sequence[int]) -> list[tuple[str, int, int]]:
+    """Return the label, count and height (px) of each bar up to the last; none if all are empty."""
     most = max(counts, default=0)
     if not most:
-        return ""
+        return []
     last = max(index for index, count in enumerate(counts) if count) + 1
-    bars = []
-    for index, (edge, count) in enumerate(zip(edges[:last], counts[:last], strict=True)):
-        until = f"-{edges[index + 1]:g}" if index + 1 < len(edges) else "+"
-        height = round(60 * count / most)
-        bars.append(
-            f'<div class="bar" title="{count} clips"><small>{count or ""}</small>'
-            f'<i style="height:{height}px"></i><span>{edge:g}{until}</span></div>'
-        )
-    return f'<div class="histogram"><b>{title}</b><div>{"".join(bars)}</div></div>'
+    ends = [*(f"-{edge:g}" for edge in edges[1:]), "+"]
+    return [
+        (f"{edge:g}{end}", count, round(60 * count / most))
+        for edge, end, count in zip(edges[:last], ends, counts[:last], strict=False)
+    ]

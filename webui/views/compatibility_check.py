@@ -1,12 +1,14 @@
 """Check in a child process which clips a model can use, and render the report as HTML."""
 
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Mapping
 from typing import Any
+
+from markupsafe import Markup
 
 from trainer.core.options import describe
 from trainer.core.run_config import DataConfig
 from webui.jobs.synthesis import ask_trainer
+from webui.views.markup import render
 
 _TIMEOUT_S = 3600.0  # Computing the features of many hours of speech can take that long.
 _SHOWN = 50  # Rows of the table; chosen by hand, as are the 60 pieces of a text.
@@ -28,79 +30,28 @@ def judge_for(family: str, base: str, data: DataConfig) -> dict[str, Any]:
     return ask_trainer(words, timeout_s=_TIMEOUT_S, too_long=too_long)
 
 
-def describe_fitness(found: dict[str, Any], label: str) -> str:
-    """Render the report as HTML; all text from the dataset is escaped."""
-    left_out: Sequence[dict[str, Any]] = found["left_out"]
-    minutes = sum(row["minutes"] for row in left_out)
-    facts = [
-        f"{label} can use <b>{len(found['clips'])}</b> of "
-        f"{len(found['clips']) + len(left_out)} clips",
-        f"<b>{minutes:.1f}</b> minutes would be skipped",
-    ]
-    chips = "".join(f'<span class="fact">{fact}</span>' for fact in facts)
-    costs = "".join(_describe_cost(cost) for cost in found["language_costs"])
-    rows = "".join(
-        f"<tr><td>{row['line']}</td><td>{escape_html(row['text'][:80])}</td>"
-        f"<td>{escape_html(row['reason'])}</td></tr>"
-        for row in left_out[:_SHOWN]
-    )
-    more = f"<p>and {len(left_out) - _SHOWN} more</p>" if len(left_out) > _SHOWN else ""
-    heads = "<tr><th>Line</th><th>Text</th><th>Reason skipped</th></tr>"
-    table = f"<table>{heads}{rows}</table>{more}" if rows else ""
-    read = describe_charset_coverage(found.get("alphabet") or {})
-    return (
-        f'<div class="states"><div>{chips}</div></div>{costs}'
-        f'<div class="findings">{table}{read}</div>'
-    )
+def describe_fitness(found: Mapping[str, Any], label: str) -> str:
+    """Render the report as HTML."""
+    left_out = found["left_out"]
+    return render(
+        "fitness", label=label, num_usable=len(found["clips"]),
+        num_clips=len(found["clips"]) + len(left_out),
+        minutes=sum(row["minutes"] for row in left_out), rows=left_out[:_SHOWN],
+        num_more=max(0, len(left_out) - _SHOWN), costs=map(_describe_cost, found["language_costs"]),
+        coverage=Markup(describe_charset_coverage(found.get("alphabet") or {})),
+    )  # fmt: skip
 
 
-def describe_charset_coverage(alphabet: dict[str, Any]) -> str:
+def describe_charset_coverage(alphabet: Mapping[str, Any]) -> str:
     """Render the unknown letters and some example texts as HTML; empty without a report."""
-    if not alphabet:
-        return ""
-    letters = alphabet["letters"]
-    tiles = "".join(
-        f'<span class="letter" title="{escape_html(letter["name"])}"><bdi>'
-        f"{escape_html(letter['letter'])}</bdi>"
-        f"<small>{letter['clips']} clips, {letter['minutes']:.1f} min</small></span>"
-        for letter in letters
-    )
-    unknown = (
-        f"<p><b>{len(letters)} letters are not in the model's alphabet</b>: they affect "
-        f'{alphabet["minutes"]:.1f} minutes of clips.</p><div class="letters">{tiles}</div>'
-        if letters
-        else "<p><b>The model's alphabet covers every letter in the clips.</b></p>"
-    )
-    rows = "".join(_describe_reading(example) for example in alphabet["examples"])
-    heads = "<tr><th>Line</th><th>Text</th><th>Cleaned</th><th>Text as the model sees it</th></tr>"
-    return f"{unknown}<b>Text as the model sees it</b><table>{heads}{rows}</table>"
+    return render("charset_coverage", **alphabet, most_pieces=_PIECES) if alphabet else ""
 
 
-def _describe_reading(example: dict[str, Any]) -> str:
-    unknown = set(example["unknown"])
-    pieces = "".join(
-        f'<span class="piece{" unknown" if piece in unknown else ""}">{escape_html(piece)}</span>'
-        for piece in example["pieces"][:_PIECES]
-    )
-    more = " ..." if len(example["pieces"]) > _PIECES else ""
-    return (
-        f"<tr><td>{example['line']}</td><td dir='auto'>{escape_html(example['text'][:120])}</td>"
-        f"<td dir='auto'>{escape_html(example['cleaned'][:120])}</td>"
-        f"<td dir='auto'><span class='pieces'>{pieces}</span>{more}</td></tr>"
-    )
-
-
-def _describe_cost(cost: dict[str, Any]) -> str:
+def _describe_cost(cost: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the facts of one language, and how many tokens it adds."""
     letters = cost["unknown_characters"]
     added = len(letters) + cost["new_merges"] + cost["needs_language_token"]
-    return (
-        f'<div class="notice"><b>{escape_html(cost["language"])}</b> adds {added} tokens to the '
-        ""
-        f"vocabulary: <bdi>{escape_html(' '.join(letters)[:300])}</bdi><br>"
-        f"{cost['clips_with_unknown']} "
-        f"of {cost['clips']} clips need them; {cost['tokens_per_character_after']:.2f} tokens a "
-        "character.</div>"
-    )
+    return {**cost, "added": added, "letters": " ".join(letters)[:300]}
 
 
 def _data_words(data: DataConfig) -> list[str]:
@@ -111,8 +62,3 @@ def _data_words(data: DataConfig) -> list[str]:
         for name, value in given.items()
         if value not in ("", None)
     ]
-
-
-def escape_html(text: str) -> str:
-    """Escape text for HTML and for the template syntax that Gradio evaluates in it."""
-    return escape(text).replace("{", "&#123;").replace("$", "&#36;").replace("`", "&#96;")

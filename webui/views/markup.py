@@ -7,9 +7,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 
-def render(template: str, **values: object) -> Markup:
+def render(template: str, **values: object) -> str:
     """Return the HTML of `templates/<template>.html` with these values."""
-    return Markup(_TEMPLATES.get_template(f"{template}.html").render(values))
+    return _TEMPLATES.get_template(f"{template}.html").render(values)
 
 
 def escape_html(text: str) -> str:
