@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+import numpy as np
 import soundfile
 from gradio.blocks import Block
+from gradio.events import Dependency
 
 from trainer.core.errors import ConfigError, DataError, TimbreError
 from trainer.core.run_config import DataConfig
@@ -96,7 +98,7 @@ class LedgerPanel:
     columns: Columns
 
 
-def clip_audio(manifest: Manifest, clip_id: str) -> tuple[int, Any] | None:
+def clip_audio(manifest: Manifest, clip_id: str) -> tuple[int, np.ndarray] | None:
     """Return a clip of the manifest as (sample rate, int16 (T_wav,) or (T_wav, channels))."""
     for clip in manifest.clips:
         if clip.id == clip_id and clip.audio_path:
@@ -107,7 +109,7 @@ def clip_audio(manifest: Manifest, clip_id: str) -> tuple[int, Any] | None:
     return None
 
 
-def problem_audio(manifest: Manifest, place: str) -> tuple[int, Any] | None:
+def problem_audio(manifest: Manifest, place: str) -> tuple[int, np.ndarray] | None:
     """Return the first minute of audio of a problem row; `place` is "list\\nline"."""
     name, _, line = place.partition("\n")
     for problem in manifest.problems:
@@ -255,7 +257,7 @@ class LedgerWiring:
             **READING,
         )
 
-    def check(self, values: Values, bar: gr.Progress = _PROGRESS) -> list[Any]:
+    def check(self, values: Values, bar: gr.Progress = _PROGRESS) -> list[object]:
         """Read the lists again and show the report, with a progress bar."""
 
         def show(phase: str, done: int, total: int) -> None:
@@ -316,7 +318,7 @@ class LedgerWiring:
         def show_all(values: Values) -> tuple[list[list[str]], str, str]:
             return (*self.show_rows({**values, ledger.kind: ""}), "")
 
-        def open_clip(values: Values, event: gr.SelectData) -> list[Any]:
+        def open_clip(values: Values, event: gr.SelectData) -> list[object]:
             row = [str(cell) for cell in event.row_value]
             cells = dict(zip(COLUMNS, row, strict=False))
             with toasts():
@@ -344,17 +346,17 @@ class LedgerWiring:
         fields: set[Any] = {*self.fields, editor.text, editor.place}
         saving: set[Any] = {*self.fields, editor.folder}
 
-        def keep(values: Values) -> list[Any]:
+        def keep(values: Values) -> list[object]:
             with toasts():
                 draft = self._draft(values).with_text(_place(values, editor), values[editor.text])
             return self._show_draft(values, draft)
 
-        def leave_out(values: Values) -> list[Any]:
+        def leave_out(values: Values) -> list[object]:
             with toasts():
                 draft = self._draft(values).without(frozenset([_place(values, editor)]))
             return self._show_draft(values, draft)
 
-        def forget(values: Values) -> list[Any]:
+        def forget(values: Values) -> list[object]:
             return self._show_draft(
                 values, replace(self._draft(values), texts={}, left_out=frozenset())
             )
@@ -381,14 +383,14 @@ class LedgerWiring:
         ledger = self.ledger
         limits = [self.form.fields[name].id for name in ("min_duration_s", "max_duration_s")]
 
-        def show(values: Values, event: gr.EventData) -> list[Any]:
+        def show(values: Values, event: gr.EventData) -> list[object]:
             kind = event_detail(event, "kind")
             rows, words = self.show_rows(
                 {**values, ledger.kind: kind, ledger.page: 1, ledger.only_problems: False}
             )
             return [rows, words, kind, 1, False]
 
-        def leave_out(values: Values, event: gr.EventData) -> list[Any]:
+        def leave_out(values: Values, event: gr.EventData) -> list[object]:
             with toasts():
                 manifest, kind = self._manifest(values), event_detail(event, "kind")
                 places = places_of(manifest, self._findings(manifest), kind)
@@ -424,7 +426,7 @@ class LedgerWiring:
         columns.recognise.click(None, None, None, **private(js=forget))
 
     @property
-    def _editor_outputs(self) -> list[Any]:
+    def _editor_outputs(self) -> list[Block]:
         editor = self.ledger.editor
         return [
             editor.player, editor.text, editor.place, editor.keep, editor.leave_out, editor.draft,
@@ -432,16 +434,16 @@ class LedgerWiring:
         ]  # fmt: skip
 
     @property
-    def _draft_outputs(self) -> list[Any]:
+    def _draft_outputs(self) -> list[Block]:
         ledger, editor = self.ledger, self.ledger.editor
         return [editor.draft, editor.box, editor.words, ledger.table, ledger.where]
 
-    def _after_draft(self, event: Any) -> None:
+    def _after_draft(self, event: Dependency) -> None:
         """Tell the page's script about unsaved edits, so that it can warn before they are lost."""
         draft = self.ledger.editor.draft
         event.success(None, draft, None, **private(js=_TELL_PAGE))
 
-    def _show_draft(self, values: Values, draft: TextEdits) -> list[Any]:
+    def _show_draft(self, values: Values, draft: TextEdits) -> list[object]:
         text = draft.as_text()
         rows, words = self.show_rows({**values, self.ledger.editor.draft: text})
         return [text, gr.Group(visible=bool(draft)), draft.describe(), rows, words]
@@ -459,7 +461,7 @@ class LedgerWiring:
     def _findings(self, manifest: Manifest) -> Sequence[Finding]:
         return find_outliers(manifest.clips, self.qualities.cached(manifest.clips))
 
-    def _show_columns(self, manifest: Manifest, values: Values) -> list[Any]:
+    def _show_columns(self, manifest: Manifest, values: Values) -> list[object]:
         """Return updates of the column preview and of the choices for each role."""
         data, source = self._data(values), manifest.sources[0]
         list_preview = preview_list(Path(source.path), data.language, data.columns)
@@ -469,7 +471,7 @@ class LedgerWiring:
         ]
 
 
-def _no_clip(draft: TextEdits) -> list[Any]:
+def _no_clip(draft: TextEdits) -> list[object]:
     """Return updates that clear the editor; edits of other lists are already gone from `draft`."""
     text = gr.Textbox("", label="Clip text", interactive=False)
     buttons = [gr.Button(interactive=False), gr.Button(interactive=False)]

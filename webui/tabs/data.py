@@ -206,7 +206,7 @@ def _wire_fitness(studio: Studio, form: DataForm, fitness: _Fitness, watch: Fiel
 
     def judge(text: str, name: str | None, base: str | None) -> str:
         with toasts():
-            if name not in families:
+            if str(name) not in families:
                 raise DataError(f"Unknown model '{name}'. Choose one of {', '.join(families)}.")
             folder = studio.absolute(base) if base and base.strip() else ""
             data = studio.absolute_data(form.config(read_values(text)))

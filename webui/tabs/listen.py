@@ -1,9 +1,9 @@
 """Build the Listen tab: speak sentences with any checkpoint and compare them with recordings."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import gradio as gr
+import numpy as np
 import soundfile
 
 from trainer.core.errors import DataError, TimbreError
@@ -39,7 +39,7 @@ class ListenTab:
     listening_test: gr.HTML
 
 
-def original_audio(run: Run, clip_id: str) -> tuple[int, Any]:
+def original_audio(run: Run, clip_id: str) -> tuple[int, np.ndarray]:
     """Return a clip of a run as (sample rate, int16 samples).
 
     Raises:
@@ -117,7 +117,7 @@ def build(studio: Studio, shown: gr.Textbox) -> ListenTab:
     return tab
 
 
-def choices_of(studio: Studio, name: str | None) -> list[Any]:
+def choices_of(studio: Studio, name: str | None) -> list[object]:
     """Return updates of the checkpoint, speaker and recording dropdowns for a run."""
     try:
         run = studio.library.get(name or "")
@@ -135,16 +135,16 @@ def choices_of(studio: Studio, name: str | None) -> list[Any]:
 
 
 def _wire(tab: ListenTab, page: gr.Tab, studio: Studio, shown: gr.Textbox) -> None:
-    def show_runs(wanted: str) -> list[Any]:
+    def show_runs(wanted: str) -> list[object]:
         names = studio.library.names()
         chosen = wanted if wanted in names else (names[0] if names else None)
         listed = gr.Dropdown(names, value=chosen)
         return [gr.Markdown(visible=not names), listed, *choices_of(studio, chosen)]
 
-    def show_choices(name: str | None) -> list[Any]:
+    def show_choices(name: str | None) -> list[object]:
         return choices_of(studio, name)
 
-    def hand_over(name: Any, checkpoint: Any) -> tuple[str, gr.File]:
+    def hand_over(name: str | None, checkpoint: str | None) -> tuple[str, gr.File]:
         return export_files(studio, str(name or ""), str(checkpoint or "best"))
 
     choices = [tab.checkpoint, tab.speaker, tab.clip]
@@ -195,7 +195,7 @@ def _wire_sound(tab: ListenTab, studio: Studio) -> None:
             voice = speaker or ""
             return str(speak_with(studio, run, text, speaker=voice, checkpoint=checkpoint))
 
-    def play_original(name: str, clip_id: str | None) -> list[Any]:
+    def play_original(name: str, clip_id: str | None) -> list[object]:
         if not clip_id:
             return [None, gr.skip(), gr.skip()]
         with toasts():

@@ -2,7 +2,6 @@
 
 import shutil
 from dataclasses import dataclass
-from typing import Any
 
 import gradio as gr
 
@@ -46,7 +45,7 @@ def export_files(
 def wire(tab: RunsTab, studio: Studio) -> None:
     """Connect the buttons of the table; the Train tab handles copying settings to its form."""
 
-    def hand_over(event: gr.EventData) -> tuple[Any, Any]:
+    def hand_over(event: gr.EventData) -> tuple[str, gr.File]:
         bf16 = event_detail(event, "bf16") == "true"
         return export_files(studio, event_detail(event, "run"), "best", bf16=bf16)
 

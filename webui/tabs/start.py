@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
 
 import gradio as gr
 from gradio.components import Component
@@ -103,7 +102,7 @@ def wire(tab: StartTab, studio: Studio, shown: gr.Textbox, tabs: gr.Tabs) -> Non
 
 def show_run(
     button: gr.Button,
-    start: Callable[..., Any],
+    start: Callable[..., object],
     shown: gr.Textbox,
     tabs: gr.Tabs,
     inputs: Sequence[Component] = (),

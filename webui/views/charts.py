@@ -7,17 +7,19 @@ import pandas
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from trainer.core.metrics import (
+    LR,
+    MEMORY_GIB,
+    METRICS,
+    S_PER_STEP,
+    TRAIN_LOSS,
+    VAL_LOSS,
+    is_val,
+)
 from trainer.runs.metric_store import MetricStore
 from trainer.runs.points import Points, thin
 
-DRAWN = {
-    "train/loss": "Train loss",
-    "val/loss": "Eval loss",
-    "train/lr": "Learning rate",
-    "train/grad_norm": "Gradient norm",
-    "perf/s_per_step": "Seconds per step",
-    "perf/memory_gib": "Memory (GiB)",
-}
+DRAWN = {metric.name: metric.title for metric in METRICS.values() if metric.compared}
 """The metrics that runs can be compared by, with their titles."""
 _BLUE, _ORANGE, _GREEN, _PURPLE = "#0072B2", "#D55E00", "#009E73", "#A1457B"
 _LINES = ((_BLUE, "-"), (_ORANGE, "--"), (_GREEN, ":"), (_PURPLE, "-."), ("#3d3d4f", "--"),
@@ -32,17 +34,14 @@ def draw_curves(name: str, series: MetricStore, kind: str) -> bytes:
     figure.suptitle(name, parse_math=False)
     grid = figure.add_gridspec(2, 3, height_ratios=(2, 1))
     loss = figure.add_subplot(grid[0, :])
-    _plot(loss, series.steps, "train/loss", "Train loss", _BLUE)
-    _plot(loss, series.validations, "val/loss", "Eval loss", _ORANGE, marker="o")
+    _plot(loss, series.steps, TRAIN_LOSS, DRAWN[TRAIN_LOSS], _BLUE)
+    _plot(loss, series.validations, VAL_LOSS, DRAWN[VAL_LOSS], _ORANGE, marker="o")
     loss.set_ylabel("Loss")
     if loss.lines:
         loss.legend(frameon=False)
-    small = (
-        ("train/lr", "Learning rate", _GREEN),
-        ("perf/s_per_step", "Seconds per step", _PURPLE),
-        ("perf/memory_gib", "Memory (GiB)", _ORANGE),
-    )
-    for column, (metric, label, colour) in enumerate(small):
+    small = {LR: _GREEN, S_PER_STEP: _PURPLE, MEMORY_GIB: _ORANGE}
+    for column, (metric, colour) in enumerate(small.items()):
+        label = DRAWN[metric]
         axes = figure.add_subplot(grid[1, column])
         _plot(axes, series.steps, metric, label, colour)
         axes.set_title(label, fontsize=10)
@@ -54,7 +53,7 @@ def draw_comparison(runs: Mapping[str, MetricStore], metric: str, kind: str) -> 
     figure = Figure(figsize=(11, 5.5), layout="constrained")
     axes = figure.add_subplot()
     axes.set_title(DRAWN[metric])
-    marker = "o" if metric.startswith("val/") else ""
+    marker = "o" if is_val(metric) else ""
     for (name, series), (colour, dashes) in zip(runs.items(), _LINES, strict=False):
         points = series.validations if marker else series.steps
         # Matplotlib reads a dollar sign as math and hides labels that start with an underscore.
