@@ -204,7 +204,7 @@ def _wire_sources(
 def _wire_fitness(studio: Studio, form: DataForm, fitness: _Fitness, watch: FieldValidator) -> None:
     families = discover("trainer.models", ModelFamily)
 
-    def judge(text: str, name: str | None, base: str | None) -> str:
+    def judge(text: str, name: str, base: str | None) -> str:
         with toasts():
             if str(name) not in families:
                 raise DataError(f"Unknown model '{name}'. Choose one of {', '.join(families)}.")

@@ -114,7 +114,8 @@ def wire(
         return {tab.problem: hidden, tab.watch.marks: "", tabs: gr.Tabs(selected="race")}
 
     def promise(text: str, optimizers: list[str] | None) -> str:
-        seeds = read_values(text).get(tab.form.fields["seeds"].id, RaceChoices().seeds)
+        with toasts():
+            seeds = read_values(text).get(tab.form.fields["seeds"].id, RaceChoices().seeds)
         return power_of(optimizers or [], str(seeds))
 
     for button in (tab.start, further):
