@@ -29,7 +29,7 @@ from trainer.core.metrics import (
     TRAIN_LOSS,
     VAL_LOSS,
     train_part,
-)  # fmt: skip
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 _CHILD = """

@@ -24,11 +24,8 @@ from webui.studio import Studio
 from webui.views.trial_results import JobViews
 
 View = Callable[[Request], Response]
-_NEWEST_ONLY = frozenset(
-    name for name, metric in METRICS.items() if metric.chart in ("", "breakdown")
-)
-"""Metrics of which the page shows only the latest values; a zoom and the downloads have all."""
-_COMPARED = [name for name, metric in METRICS.items() if metric.compared]
+_NEWEST_ONLY = frozenset(name for name, metric in METRICS.items() if metric.newest_only)
+"""A zoom and the downloads have all values of these too."""
 DICTIONARIES = ("ko.json", "am.json", "fa.json")
 
 
@@ -141,8 +138,9 @@ class _Runs:
         metric = request.query_params.get("metric", TRAIN_LOSS)
         if not 2 <= len(names) <= 6:
             raise ValueError(f"Got {len(names)} runs; choose two to six to compare.")
-        if metric not in _COMPARED:
-            raise ValueError(f"Unknown metric '{metric}'; choose one of {', '.join(_COMPARED)}.")
+        compared = [name for name, metric in METRICS.items() if metric.compared]
+        if metric not in compared:
+            raise ValueError(f"Unknown metric '{metric}'; choose one of {', '.join(compared)}.")
         runs = {name: self._library.series(name) for name in names}
         draw = functools.partial(draw_comparison, runs, metric)
         return _picture(request, "comparison", draw)

@@ -41,3 +41,11 @@ def test_a_new_metric_reaches_its_chart_and_the_page_in_one_line(monkeypatch) ->
 
     assert metrics.metrics_of("breakdown")[-1] == name
     assert metrics.describe_metrics()[-1]["title"] == "Disk (s)"
+
+
+def test_all_values_are_loaded_of_what_is_drawn_or_compared() -> None:
+    shown = {"tile": True}, {"chart": "breakdown"}, {"chart": "loss"}, {"compared": True}
+
+    newest_only = [metrics.Metric("perf/new", "New", **how).newest_only for how in shown]
+
+    assert newest_only == [True, True, False, False]

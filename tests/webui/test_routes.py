@@ -22,6 +22,7 @@ from trainer.core.events import (
     StepDone,
     ValidationDone,
 )
+from trainer.core.metrics import METRICS, Metric
 from trainer.core.run_config import TrainingConfig
 from trainer.runs.run import Run, RunStatus
 from webui.routes import build_routes
@@ -323,7 +324,7 @@ def test_metrics_are_given_as_columns_of_json(client: TestClient, run: Run) -> N
 
 
 @pytest.mark.parametrize(("kind", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
-@pytest.mark.parametrize("metric", ["train/loss", "val/loss", "perf/memory_gib"])
+@pytest.mark.parametrize("metric", [name for name in METRICS if METRICS[name].compared])
 def test_runs_are_drawn_in_one_picture(
     client: TestClient, run: Run, studio: Studio, kind: str, start: bytes, metric: str
 ) -> None:
@@ -334,6 +335,21 @@ def test_runs_are_drawn_in_one_picture(
     )
 
     assert answer.content.startswith(start)
+
+
+def test_a_new_metric_is_compared_by_its_line_in_the_registry_alone(
+    client: TestClient, run: Run, studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = Metric("train/new", "New number", "dB", compared=True)
+    monkeypatch.setitem(METRICS, new.name, new)
+    run.events.append(StepDone(31, {new.name: 2.0}))
+    Run.create(studio.library.folder / "other", RunConfig())
+    query = {"run": ["voice", "other"], "metric": new.name}
+
+    answer = client.get("/studio/comparison.svg", params=query)
+
+    assert answer.status_code == 200
+    assert "New number (dB)" in answer.text
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,11 @@ class Metric:
         """The label with its unit, such as `Memory (GiB)`, for an axis or a table's head."""
         return f"{self.label} ({self.unit})" if self.unit else self.label
 
+    @property
+    def newest_only(self) -> bool:
+        """Whether the page shows only its latest values, so it need not load all of them."""
+        return not self.compared and self.chart in ("", "breakdown")
+
 
 METRICS: dict[str, Metric] = {}
 """All metrics by name, in the order in which the page shows them."""

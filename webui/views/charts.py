@@ -19,8 +19,6 @@ from trainer.core.metrics import (
 from trainer.runs.metric_store import MetricStore
 from trainer.runs.points import Points, thin
 
-DRAWN = {metric.name: metric.title for metric in METRICS.values() if metric.compared}
-"""The metrics that runs can be compared by, with their titles."""
 _BLUE, _ORANGE, _GREEN, _PURPLE = "#0072B2", "#D55E00", "#009E73", "#A1457B"
 _LINES = ((_BLUE, "-"), (_ORANGE, "--"), (_GREEN, ":"), (_PURPLE, "-."), ("#3d3d4f", "--"),
           ("#882255", ":"))  # fmt: skip
@@ -34,14 +32,14 @@ def draw_curves(name: str, series: MetricStore, kind: str) -> bytes:
     figure.suptitle(name, parse_math=False)
     grid = figure.add_gridspec(2, 3, height_ratios=(2, 1))
     loss = figure.add_subplot(grid[0, :])
-    _plot(loss, series.steps, TRAIN_LOSS, DRAWN[TRAIN_LOSS], _BLUE)
-    _plot(loss, series.validations, VAL_LOSS, DRAWN[VAL_LOSS], _ORANGE, marker="o")
+    _plot(loss, series.steps, TRAIN_LOSS, METRICS[TRAIN_LOSS].title, _BLUE)
+    _plot(loss, series.validations, VAL_LOSS, METRICS[VAL_LOSS].title, _ORANGE, marker="o")
     loss.set_ylabel("Loss")
     if loss.lines:
         loss.legend(frameon=False)
     small = {LR: _GREEN, S_PER_STEP: _PURPLE, MEMORY_GIB: _ORANGE}
     for column, (metric, colour) in enumerate(small.items()):
-        label = DRAWN[metric]
+        label = METRICS[metric].title
         axes = figure.add_subplot(grid[1, column])
         _plot(axes, series.steps, metric, label, colour)
         axes.set_title(label, fontsize=10)
@@ -49,10 +47,10 @@ def draw_curves(name: str, series: MetricStore, kind: str) -> bytes:
 
 
 def draw_comparison(runs: Mapping[str, MetricStore], metric: str, kind: str) -> bytes:
-    """Plot one of the `DRAWN` metrics for several runs; `kind` is `png` or `svg`."""
+    """Plot a registered metric for several runs; `kind` is `png` or `svg`."""
     figure = Figure(figsize=(11, 5.5), layout="constrained")
     axes = figure.add_subplot()
-    axes.set_title(DRAWN[metric])
+    axes.set_title(METRICS[metric].title)
     marker = "o" if is_val(metric) else ""
     for (name, series), (colour, dashes) in zip(runs.items(), _LINES, strict=False):
         points = series.validations if marker else series.steps
