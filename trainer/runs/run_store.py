@@ -54,12 +54,12 @@ class RunStore:
         Raises:
             RunNotFound: no run has that name.
         """
-        folder = self.folder / name
-        # A name with path separators must not leave the folder.
-        is_name = name == folder.name and name not in ("", "..")
-        with contextlib.suppress(OSError):  # a name longer than the system allows
-            if is_name and (folder / "run.json").is_file():
-                return Run(folder)
+        # Browsers send names: they may be no text at all, and must not leave the folder.
+        if isinstance(name, str) and name == Path(name).name and name not in ("", ".."):
+            folder = self.folder / name
+            with contextlib.suppress(OSError):  # a name longer than the system allows
+                if (folder / "run.json").is_file():
+                    return Run(folder)
         text = f"There is no run named '{name}' in {self.folder}."
         raise RunNotFound(f"{text} Check the name, or look in the trash.")
 
