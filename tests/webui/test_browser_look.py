@@ -41,14 +41,17 @@ WORDS = "Loss"
 """A name that the page says itself: as somebody's name it must never be translated."""
 VIOLATIONS = """async () => {
     const moves = (one) => one.playState === 'running' && one.effect.getTiming().iterations === 1;
-    const isCalm = () => !document.querySelector('.pending, .generating')
-        && !document.getAnimations().some(moves);
+    const isFilled = () => !document.querySelector(
+            '.pending, .generating, div.empty[aria-label]:not([role])')
+        && ![...document.querySelectorAll('p.loading')].some((words) => words.checkVisibility());
+    const isCalm = () => isFilled() && !document.getAnimations().some(moves);
     for (let frame = 0; frame < 2000 && !isCalm(); frame++)
         await new Promise(requestAnimationFrame);
     return (await axe.run(document, {resultTypes: ['violations']})).violations
         .flatMap((rule) => rule.nodes.map((node) => rule.id + ': ' + node.html));
 }"""
-"""What waits for its handler is drawn faintly until then, and colours fade into one another."""
+"""What waits for its handler is drawn faintly until then, and colours fade into one another. Gradio
+says "Loading..." until it has built the page, and our script gives its empty players their role."""
 BOXES = """(names) => names.map((name) =>
     document.querySelector(name).getBoundingClientRect().toJSON())"""
 """Where elements lie at one and the same moment."""
@@ -61,6 +64,13 @@ DRAWN = """Object.fromEntries([...document.querySelectorAll('#live .tile')].map(
         .getImageData(0, 0, canvas.width, canvas.height).data.some((part) => part);
     return [tile.firstChild.textContent, Boolean(ink)];
 }))"""
+LOG_SCALE = "#live .toolbar input[type=checkbox]"
+TYPED_AFTER_CLOSING = """() => {
+    document.querySelector('#keys').close();
+    const focused = document.activeElement;
+    focused.dispatchEvent(new KeyboardEvent('keydown', {key: 'l', bubbles: true}));
+    return focused.tagName;
+}"""
 UNSAID = "[...timbre.untranslated]"
 OPEN_TABS = """[...document.querySelectorAll('[role=tab][aria-selected=true]')]
     .map((tab) => tab.dataset.tabId)"""
@@ -320,6 +330,20 @@ def press_until_shown(page: Page, key: str, button: str, wanted: str) -> None:
     raise AssertionError(f"{key} was pressed 20 times, and {wanted} did not appear")
 
 
+def test_a_key_counts_at_once_after_a_dialog_is_closed(
+    context: BrowserContext, server: PageServer, rich: Run
+) -> None:
+    page = watch_run(context, server, rich)
+    page.wait_for_selector("#live-smoothing", state="visible")
+    page.keyboard.press("?")
+    page.wait_for_selector("#keys[open]")
+
+    typed_in = page.evaluate(TYPED_AFTER_CLOSING)
+
+    assert typed_in == "BUTTON"  # no frame has passed, so the button that closes has the focus
+    assert page.is_checked(LOG_SCALE)
+
+
 def test_the_page_is_worked_by_keyboard(
     context: BrowserContext, server: PageServer, start: Starter
 ) -> None:
@@ -340,7 +364,7 @@ def test_the_page_is_worked_by_keyboard(
     page.keyboard.press("ArrowLeft")
     hover = page.inner_text(".chart.large .legend")
     smoothing = page.input_value("#live-smoothing")
-    is_log = page.is_checked("#live .toolbar input[type=checkbox]")
+    is_log = page.is_checked(LOG_SCALE)
     chart = page.locator("#live .chart.large canvas").bounding_box()
     assert chart
     page.mouse.move(chart["x"] + 200, chart["y"] + 99)

@@ -21,8 +21,9 @@ const LIVE = {
   "+": () => changeSmoothing(0.05), "=": () => changeSmoothing(0.05), "-": () => changeSmoothing(-0.05),
   escape: () => press("#live-show-all"),
 };
-// A letter typed into one of these is not a shortcut.
-const TYPED = "textarea, select, dialog, input:not([type=checkbox]):not([type=radio]):not([type=range])";
+// A letter typed into one of these is not a shortcut. The button of a closed dialog keeps the focus until
+// the next frame, which takes long on a busy machine, so only an open one counts.
+const TYPED = "textarea, select, dialog[open], input:not([type=checkbox]):not([type=radio]):not([type=range])";
 const REPAIR_MS = 250;
 /** @type {HTMLDialogElement | null} */
 let help = null;
