@@ -132,10 +132,10 @@ def copy_settings(page: Page, name: str) -> None:
     page.click(f"tr[data-run={name}] button >> text=Copy settings to Train")
 
 
-def let_go(page: Page, held: list[Route]) -> None:
+def let_go(page: Page, held: list[Route], pattern: str = "**/queue/data*") -> None:
     """Let the answers through that were held back, and from now on all others."""
     waiting = list(held)
-    page.unroute("**/queue/data*")
+    page.unroute(pattern)
     for route in waiting:
         with contextlib.suppress(Error):  # newer versions let them go by themselves
             route.continue_()
@@ -160,6 +160,25 @@ def check_that_what_was_typed_is_trained(
     page.evaluate("timbre.openTab('train')")
     page.wait_for_selector("#start-training >> text=Start: 240 steps")
     assert page.evaluate(SHOWN, list(values)) == values
+
+
+def test_what_is_chosen_before_the_scripts_have_loaded_is_in_the_form(
+    context: BrowserContext, server: PageServer
+) -> None:
+    page = context.new_page()
+    held: list[Route] = []
+    page.route("**/main.js", lambda route: held.append(route))
+    page.goto(server.url)
+    page.click("#tab-train-button")
+
+    page.select_option("#optimizer-choice select", "lion")
+    page.select_option("#family-choice select", "xtts")
+    let_go(page, held, "**/main.js")
+    page.wait_for_selector("#optimizer-lion-lr", state="visible")
+    (values,) = page.evaluate("timbre.withForm(['@form'])")
+
+    chosen = {"optimizer-choice": "lion", "family-choice": "xtts", "base": ""}
+    assert json.loads(values) == chosen
 
 
 @pytest.mark.parametrize(("way", "latency_ms"), [("tab", 2000), ("paste", 300)])

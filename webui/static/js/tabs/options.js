@@ -18,6 +18,9 @@ const forms = new WeakMap();
 export function mountForm(element, trigger, { form }) {
   const panel = panelOf(element);
   forms.set(panel, form);
+  // What somebody chose before this script had loaded is an edit; noted when all that waited is mounted.
+  const early = fieldsIn(panel).filter(isEdited);
+  queueMicrotask(() => early.forEach((field) => field.dispatchEvent(new Event("input", { bubbles: true }))));
   /** @type {NodeListOf<HTMLElement>} */
   const slots = panel.querySelectorAll("[data-entry]");
   for (const slot of slots) show(slot, slot.dataset.entry || "");
@@ -65,6 +68,20 @@ export function startKeepingValues() {
 /** @param {EventTarget | null} target @returns {HTMLElement | null} */
 function fieldOf(target) {
   return target instanceof Element ? target.closest(".field") : null;
+}
+
+/** @param {Element} element */
+function fieldsIn(element) {
+  /** @type {NodeListOf<HTMLElement>} */
+  const fields = element.querySelectorAll(".field");
+  return [...fields];
+}
+
+/** Whether a list or checkbox that the server laid out shows another value than its default. @param {HTMLElement} field */
+function isEdited(field) {
+  const [control] = controlsOf(field);
+  if (isList(control)) return !control.selectedOptions[0]?.defaultSelected;
+  return control.checked !== control.defaultChecked;
 }
 
 /** @param {Element} element @returns {HTMLElement} */
@@ -178,9 +195,7 @@ function makeField(id, [label, help, kind, , isOptional, choices], start) {
 
 /** Let all fields in an element show the values that are kept for them. @param {Element} element */
 function restore(element) {
-  /** @type {NodeListOf<HTMLElement>} */
-  const fields = element.querySelectorAll(".field");
-  for (const field of fields) {
+  for (const field of fieldsIn(element)) {
     if (values.has(field.id)) write(field, values.get(field.id));
     open(field);
   }
