@@ -1,12 +1,14 @@
 """How the page looks, reads and is worked in a browser: every tab, every language, no mouse."""
 
 import contextlib
+import io
 import os
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import matplotlib.image
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Route
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
@@ -269,6 +271,26 @@ def test_a_choice_is_shown_and_found_in_the_language_of_the_page(
     page.wait_for_selector("#schedule-linear-warmup_steps", state="visible")
     page.wait_for_function(f"{shown} === 'خطی'")
     context.close()
+
+
+def test_a_checked_option_is_seen_to_be_checked(
+    context: BrowserContext, server: PageServer
+) -> None:
+    page = open_page(context, server, "?tab=train")
+    box = page.locator("#optimization-lora input")
+    shares = {}
+    for scheme in ("light", "dark"):
+        for is_checked in (False, True):
+            box.set_checked(is_checked)
+            page.locator("#run-name input, #run-name textarea").focus()
+            page.mouse.move(0, 0)
+            picture = matplotlib.image.imread(io.BytesIO(box.screenshot()))[:, :, :3]
+            is_blue = picture[:, :, 2] > picture[:, :, 0] + 0.2
+            shares[scheme, is_checked] = is_blue.mean()
+        page.evaluate("timbre.switchTheme()")
+
+    # The tick itself is not blue, nor is the edge of a box that is empty.
+    assert all((share > 0.4) == is_checked for (_, is_checked), share in shares.items()), shares
 
 
 def test_the_tiles_of_a_run_on_a_gpu_tell_its_memory_work_and_warmth(
