@@ -263,7 +263,8 @@ def test_a_sentence_sounds_before_it_is_whole_or_says_why_not_and_can_be_stopped
 
     page.fill("#listen-text textarea", "Good morning.")
     page.click("#speak-now")
-    page.wait_for_function("timbre.speech.state === 'playing'")
+    page.wait_for_function("['playing', 'failed'].includes(timbre.speech.state)")
+    assert page.evaluate("timbre.speech.state") == "playing", page.inner_text("#speech")
     speaker = psutil.Process(int((run.folder / "speaker.pid").read_text(encoding="utf-8")))
     page.click("#speech >> text=Stop")
     psutil.wait_procs([speaker], timeout=120)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playwright.sync_api import BrowserContext, Error, Page, Route
+from playwright.sync_api import Browser, BrowserContext, Error, Page, Route
 
-from tests.helpers.browser import needs_chromium, open_page
+from tests.helpers.browser import needs_chromium, new_context, open_page
 from tests.helpers.page_server import PageServer
 from trainer import Run
 
@@ -179,6 +179,22 @@ def test_what_is_chosen_before_the_scripts_have_loaded_is_in_the_form(
 
     chosen = {"optimizer-choice": "lion", "family-choice": "xtts", "base": ""}
     assert json.loads(values) == chosen
+
+
+def test_a_press_of_speak_before_the_scripts_have_loaded_counts(
+    browser: Browser, server: PageServer
+) -> None:
+    page = new_context(browser).new_page()
+    held: list[Route] = []
+    page.route("**/main.js", lambda route: held.append(route))
+    page.goto(server.url)
+    page.click("#tab-listen-button")
+
+    page.click("#speak-now")
+    let_go(page, held, "**/main.js")
+
+    page.wait_for_selector("#speech .notice", state="visible")  # there is no run to speak with
+    page.context.close()
 
 
 @pytest.mark.parametrize(("way", "latency_ms"), [("tab", 2000), ("paste", 300)])

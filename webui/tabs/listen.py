@@ -12,7 +12,7 @@ from webui.actions import event_detail, toasts
 from webui.api import speak_with
 from webui.forms.event_options import PRESS, PRIVATE, SPEAKING, quiet
 from webui.jobs.listening_test import make_takes, read_clips, vote
-from webui.scripts import mount
+from webui.scripts import mount, queued
 from webui.studio import Studio
 from webui.tabs.runs import export_files
 
@@ -215,8 +215,8 @@ def _wire_sound(tab: ListenTab, studio: Studio) -> None:
         [tab.speak_now.click, tab.text.submit],
         None,
         asked,
-        js="(run, text, speaker, checkpoint) => "
-        "{ timbre.speakNow(run, text, speaker, checkpoint); }",
+        # Through the list of calls, so that a press before the scripts have loaded counts too.
+        js=f"(...given) => {{ {queued('speakNow', '...given')} }}",
         api_visibility="private",
     )
     tab.speak.click(

@@ -12,12 +12,16 @@ const LEAD_S = 0.1;  // Delay before playback, against gaps between chunks; chos
 const INTERRUPTED = "Playback was interrupted. Try again, or use Speak to file to see the error.";
 
 const { speech } = page;
-/** @type {Player | null} */
-let player = null;
+/** @type {Player} */
+let player;
+let announce = () => {};
+/** Ends when there is a player. @type {Promise<void>} */
+const mounted = new Promise((resolve) => { announce = resolve; });
 
 /** Put the player into an element; it is hidden until something is spoken. @param {HTMLElement} element */
 export function mountSpeech(element) {
   player = new Player(element);
+  announce();
 }
 
 /** Request a sentence and play it while it is generated. @param {string | null} run
@@ -26,7 +30,8 @@ export async function speakNow(run, text, speaker, checkpoint) {
   const query = new URLSearchParams({
     run: run || "", text: text || "", speaker: speaker || "", checkpoint: checkpoint || "best",
   });
-  await player?.speak("studio/speech?" + query);
+  await mounted;
+  await player.speak("studio/speech?" + query);
 }
 
 /** The server's sentence about why it does not speak. */
